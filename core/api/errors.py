@@ -1,0 +1,62 @@
+"""The errors of the engine: each says subject, value, what was expected and a way out.
+
+Owns: the exception classes and the nearest-name helper. Never does: print or exit; the command line and the server
+decide how an error is shown. Called by: everyone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class CoreError(Exception):
+    """Base of all errors that the engine raises on purpose. `str(error)` is a sentence for a person."""
+
+
+class UserError(CoreError):
+    """A mistake that the user can mend: printed as a sentence (exit code 2), never as a traceback."""
+
+
+class ConfigError(UserError):
+    """One or more problems of a configuration, reported together.
+
+    problems: sentences, one a problem, in the order of the arguments.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class CheckpointError(UserError):
+    """A file or directory of a checkpoint is missing, damaged or not understood; the sentence names the file."""
+
+
+class RequestError(UserError):
+    """One request is wrong; the engine goes on.
+
+    param:  the request field at fault, or None.
+    status: the HTTP status that a server answers with.
+    code:   OpenAI's short error code, or None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+        self.code = code
+
+
+class PluginError(CoreError):
+    """A plugin is broken, missing or refuses; the sentence names plugin and distribution."""
+
+
+class EngineDeadError(CoreError):
+    """The engine process is gone; the sentence carries its own cause."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
+    match = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else ""

@@ -1,0 +1,179 @@
+"""The messages between a client and an engine: one Struct each way, msgpack on the wire.
+
+Owns: the wire types. Never does: send, decode text, or keep state.
+Called by: the engine clients and the engine loop; in process the same objects are passed without encoding.
+
+Each output carries (engine epoch, choice, start index): a stale epoch is dropped, a gap in the start index is fatal to
+that engine, and the finish reason travels with its last token.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from core.api.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
+    """One sequence to generate: a request with n choices is n of these with the same `request_id`.
+
+    request_id:       the client's id, unique among live requests; with `choice` it names the sequence.
+    choice:           index of the completion, the fourth word of the noise counter.
+    prompt_token_ids: the prompt; never empty.
+    params:           sampling parameters; `max_tokens` is resolved to an integer that fits the context.
+    seed:             64-bit key of the noise (drawn by the client when the user gave none).
+    stop_token_ids:   all tokens that end the sequence: end-of-sequence (unless ignored) and the user's.
+    eos_token_ids:    the end-of-sequence tokens among them (finish without a `stop_reason`).
+    bad_words_ids:    tokenized bad words, each a non-empty sequence.
+    arrival_time:     seconds since the epoch.
+    priority:         lower runs first under the priority policy.
+    cache_salt:       requests share cached prefixes only when their salts are equal.
+    """
+
+    request_id: str
+    choice: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    stop_token_ids: list[int] = []
+    eos_token_ids: list[int] = []
+    bad_words_ids: list[list[int]] = []
+    arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(request_id, choice), the name of the sequence inside the engine."""
+        return self.request_id, self.choice
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities at one position.
+
+    token_ids: the chosen (or prompt) token first, then the most likely ones in falling order.
+    logprobs:  natural logarithms, one for each token id.
+    ranks:     1 is the most likely; one for each token id.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    ranks: list[int]
+
+
+class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
+    """New tokens of one sequence.
+
+    start:             number of output tokens of the sequence before these.
+    token_ids:         the new tokens, stop token included.
+    logprobs:          one entry for each new token, or None.
+    prompt_logprobs:   sent once, with the first tokens: one entry for each prompt position from 1 on, or None.
+    finish_reason:     None while the sequence runs.
+    stop_reason:       the user's stop token id that ended it, or an error sentence with `error`.
+    num_cached_tokens: prompt tokens that came from the prefix cache.
+    """
+
+    request_id: str
+    choice: int
+    start: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+
+
+class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
+    """State of the engine after a step; counters are totals since start.
+
+    num_running, num_waiting: requests. kv_cache_usage: fraction of blocks in use, in [0, 1].
+    prefix_queries, prefix_hits: tokens asked of and found in the prefix cache. num_preemptions: requests.
+    spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    spec_num_drafts: int = 0
+    spec_num_draft_tokens: int = 0
+    spec_num_accepted_tokens: int = 0
+
+
+class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
+    """All outputs of one engine step."""
+
+    epoch: int
+    outputs: list[EngineOutput]
+    stats: SchedulerStats
+
+
+class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
+    """The engine is up. Sizes for the client; `phases` are (name, seconds) of the start; `numerics` names what results
+    depend on."""
+
+    epoch: int
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    numerics: str
+    phases: list[tuple[str, float]]
+
+
+class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
+    """The engine stops. `user_error` says whether `message` is a sentence for the user; `details` is for the log."""
+
+    epoch: int
+    message: str
+    user_error: bool
+    details: str
+
+
+class UtilityResult(msgspec.Struct, array_like=True, tag="result"):
+    """Answer to a `Utility` call."""
+
+    call_id: int
+    ok: bool
+    value: str
+
+
+EngineMessage = EngineOutputs | EngineReady | EngineFailed | UtilityResult
+
+
+class AddRequests(msgspec.Struct, array_like=True, tag="add"):
+    """Put requests into the waiting queue."""
+
+    requests: list[EngineRequest]
+
+
+class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
+    """Forget all choices of these requests; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
+    """Forget single choices, (request_id, choice): a stop string was met."""
+
+    keys: list[tuple[str, int]]
+
+
+class Utility(msgspec.Struct, array_like=True, tag="call"):
+    """Call `method` of the engine core: `reset_prefix_cache` or `check_integrity`."""
+
+    call_id: int
+    method: str
+
+
+class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
+    """End the engine process."""
+
+
+ClientMessage = AddRequests | AbortRequests | AbortChoices | Utility | Shutdown

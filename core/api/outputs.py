@@ -1,0 +1,71 @@
+"""What users get back: vLLM's result objects under vLLM's names.
+
+Owns: `RequestOutput`, `CompletionOutput`, `Logprob`, `RequestMetrics`. Never does: build them
+(`core.engine.output_processor` does). Called by: the `LLM` class and the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Logprob:
+    """logprob: natural logarithm. rank: 1 is the most likely token. decoded_token: its text, or None."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PositionLogprobs = dict[int, Logprob]
+"""Token id → Logprob at one position; the chosen token comes first."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only what is new.
+
+    finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
+    stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        """Whether this completion has ended."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times in seconds since the epoch, 0.0 when not yet known."""
+
+    arrival_time: float = 0.0
+    first_token_time: float = 0.0
+    last_token_time: float = 0.0
+    num_generation_tokens: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """The state of one request.
+
+    prompt_logprobs: one entry for each prompt token, the first one None; or None when not asked for.
+    num_cached_tokens: prompt tokens that came from the prefix cache.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    num_cached_tokens: int = 0

@@ -1,0 +1,161 @@
+"""What a request asks of the sampler, under vLLM's names.
+
+Owns: `SamplingParams`, its defaults and its validation. Never does: sample, tokenize, know a model.
+Called by: users (`from core import SamplingParams`), the server (from request bodies), the engine (already resolved).
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from core.api.errors import RequestError
+
+MAX_SEED = 2**64 - 1
+SMALLEST_TEMPERATURE = 1e-2
+
+
+class RequestOutputKind(IntEnum):
+    """How intermediate outputs are returned."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unknown_fields=True):
+    """Sampling parameters of one request.
+
+    n:                  number of completions, each with its own choice index in the keyed noise.
+    presence_penalty:   subtracted once from the logit of each token already generated, in [-2, 2].
+    frequency_penalty:  subtracted per occurrence of each token already generated, in [-2, 2].
+    repetition_penalty: divides (positive) or multiplies (negative) logits of tokens in prompt or output; > 0.
+    temperature:        0 is greedy; otherwise logits are divided by it.
+    top_p, top_k, min_p: filters; 1.0, 0 (or -1) and 0.0 switch them off.
+    seed:               64-bit key of the noise; None draws one a request.
+    stop:               strings that end a completion; the text before them is kept.
+    stop_token_ids:     tokens that end a completion.
+    ignore_eos:         go on after the end-of-sequence token.
+    max_tokens:         output limit; None is as many as the context allows.
+    min_tokens:         no end-of-sequence or stop token before that many output tokens.
+    logprobs:           number of most likely tokens to report for each output token (0: the chosen one only;
+                        -1: the whole vocabulary; None: nothing).
+    prompt_logprobs:    the same for each prompt token.
+    detokenize, skip_special_tokens, spaces_between_special_tokens, include_stop_str_in_output: text output.
+    output_kind:        cumulative, delta or final outputs.
+    logit_bias:         {token id: added to its logit}, in [-100, 100].
+    allowed_token_ids:  only these may be sampled.
+    bad_words:          words whose token sequences may not be completed.
+    truncate_prompt_tokens: keep only the last so many prompt tokens (-1: as many as fit).
+    extra_args:         free settings for plugins.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    truncate_prompt_tokens: int | None = None
+    extra_args: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.verify()
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """`stop` as a list."""
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0.0
+
+    def verify(self) -> None:
+        """Check every field on its own and raise `RequestError` for the first that is out of range."""
+        _integer("n", self.n, low=1)
+        for name in ("presence_penalty", "frequency_penalty"):
+            _number(name, getattr(self, name), low=-2.0, high=2.0)
+        _number("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _number("temperature", self.temperature, low=0.0)
+        _number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
+        _integer("top_k", self.top_k, low=-1)
+        _number("min_p", self.min_p, low=0.0, high=1.0)
+        if self.seed is not None:
+            _integer("seed", self.seed, low=-(2**63), high=MAX_SEED)
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, low=1)
+        _integer("min_tokens", self.min_tokens, low=0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens ({self.max_tokens}); lower one of them.",
+                param="min_tokens",
+            )
+        for name in ("logprobs", "prompt_logprobs", "truncate_prompt_tokens"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), low=-1)
+        self._verify_lists()
+
+    def _verify_lists(self) -> None:
+        if any(not isinstance(text, str) or not text for text in self.stop_strings):
+            raise RequestError("stop holds an empty string, which would match everywhere; leave it out.", param="stop")
+        if self.stop_strings and not self.detokenize:
+            raise RequestError("stop strings need text: set detokenize to true, or use stop_token_ids.", param="stop")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token in getattr(self, name) or []:
+                _integer(name, token, low=0)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError(
+                "allowed_token_ids is empty: nothing could be sampled; leave it out.", param="allowed_token_ids"
+            )
+        for token, bias in (self.logit_bias or {}).items():
+            _integer("logit_bias", token, low=0)
+            _number(f"logit_bias[{token}]", bias, low=-100.0, high=100.0)
+        if any(not isinstance(word, str) or not word.strip() for word in self.bad_words or []):
+            raise RequestError("bad_words holds an empty word; leave it out.", param="bad_words")
+
+    def clone(self) -> SamplingParams:
+        """An independent copy."""
+        return msgspec.convert(msgspec.to_builtins(self), SamplingParams)
+
+
+def _number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf, low_open: bool = False) -> None:
+    kind = isinstance(value, int | float) and not isinstance(value, bool)
+    inside = kind and math.isfinite(value) and (value > low if low_open else value >= low) and value <= high
+    if not inside:
+        left = "(" if low_open or low == -math.inf else "["
+        right = ")" if high == math.inf else "]"
+        raise RequestError(
+            f"{name} is {value!r}; expected a finite number in {left}{low:g}, {high:g}{right}.", param=name
+        )
+
+
+def _integer(name: str, value: int, *, low: int, high: int | None = None) -> None:
+    kind = isinstance(value, int) and not isinstance(value, bool)
+    if not kind or value < low or (high is not None and value > high):
+        limit = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise RequestError(f"{name} is {value!r}; expected an integer of {limit}.", param=name)

@@ -1,0 +1,124 @@
+"""Descriptions of a model's parts, without tensors: what plugins are asked about.
+
+Owns: the specs that cross the plugin contracts, and the small answers to them. Never does: hold a tensor or import torch.
+Called by: models (they describe their layers), config (memory plan, selection), quantization, attention and kernel plugins.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["linear", "experts", "embedding", "head", "attention"]
+LayerKind = Literal["full", "sliding"]
+Activation = Literal["none", "bf16", "int8"]
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """Which part of a layer this rank holds: `rank` of `size`, along `dim` (`n`: outputs, `k`: inputs)."""
+
+    rank: int = 0
+    size: int = 1
+    dim: Literal["n", "k"] = "n"
+
+
+class LayerSpec(msgspec.Struct, frozen=True):
+    """One checkpoint part of a layer, such as `model.layers.0.self_attn.q_proj`.
+
+    name:  module name in the canonical (Hugging Face) naming, without `.weight`.
+    shape: (N, K), or (E, N, K) for experts.
+    bias:  whether the model has a bias here.
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    bias: bool = False
+    shard: Shard = Shard()
+
+
+class DensePlan(msgspec.Struct, frozen=True):
+    """The part is a plain matrix in the checkpoint: the core loads it itself."""
+
+    reads: tuple[str, ...]
+
+
+class PartPlan(msgspec.Struct, frozen=True):
+    """How a quantization method will hold one part.
+
+    reads:          checkpoint tensors it needs.
+    format:         canonical format name, such as `int4_groups`.
+    activation:     precision to which inputs are rounded before the product.
+    fuse_key:       parts with equal keys may be concatenated along N.
+    nbytes:         bytes of the canonical weight.
+    shard_multiple: shards along K must be a multiple of this.
+    """
+
+    reads: tuple[str, ...]
+    format: str
+    activation: Activation
+    fuse_key: str
+    nbytes: int
+    shard_multiple: int = 1
+
+
+class Unsupported(msgspec.Struct, frozen=True):
+    """The method cannot serve the part; `reason` is a sentence."""
+
+    reason: str
+
+
+class AttentionSpec(msgspec.Struct, frozen=True):
+    """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int
+    scale: float
+    window: int | None = None
+    cap: float | None = None
+
+    @property
+    def kind(self) -> LayerKind:
+        """`sliding` with a window, else `full`."""
+        return "full" if self.window is None else "sliding"
+
+
+class RopeSpec(msgspec.Struct, frozen=True):
+    """Rotary embedding of one layer. rope_type: `default`, `linear` (uses factor) or `llama3` (uses all fields)."""
+
+    theta: float
+    rope_type: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+class AttentionQuery(msgspec.Struct, frozen=True):
+    """What a backend is asked to serve: one layer kind on one device. dtype: of the KV cache."""
+
+    spec: AttentionSpec
+    device: str
+    dtype: str
+    block_size: int
+    role: str = "decoder"
+
+
+class KernelQuery(msgspec.Struct, frozen=True):
+    """What a kernel is asked to serve. op: `linear`, `rms_norm`, ...; format: canonical format or empty."""
+
+    op: str
+    device: str
+    format: str = ""
+    activation: Activation = "none"
+    shape: tuple[int, ...] = ()
+    attributes: dict[str, Any] = {}
+
+
+class KVLayout(msgspec.Struct, frozen=True):
+    """Memory of one layer's KV cache: [num_blocks, block_bytes] bytes, viewed by the backend as it likes."""
+
+    block_bytes: int
