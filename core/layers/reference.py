@@ -1,0 +1,108 @@
+"""Reference kernels in plain torch: every operation, every canonical format, every device.
+
+Owns: the meaning of each operation; native kernels are tested against these. Never does: keep a dense copy of a packed
+weight (it dequantizes a slice of rows at a time). Called by: `KernelSet`, when no plugin's kernel supports an operation.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery
+from core.weights.formats import CanonicalWeight, Dense
+
+ROWS_AT_ONCE = 4096
+
+
+def quantized_activations(x: Tensor, group_size: int) -> Tensor:
+    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again."""
+    groups = x.float().view(x.shape[0], -1, group_size)
+    scale = groups.abs().amax(-1, keepdim=True) / 127.0
+    inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
+    return (torch.round(groups * inverse).clamp(-127, 127) * scale).view(x.shape)
+
+
+class ReferenceLinear:
+    """A weight kept in its canonical form."""
+
+    def __init__(self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.activation = activation
+        self.bias = bias
+        self.shape = weight.shape
+        self.nbytes = weight.nbytes
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
+        if self.activation == "int8" and not isinstance(self.weight, Dense):
+            x = quantized_activations(x, self.weight.group_size)
+        elif self.activation == "bf16":
+            x = x.bfloat16()
+        for start in range(0, self.shape[0], ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, self.shape[0])
+            part = self._rows(start, stop, x.dtype)
+            product = F.linear(x, part).to(out.dtype)
+            if self.bias is not None:
+                product += self.bias[start:stop]
+            if accumulate:
+                out[:, start:stop] += product
+            else:
+                out[:, start:stop] = product
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """out[T, K] = W[ids]."""
+        out.copy_(self.weight.rows(ids).dequantize())
+
+    def _rows(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        if isinstance(self.weight, Dense):
+            return self.weight.weight[start:stop].to(dtype)
+        index = torch.arange(start, stop, device=self.weight.values.device)
+        return self.weight.rows(index).dequantize().to(dtype)
+
+
+class ReferenceKernels:
+    """Every operation in torch, in float32 unless the tensors are narrower."""
+
+    name = "reference"
+    numerics = f"torch-{torch.__version__.split('+')[0]}"
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """Everything is supported."""
+        return []
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> ReferenceLinear:
+        """Keep the weight as it is."""
+        return ReferenceLinear(weight, activation, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+        wide = x.float()
+        out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight)
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """The same in place over the last axis of x [T, H, D]."""
+        self.rms_norm(x, weight, eps, x)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """Rotate the pairs (i, i + D/2) of q [T, Hq, D] and k [T, Hkv, D] in place."""
+        c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+        half = cos.shape[1]
+        for x in (q, k):
+            first, second = x[..., :half].float(), x[..., half:].float()
+            x[..., :half], x[..., half:] = first * c - second * s, second * c + first * s
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:]."""
+        gate, up = x.float().chunk(2, dim=-1)
+        out.copy_((F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up)
+
+    def add(self, x: Tensor, residual: Tensor) -> None:
+        """residual += x."""
+        residual += x
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x *= factor."""
+        x *= factor

@@ -1,0 +1,1 @@
+"""Models: one generic decoder assembled from a family row, and the loading of its weights."""

@@ -1,0 +1,195 @@
+"""The table of model families, and how a configuration becomes a `DecoderSpec`. Torch-free.
+
+Owns: one row a family; the reading of Hugging Face style configurations. Never does: hold weights or run anything.
+Called by: config (facts, selection, memory plan), models, the dummy loader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError, nearest
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec
+from core.models.spec import BlockSpec, DecoderSpec
+
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
+    layer is full, the others slide."""
+
+    name: str
+    model_types: tuple[str, ...]
+    architectures: tuple[str, ...]
+    tied_by_default: bool = False
+    norm_offset: float = 0.0
+    qk_norm: bool = False
+    sandwich_norms: bool = False
+    scale_embedding: bool = False
+    qkv_bias: bool = False
+    full_every: int = 0
+    eps_default: float = 1e-6
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(name="llama", model_types=("llama",), architectures=("LlamaForCausalLM",)),
+    Family(
+        name="gemma3",
+        model_types=("gemma3_text",),
+        architectures=("Gemma3ForCausalLM",),
+        tied_by_default=True,
+        norm_offset=1.0,
+        qk_norm=True,
+        sandwich_norms=True,
+        scale_embedding=True,
+        full_every=6,
+    ),
+)
+
+
+def family_for(hf_config: Mapping[str, Any]) -> Family:
+    """The row that serves a configuration. Raises UserError naming the nearest known architecture."""
+    model_type = str(hf_config.get("model_type") or "")
+    architectures = [str(name) for name in hf_config.get("architectures") or ()]
+    for family in FAMILIES:
+        if model_type in family.model_types or any(name in family.architectures for name in architectures):
+            return family
+    known = [name for family in FAMILIES for name in (*family.model_types, *family.architectures)]
+    what = architectures[0] if architectures else model_type or "(none given)"
+    raise UserError(f"Unknown model architecture '{what}'; known are: {', '.join(known)}.{nearest(what, known)}")
+
+
+def decoder_spec(hf_config: Mapping[str, Any]) -> DecoderSpec:
+    """Resolve a configuration. Raises UserError for missing or impossible values."""
+    family = family_for(hf_config)
+    num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
+    num_heads = _positive(hf_config, "num_attention_heads")
+    num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)
+    head_size = _positive(hf_config, "head_dim", hidden // num_heads)
+    if num_heads % num_kv_heads:
+        raise UserError(
+            f"num_attention_heads is {num_heads}, not a multiple of num_key_value_heads ({num_kv_heads}); "
+            "the configuration of the checkpoint is damaged."
+        )
+    if head_size % 2:
+        raise UserError(f"head_dim is {head_size}; rotary embeddings need an even head size.")
+    blocks = tuple(
+        BlockSpec(
+            AttentionSpec(
+                num_heads,
+                num_kv_heads,
+                head_size,
+                head_size,
+                _scale(hf_config, head_size),
+                _window(family, hf_config, index),
+                hf_config.get("attn_logit_softcapping"),
+            ),
+            _rope(hf_config, _is_full(family, hf_config, index)),
+        )
+        for index in range(num_layers)
+    )
+    return DecoderSpec(
+        family=family.name,
+        hidden_size=hidden,
+        intermediate_size=_positive(hf_config, "intermediate_size"),
+        vocab_size=_positive(hf_config, "vocab_size"),
+        blocks=blocks,
+        eps=float(hf_config.get("rms_norm_eps", family.eps_default)),
+        activation=_activation(hf_config),
+        max_position=_positive(hf_config, "max_position_embeddings", 2048),
+        tied=bool(hf_config.get("tie_word_embeddings", family.tied_by_default)),
+        norm_offset=family.norm_offset,
+        qk_norm=family.qk_norm,
+        qkv_bias=bool(hf_config.get("attention_bias", family.qkv_bias)),
+        out_bias=bool(hf_config.get("attention_bias", False)),
+        mlp_bias=bool(hf_config.get("mlp_bias", False)),
+        sandwich_norms=family.sandwich_norms,
+        embed_scale=float(hidden) ** 0.5 if family.scale_embedding else 1.0,
+        logit_cap=hf_config.get("final_logit_softcapping"),
+    )
+
+
+def attention_specs(hf_config: Mapping[str, Any]) -> list[AttentionSpec]:
+    """The attention of every layer, in order."""
+    return [block.attention for block in decoder_spec(hf_config).blocks]
+
+
+def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
+    """Every matrix of the model, once (a tied head is the embedding)."""
+    return list(decoder_spec(hf_config).linears())
+
+
+def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a checkpoint of this model, by canonical name."""
+    return decoder_spec(hf_config).tensor_shapes()
+
+
+def _positive(hf_config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = hf_config.get(name)
+    if value is None:
+        value = default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} is {value!r} in the model's configuration; expected a positive integer.")
+    return value
+
+
+def _activation(hf_config: Mapping[str, Any]) -> str:
+    name = hf_config.get("hidden_activation") or hf_config.get("hidden_act") or "silu"
+    if name not in ACTIVATIONS:
+        raise UserError(
+            f"hidden_act is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+def _scale(hf_config: Mapping[str, Any], head_size: int) -> float:
+    scalar = hf_config.get("query_pre_attn_scalar")
+    return 1.0 / math.sqrt(head_size if scalar is None else scalar)
+
+
+def _is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
+    kinds = hf_config.get("layer_types")
+    if kinds:
+        return bool(kinds[index % len(kinds)] == "full_attention")
+    pattern = hf_config.get("sliding_window_pattern") or hf_config.get("_sliding_window_pattern") or family.full_every
+    return not pattern or (index + 1) % pattern == 0
+
+
+def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
+    if _is_full(family, hf_config, index):
+        return None
+    return hf_config.get("sliding_window")
+
+
+def _rope(hf_config: Mapping[str, Any], full: bool) -> RopeSpec:
+    """Read `rope_parameters` (flat, or by layer type), or the older `rope_theta` with `rope_scaling`."""
+    parameters = hf_config.get("rope_parameters")
+    kind = "full_attention" if full else "sliding_attention"
+    if isinstance(parameters, Mapping) and isinstance(parameters.get(kind), Mapping):
+        values = dict(parameters[kind])
+    elif isinstance(parameters, Mapping):
+        values = dict(parameters)
+    else:
+        local = hf_config.get("rope_local_base_freq")
+        scaling = hf_config.get("rope_scaling") if full or local is None else None
+        values = {**(scaling or {}), "rope_theta": hf_config.get("rope_theta", 10000.0)}
+        if not full and local is not None:
+            values["rope_theta"] = local
+    rope_type = values.get("rope_type") or values.get("type") or "default"
+    known = ("default", "linear", "llama3")
+    if rope_type not in known:
+        raise UserError(f"rope_type is '{rope_type}'; known are: {', '.join(known)}.{nearest(str(rope_type), known)}")
+    original = values.get("original_max_position_embeddings") or hf_config.get("max_position_embeddings") or 8192
+    return RopeSpec(
+        float(values.get("rope_theta") or 10000.0),
+        str(rope_type),
+        float(values.get("factor") or 1.0),
+        float(values.get("low_freq_factor") or 1.0),
+        float(values.get("high_freq_factor") or 4.0),
+        int(original),
+    )

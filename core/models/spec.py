@@ -1,0 +1,113 @@
+"""The shape of a decoder, resolved from a configuration and its family row. Torch-free.
+
+Owns: `DecoderSpec` and its parts, and what follows from them without weights (tensor shapes, layer specs).
+Never does: read configurations (`core.models.families` does) or hold weights.
+Called by: the decoder, the weight loading, the memory plan, the dummy loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec
+
+
+class BlockSpec(msgspec.Struct, frozen=True):
+    """One decoder layer."""
+
+    attention: AttentionSpec
+    rope: RopeSpec
+
+
+class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One decoder. norm_offset is added to norm weights; sandwich_norms puts a norm behind attention and MLP too.
+
+    embed_scale multiplies embeddings; logit_cap is the soft cap of the final logits, or None.
+    """
+
+    family: str
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    blocks: tuple[BlockSpec, ...]
+    eps: float
+    activation: str
+    max_position: int
+    tied: bool
+    norm_offset: float = 0.0
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    sandwich_norms: bool = False
+    embed_scale: float = 1.0
+    logit_cap: float | None = None
+
+    def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+        """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
+        a, h, i = self.blocks[index].attention, self.hidden_size, self.intermediate_size
+        attn, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
+        kv = a.num_kv_heads * a.head_size
+        return {
+            "qkv": (
+                LayerSpec(f"{attn}.q_proj", "linear", (a.num_heads * a.head_size, h), self.qkv_bias),
+                LayerSpec(f"{attn}.k_proj", "linear", (kv, h), self.qkv_bias),
+                LayerSpec(f"{attn}.v_proj", "linear", (a.num_kv_heads * a.head_size_v, h), self.qkv_bias),
+            ),
+            "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), self.out_bias),),
+            "gate_up": (
+                LayerSpec(f"{mlp}.gate_proj", "linear", (i, h), self.mlp_bias),
+                LayerSpec(f"{mlp}.up_proj", "linear", (i, h), self.mlp_bias),
+            ),
+            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, i), self.mlp_bias),),
+        }
+
+    def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
+        """Norm weights of one block: role → (tensor name, size)."""
+        prefix, h = f"model.layers.{index}", self.hidden_size
+        norms = {"input": (f"{prefix}.input_layernorm.weight", h)}
+        if self.sandwich_norms:
+            norms["post_attention"] = (f"{prefix}.post_attention_layernorm.weight", h)
+            norms["pre_mlp"] = (f"{prefix}.pre_feedforward_layernorm.weight", h)
+            norms["post_mlp"] = (f"{prefix}.post_feedforward_layernorm.weight", h)
+        else:
+            norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
+        if self.qk_norm:
+            size = self.blocks[index].attention.head_size
+            norms["q"] = (f"{prefix}.self_attn.q_norm.weight", size)
+            norms["k"] = (f"{prefix}.self_attn.k_norm.weight", size)
+        return norms
+
+    def embedding(self) -> LayerSpec:
+        """The token embedding."""
+        return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, self.hidden_size))
+
+    def head(self) -> LayerSpec:
+        """The output head; the embedding itself when they are tied."""
+        if self.tied:
+            return self.embedding()
+        return LayerSpec("lm_head", "head", (self.vocab_size, self.hidden_size))
+
+    def linears(self) -> Iterator[LayerSpec]:
+        """Every matrix of the model, once."""
+        yield self.embedding()
+        for index in range(len(self.blocks)):
+            for parts in self.block_linears(index).values():
+                yield from parts
+        if not self.tied:
+            yield self.head()
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a checkpoint of this model, by canonical name."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part in self.linears():
+            shapes[f"{part.name}.weight"] = part.shape
+            if part.bias:
+                shapes[f"{part.name}.bias"] = (part.shape[0],)
+        for index in range(len(self.blocks)):
+            for name, size in self.block_norms(index).values():
+                shapes[name] = (size,)
+        shapes["model.norm.weight"] = (self.hidden_size,)
+        return shapes

@@ -1,0 +1,1 @@
+"""The plugin framework: kinds, hooks, contracts, discovery, validation, selection. The only user of pluggy."""

@@ -1,0 +1,224 @@
+"""The contracts: what the object returned by `core_load` must offer, one Protocol a kind.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+
+T tokens, B sequences, Hq/Hkv query and key-value heads, D head size, N outputs, K inputs. Tensors between layers have the
+platform's activation dtype; outputs are given by the caller; a kernel never allocates what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.reason import Reason
+from core.api.specs import Activation, AttentionSpec, DensePlan, KernelQuery, KVLayout, LayerSpec, PartPlan, Unsupported
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from core.weights.formats import CanonicalWeight
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Kind `loader`. `resolve` must not import torch; the command line calls it."""
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read names, shapes, configuration and tokenizer source. Raises CheckpointError."""
+        ...
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield (canonical name, tensor on the CPU) for each of `reads`, in an order that suits the files.
+
+        Packed types come as uint8 [N, bytes a row]; plain types in their own dtype and logical shape. A tensor is valid
+        until the next one is drawn.
+        """
+        ...
+
+
+@runtime_checkable
+class QuantizationMethod(Protocol):
+    """Kind `quantization`: translates a checkpoint's parts into canonical formats."""
+
+    def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
+        """How the part would be held; torch-free and cheap (the memory plan calls it for every layer)."""
+        ...
+
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
+        """Translate the tensors that the plan reads. They may be views of a file: copy what is kept."""
+        ...
+
+
+class LinearKernel(Protocol):
+    """A prepared weight of shape (N, K)."""
+
+    shape: tuple[int, int]
+    nbytes: int
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
+        ...
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """out[T, K] = W[ids], ids int64 [T]: the embedding."""
+        ...
+
+
+@runtime_checkable
+class Kernels(Protocol):
+    """Kind `kernels`: the operations of a forward pass on one device."""
+
+    name: str
+    numerics: str
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """What is missing for the operation; empty means supported."""
+        ...
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> LinearKernel:
+        """Repack once; the caller then drops `weight`. activation: precision to which x is rounded before the product."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out[T, H] = x / sqrt(mean(x²) + eps) * weight."""
+        ...
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """In place over the last axis of x [T, H, D] (rows may be strided)."""
+        ...
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """In place on q [T, Hq, D] and k [T, Hkv, D], half-split pairs (i, i + D/2); cos, sin [max_len, D/2] float32."""
+        ...
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
+        ...
+
+    def add(self, x: Tensor, residual: Tensor) -> None:
+        """residual += x."""
+        ...
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x *= factor."""
+        ...
+
+
+@dataclass(slots=True)
+class BatchView:
+    """One step's sequences, for attention. All tensors live on the device; lists are the same values on the host.
+
+    cu_seqlens_q: int32 [B+1], seq_lens: int32 [B] (tokens with KV after this step), block_table: int32 [B, M] (entries past
+    a sequence's blocks are 0), slot_mapping: int64 [T] (block * block_size + offset), positions: int64 [T].
+    """
+
+    num_tokens: int
+    num_seqs: int
+    block_size: int
+    max_query_len: int
+    max_seq_len: int
+    query_lens: list[int]
+    seq_lens_list: list[int]
+    cu_seqlens_q: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    slot_mapping: Tensor
+    positions: Tensor
+
+
+@runtime_checkable
+class AttentionBackend(Protocol):
+    """Kind `attention`: K and V are written first, then attention reads only the cache."""
+
+    name: str
+    numerics: str
+
+    def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
+        """Bytes of one block of one layer."""
+        ...
+
+    def bind(self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor) -> Any:
+        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        ...
+
+    def build(self, view: BatchView) -> Any:
+        """Once a step: metadata for `write` and `forward`, shared by all layers bound to this backend."""
+        ...
+
+    def write(self, handle: Any, k: Tensor, v: Tensor, metadata: Any) -> None:
+        """Store k, v [T, Hkv, D] at the step's slot mapping."""
+        ...
+
+    def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
+        """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        ...
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """An opened device."""
+
+    device: torch.device
+    kernels: Kernels
+    num_threads: int
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """dtype of tensors between layers when the model runs in `dtype`."""
+        ...
+
+    def available_memory(self) -> int:
+        """Bytes that could be allocated now."""
+        ...
+
+    def allocate(self, nbytes: int) -> Tensor:
+        """Zeroed uint8 [nbytes] on the device."""
+        ...
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        ...
+
+
+@runtime_checkable
+class Platform(Protocol):
+    """Kind `platform`. num_threads: compute threads that kernel providers are loaded with."""
+
+    num_threads: int
+
+    def open(self, device: str, kernels: Sequence[Kernels]) -> Runtime:
+        """Open a device with the loaded kernel providers, best first (the reference operations come last by themselves)."""
+        ...
+
+
+@dataclass(slots=True)
+class ProposerInput:
+    """What a proposer sees after a step, for the sequences that may have drafts in the next one.
+
+    keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    """
+
+    keys: list[tuple[str, int]]
+    token_deltas: list[list[int]]
+    budget: list[int]
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """Kind `speculative`. The scheduler owns the budget, the core owns verification."""
+
+    def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
+        """A sequence enters the batch with all its known tokens (again after a preemption)."""
+        ...
+
+    def propose(self, batch: ProposerInput) -> list[list[int]]:
+        """Drafts for each sequence of `batch`, each list at most its budget long, maybe empty."""
+        ...
+
+    def on_finished(self, key: tuple[str, int]) -> None:
+        """The sequence left the batch."""
+        ...

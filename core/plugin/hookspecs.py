@@ -1,0 +1,133 @@
+"""The hooks of a plugin's manifest: the whole interface between discovery and a plugin.
+
+Owns: the hook specifications, their argument and answer types, and the contract number. Never does: call a hook
+(`core.plugin.manifest` does, one at a time and guarded). Called by: manifests (`from core.plugin import hookspecs`).
+
+A manifest is a torch-free module with `CONTRACT = 1` and functions marked `@hookimpl`. Only `core_load` may import
+torch or a vendor's library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pluggy
+
+from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
+from core.api.config import EngineConfig
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery, KernelQuery
+
+if TYPE_CHECKING:
+    from core.plugin.contracts import Kernels
+
+CONTRACT = 1
+hookspec = pluggy.HookspecMarker("core")
+hookimpl = pluggy.HookimplMarker("core")
+
+
+class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin is.
+
+    name:         equal to the entry-point name.
+    summary:      one line for `core plugins list`.
+    arguments:    a frozen msgspec Struct class with the plugin's own arguments (field comments through
+                  `typing.Annotated[..., msgspec.Meta(description=...)]`), or None.
+    capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
+                  `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `batch_invariant` (booleans),
+                  `formats` (canonical formats), `model_types` (lists).
+    constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
+    priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
+    alias_of:     the name of the plugin that this entry point is another name for.
+    """
+
+    name: str
+    summary: str = ""
+    arguments: type[msgspec.Struct] | None = None
+    capabilities: dict[str, Any] = {}
+    constraints: dict[str, list[Any]] = {}
+    priority: int = 0
+    alias_of: str | None = None
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One device that a platform found. name: `cpu`, `cuda:0`, ...; memory in bytes."""
+
+    name: str
+    description: str
+    memory_bytes: int
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A platform's answer to `core_probe`: devices, or why there are none."""
+
+    devices: tuple[Device, ...] = ()
+    unavailable: str = ""
+
+
+class PlatformView(msgspec.Struct, frozen=True):
+    """What a platform sees when it is asked for proposals. set_by_user: names of arguments that the user gave."""
+
+    context: str
+    facts: CheckpointFacts | None
+    arguments: dict[str, Any]
+    set_by_user: tuple[str, ...]
+    device: Device
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A platform's wish for an argument that the user left open."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """What `core_load` receives. Fields that a kind does not need are None.
+
+    device, dtype: names such as `cpu`, `bfloat16`. arguments: the plugin's own arguments (its Struct), or None.
+    facts, manifest: of the checkpoint, None for an online quantization. config: the resolved configuration, when there
+    is one already. kernels: of the platform (attention, quantization). options: kind-specific extras.
+    """
+
+    device: str = "cpu"
+    dtype: str = "bfloat16"
+    arguments: Any = None
+    facts: CheckpointFacts | None = None
+    manifest: CheckpointManifest | None = None
+    config: EngineConfig | None = None
+    kernels: Kernels | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class ManifestHooks:
+    """The hooks. All but `core_spec` and `core_load` are optional."""
+
+    @hookspec(firstresult=True)
+    def core_spec(self) -> PluginSpec:
+        """Say what the plugin is."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec(firstresult=True)
+    def core_claim(self, facts: CheckpointFacts | FileFacts) -> str | None:
+        """Say why this checkpoint (quantization) or these files (loader) are mine, or None."""
+
+    @hookspec(firstresult=True)
+    def core_probe(self) -> Probe | None:
+        """Platforms: look for devices, without torch. Runs in a helper process with a time limit."""
+
+    @hookspec(firstresult=True)
+    def core_supports(self, query: AttentionQuery | KernelQuery | CheckpointFacts) -> list[Reason]:
+        """Say what is missing; an empty list means supported."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec(firstresult=True)
+    def core_propose(self, view: PlatformView) -> dict[str, Proposal] | None:
+        """Platforms: propose values for arguments that the user left open; also `attention_backend` (a list: preference)."""
+
+    @hookspec(firstresult=True)
+    def core_load(self, context: LoadContext) -> Any:
+        """Build the object of this kind's contract (see `core.plugin.contracts`). The only hook that may import torch."""

@@ -1,0 +1,1 @@
+"""Canonical weight formats: what quantization methods translate checkpoints into and kernels serve."""
