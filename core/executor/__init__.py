@@ -1,0 +1,1 @@
+"""Executors: they turn step plans into step results on a device."""

@@ -1,0 +1,28 @@
+"""The executor for one device: the worker runs in the engine's own process and thread.
+
+Owns: one worker. Never does: cross a process border. Called by: the engine core.
+"""
+
+from __future__ import annotations
+
+from core.api.config import EngineConfig
+from core.api.step_plan import StepPlan, StepResult
+from core.executor.worker import Worker
+
+
+class UniprocExecutor:
+    """Runs steps in place. num_blocks: KV blocks; numerics, phases: see `Worker`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.worker = Worker(config)
+        self.num_blocks = self.worker.num_blocks
+        self.numerics = self.worker.numerics
+        self.phases = self.worker.phases
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step and return what it produced."""
+        return self.worker.execute(plan)
+
+    def close(self) -> None:
+        """Give the device back."""
+        self.worker.close()

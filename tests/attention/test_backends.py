@@ -1,0 +1,137 @@
+"""Every attention backend against a dense float64 reference: chunks, decode, windows, caps, GQA, block sizes, KV dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core.api.specs import AttentionSpec
+from core.plugin.contracts import AttentionBackend, BatchView
+from core.plugin.hookspecs import LoadContext
+
+
+def backend(name: str) -> AttentionBackend:
+    if name == "torch_sdpa":
+        from plugins.attention.torch_sdpa import manifest
+    else:
+        pytest.importorskip("plugins.platforms.cpu._native")
+        from plugins.attention.cpu_paged import manifest
+    return manifest.core_load(LoadContext())
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
+    """Causal attention of the last len(q) positions over all of k and v, in float64."""
+    group = spec.num_heads // spec.num_kv_heads
+    k, v = k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q.double(), k) * spec.scale
+    if spec.cap is not None:
+        scores = torch.tanh(scores / spec.cap) * spec.cap
+    query = torch.arange(len(k) - len(q), len(k)).unsqueeze(1)
+    key = torch.arange(len(k)).unsqueeze(0)
+    mask = key <= query
+    if spec.window is not None:
+        mask &= key > query - spec.window
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
+
+
+def view_of(lens: list[int], seq_lens: list[int], tables: list[list[int]], block_size: int) -> BatchView:
+    positions = [p for n, s in zip(lens, seq_lens, strict=True) for p in range(s - n, s)]
+    owner = [i for i, n in enumerate(lens) for _ in range(n)]
+    slots = [
+        tables[i][p // block_size] * block_size + p % block_size for i, p in zip(owner, positions, strict=True)
+    ]
+    width = max(map(len, tables))
+    cumulative = [0]
+    for n in lens:
+        cumulative.append(cumulative[-1] + n)
+    return BatchView(
+        num_tokens=sum(lens),
+        num_seqs=len(lens),
+        block_size=block_size,
+        max_query_len=max(lens),
+        max_seq_len=max(seq_lens),
+        query_lens=lens,
+        seq_lens_list=seq_lens,
+        cu_seqlens_q=torch.tensor(cumulative, dtype=torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_table=torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32),
+        slot_mapping=torch.tensor(slots),
+        positions=torch.tensor(positions),
+    )
+
+
+class Case:
+    """Random K and V of some sequences, written in one step, then queried for their last tokens."""
+
+    def __init__(self, spec: AttentionSpec, block_size: int, dtype: str, seq_lens: list[int], seed: int = 0) -> None:
+        self.spec, self.block_size, self.dtype, self.seq_lens = spec, block_size, dtype, seq_lens
+        generator = torch.Generator().manual_seed(seed)
+        total = sum(seq_lens)
+        self.k = torch.randn(total, spec.num_kv_heads, spec.head_size, generator=generator)
+        self.v = torch.randn(total, spec.num_kv_heads, spec.head_size, generator=generator)
+        self.q = torch.randn(total, spec.num_heads, spec.head_size, generator=generator)
+        if dtype != "float32":
+            self.k, self.v = (x.to(getattr(torch, dtype)).float() for x in (self.k, self.v))
+        needed = [-(-s // block_size) for s in seq_lens]
+        ids = (torch.randperm(sum(needed), generator=generator) + 1).tolist()
+        self.tables = [[ids.pop() for _ in range(n)] for n in needed]
+        self.num_blocks = sum(needed) + 1
+
+    def run(self, attention: AttentionBackend, lens: list[int]) -> list[torch.Tensor]:
+        """Outputs of the last `lens` tokens of each sequence."""
+        size = attention.kv_layout(self.spec, self.block_size, self.dtype).block_bytes
+        raw = torch.zeros(self.num_blocks, size, dtype=torch.uint8)
+        handle = attention.bind(self.spec, self.block_size, self.dtype, raw)
+        everything = attention.build(view_of(self.seq_lens, self.seq_lens, self.tables, self.block_size))
+        attention.write(handle, self.k, self.v, everything)
+        starts = [sum(self.seq_lens[: i + 1]) for i in range(len(lens))]
+        q = torch.cat([self.q[end - n : end] for end, n in zip(starts, lens, strict=True)])
+        out = torch.full_like(q, torch.nan)
+        attention.forward(handle, q, attention.build(view_of(lens, self.seq_lens, self.tables, self.block_size)), out)
+        return list(out.split(lens))
+
+    def expected(self, lens: list[int]) -> list[torch.Tensor]:
+        results, start = [], 0
+        for seq_len, n in zip(self.seq_lens, lens, strict=True):
+            stop = start + seq_len
+            results.append(dense(self.q[stop - n : stop], self.k[start:stop], self.v[start:stop], self.spec))
+            start = stop
+        return results
+
+
+NAMES = ["torch_sdpa", "cpu_paged"]
+SPECS = {
+    "gqa": AttentionSpec(9, 3, 64, 64, 64**-0.5),
+    "mqa_256": AttentionSpec(4, 1, 256, 256, 256**-0.5),
+    "mha_odd": AttentionSpec(3, 3, 80, 80, 0.2),
+    "window": AttentionSpec(4, 2, 32, 32, 0.17, window=21),
+    "cap": AttentionSpec(4, 2, 32, 32, 0.3, cap=5.0),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.parametrize("block_size", [1, 16, 128])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_equals_dense_attention(name: str, spec: AttentionSpec, block_size: int, dtype: str) -> None:
+    case = Case(spec, block_size, dtype, [70, 1, 33, 129])
+    lens = [70, 1, 1, 40]
+    for got, expected in zip(case.run(backend(name), lens), case.expected(lens), strict=True):
+        tolerance = 2e-5 if dtype == "float32" else 2e-2
+        torch.testing.assert_close(got.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_native_bits_do_not_depend_on_blocks_chunks_or_company() -> None:
+    attention = backend("cpu_paged")
+    spec = SPECS["gqa"]
+    for dtype in ("float32", "bfloat16"):
+        whole = Case(spec, 16, dtype, [150], seed=5)
+        expected = whole.run(attention, [150])[0]
+        for block_size in (1, 32, 128):
+            other = Case(spec, block_size, dtype, [150], seed=5)
+            assert torch.equal(other.run(attention, [150])[0], expected)
+        for chunk in (1, 7, 64):
+            assert torch.equal(whole.run(attention, [chunk])[0], expected[-chunk:])
+        company = Case(spec, 16, dtype, [150, 40, 77], seed=5)
+        company.k[:150], company.v[:150], company.q[:150] = whole.k, whole.v, whole.q
+        assert torch.equal(company.run(attention, [150, 40, 1])[0], expected)

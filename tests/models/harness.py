@@ -1,0 +1,86 @@
+"""Builds a decoder on reference kernels from a transformers model, without plugins, and runs it by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core.layers.kernels import KernelSet
+from core.layers.rotary import tables
+from core.layers.workspace import Workspace
+from core.models.decoder import AttentionLayer, Decoder
+from core.models.families import decoder_spec
+from core.models.loading import WeightLoading
+from core.plugin.contracts import BatchView
+from plugins.attention.torch_sdpa.backend import TorchSDPA
+
+
+class StateDictLoader:
+    """Delivers a state dict as if it were a checkpoint."""
+
+    def __init__(self, state: dict[str, torch.Tensor]) -> None:
+        self.state = state
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        infos = {
+            name: TensorInfo(name, tuple(tensor.shape), "F32", tensor.nbytes, 0, 0, name)
+            for name, tensor in self.state.items()
+        }
+        return CheckpointManifest("memory", "memory", [], infos, {}, TokenizerSource())
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in reads:
+            yield name, self.state[name]
+
+
+class Harness:
+    """A decoder with a KV cache of 64 blocks; `run` computes tokens of one or more sequences and returns all logits."""
+
+    def __init__(self, hf_config: dict, state: dict[str, torch.Tensor], dtype: str = "float32", block_size: int = 4) -> None:
+        self.spec = decoder_spec(hf_config)
+        self.block_size = block_size
+        device = torch.device("cpu")
+        loader = StateDictLoader(state)
+        kernels = KernelSet([])
+        loading = WeightLoading(self.spec, loader.resolve(""), None, kernels, dtype, torch.float32, device)
+        self.weights = loading.run(loader)
+        cos_sin = [tables(block.rope, block.attention.head_size, 512, device) for block in self.spec.blocks]
+        self.model = Decoder(self.spec, self.weights, kernels, cos_sin, Workspace(device), torch.float32, 512, 512)
+        self.backend = TorchSDPA()
+        for block in self.spec.blocks:
+            size = self.backend.kv_layout(block.attention, block_size, "float32").block_bytes
+            raw = torch.zeros(128, size, dtype=torch.uint8)
+            handle = self.backend.bind(block.attention, block_size, "float32", raw)
+            self.model.attention.append(AttentionLayer(self.backend, handle, block.attention.kind))
+
+    def run(self, sequences: list[tuple[list[int], int, list[int]]]) -> torch.Tensor:
+        """sequences: (new token ids, tokens already computed, block ids) each."""
+        ids = [token for tokens, _, _ in sequences for token in tokens]
+        positions = [done + i for tokens, done, _ in sequences for i in range(len(tokens))]
+        slots = [
+            blocks[(done + i) // self.block_size] * self.block_size + (done + i) % self.block_size
+            for tokens, done, blocks in sequences
+            for i in range(len(tokens))
+        ]
+        lens = [len(tokens) for tokens, _, _ in sequences]
+        seq_lens = [len(tokens) + done for tokens, done, _ in sequences]
+        width = max(len(blocks) for _, _, blocks in sequences)
+        view = BatchView(
+            num_tokens=len(ids),
+            num_seqs=len(sequences),
+            block_size=self.block_size,
+            max_query_len=max(lens),
+            max_seq_len=max(seq_lens),
+            query_lens=lens,
+            seq_lens_list=seq_lens,
+            cu_seqlens_q=torch.tensor([0, *torch.tensor(lens).cumsum(0).tolist()], dtype=torch.int32),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+            block_table=torch.tensor([b + [0] * (width - len(b)) for _, _, b in sequences], dtype=torch.int32),
+            slot_mapping=torch.tensor(slots),
+            positions=torch.tensor(positions),
+        )
+        metadata = self.backend.build(view)
+        residual = self.model.forward(torch.tensor(ids), view.positions, {"full": metadata, "sliding": metadata})
+        return self.model.logits(residual, torch.arange(len(ids))).clone()

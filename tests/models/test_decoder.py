@@ -1,0 +1,93 @@
+"""The generic decoder against transformers on tiny random weights, whole, in chunks, and with company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.models.harness import Harness
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+
+from core.api.errors import UserError
+from core.models.families import decoder_spec, family_for
+
+SMALL = {
+    "vocab_size": 199,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SMALL),
+    "llama_bias_untied": LlamaConfig(**SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, head_dim=16),
+    "llama3_rope": LlamaConfig(
+        **SMALL,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "gemma3": Gemma3TextConfig(
+        **SMALL,
+        head_dim=16,
+        sliding_window=9,
+        query_pre_attn_scalar=24,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    ),
+}
+
+
+def pair(name: str):
+    torch.manual_seed(7)
+    config = CONFIGS[name]
+    reference = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    state = dict(reference.state_dict())
+    return reference, Harness(config.to_dict(), state)
+
+
+def reference_logits(reference, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return reference(torch.tensor([ids])).logits[0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_equal_transformers(name: str) -> None:
+    reference, ours = pair(name)
+    ids = torch.randint(0, 199, (40,), generator=torch.Generator().manual_seed(1)).tolist()
+    logits = ours.run([(ids, 0, list(range(1, 12)))])
+    torch.testing.assert_close(logits, reference_logits(reference, ids), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_chunks_and_company_equal_transformers(name: str, chunk: int) -> None:
+    reference, ours = pair(name)
+    generator = torch.Generator().manual_seed(2)
+    first = torch.randint(0, 199, (33,), generator=generator).tolist()
+    second = torch.randint(0, 199, (33,), generator=generator).tolist()
+    rows = []
+    for start in range(0, 33, chunk):
+        stop = min(start + chunk, 33)
+        both = ours.run([(second[start:stop], start, [20, 3, 9, 4, 11, 6, 7, 1, 2]), (first[start:stop], start, list(range(30, 39)))])
+        rows.append(both[stop - start :])
+    torch.testing.assert_close(torch.cat(rows), reference_logits(reference, first), atol=2e-4, rtol=1e-4)
+
+
+def test_unknown_architecture_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="'LlamaForCausalLM'"):
+        family_for({"architectures": ["LlammaForCausalLM"]})
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_attention_heads", 0), ("hidden_size", None), ("vocab_size", "many")])
+def test_impossible_configuration_is_a_sentence(field: str, value: object) -> None:
+    with pytest.raises(UserError, match=field):
+        decoder_spec({**CONFIGS["llama"].to_dict(), field: value})
