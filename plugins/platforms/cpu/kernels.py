@@ -1,0 +1,198 @@
+"""The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
+
+Owns: the checks of shapes and types, and the repacking of weights; the arithmetic is in `native/`.
+Never does: fall back by itself (`core.layers.kernels` chooses another provider where `supports` gives reasons).
+Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
+
+Between operations everything is float32 with contiguous rows; a row's stride may exceed its width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.errors import PluginError
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery
+from core.weights.formats import CanonicalWeight, Dense, IntGroups
+
+VERSION = 1  # grows when a kernel's results change
+ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
+OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
+FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
+ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
+GATES = {"silu": 0, "gelu_tanh": 1}
+DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+GROUP_MULTIPLE = 16
+
+
+def kernels_or_reason() -> ModuleType | Reason:
+    """The compiled extension, or why it is not there (with the end of the compiler's message when there is one)."""
+    try:
+        from plugins.platforms.cpu import _native
+    except ImportError as error:
+        log = ERROR_FILE.read_text(encoding="utf-8").strip() if ERROR_FILE.exists() else str(error)
+        return Reason("native_extension", "the compiled C++ extension", log[-2000:], "`core build-kernels` compiles it")
+    return _native
+
+
+def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
+    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
+    rows, actual = tensor.shape
+    stride, step = tensor.stride()
+    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
+        raise ValueError(
+            f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
+            f"expected float32 [rows, {width}] with contiguous rows"
+        )
+    return rows, stride
+
+
+def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
+    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
+    rows, heads, width = tensor.shape
+    row_stride, head_stride, step = tensor.stride()
+    if step != 1 or tensor.dtype is not torch.float32:
+        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads")
+    return rows, heads, width, row_stride, head_stride
+
+
+class NativeLinear:
+    """A repacked weight of shape (N, K); nbytes counts its packed memory."""
+
+    __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
+
+    def __init__(self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None) -> None:
+        self.shape = weight.shape
+        arguments, keep = _pack_arguments(weight, activation)
+        bias = None if bias is None else bias.detach().float().contiguous()
+        if bias is not None and bias.shape != (self.shape[0],):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
+        self._packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
+        del keep
+        self.nbytes: int = native.linear_bytes(self._packed)
+        self._run = native.linear
+        self._gather = native.linear_rows
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n, "out")
+        if rows != out_rows:
+            raise ValueError(f"x has {rows} rows, out has {out_rows}")
+        self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
+        rows, stride = check_rows(out, self.shape[1], "out")
+        if ids.dtype is not torch.int64 or ids.shape != (rows,):
+            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
+        self._gather(self._packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+
+
+def _pack_arguments(weight: CanonicalWeight, activation: Activation) -> tuple[list[int], list[Tensor]]:
+    """The integers that `_native.linear_pack` reads (all but the bias), and the tensors that must outlive the call."""
+    n, k = weight.shape
+    if isinstance(weight, Dense):
+        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
+        dense = dense.contiguous()
+        return [DENSE_TYPES[dense.dtype], ACTIVATIONS[activation], n, k, 0, 0, 0, dense.data_ptr(), 0, 0], [dense]
+    keep = [weight.values.contiguous(), weight.scale.contiguous()]
+    if weight.minimum is not None:
+        keep.append(weight.minimum.contiguous())
+    pointers = [tensor.data_ptr() for tensor in keep]
+    half = int(weight.scale.dtype is torch.float16)
+    head = [FORMATS[weight.name], ACTIVATIONS[activation], n, k, weight.group_size, weight.zero, half]
+    return [*head, *pointers, *([0] * (3 - len(pointers)))], keep
+
+
+class NativeKernels:
+    """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
+
+    name = "cpu_native"
+
+    def __init__(self, num_threads: int) -> None:
+        native = kernels_or_reason()
+        if isinstance(native, Reason):
+            raise PluginError(f"kernels cpu_native are not available: {native}")
+        self._native = native
+        self.num_threads: int = native.pool_init(num_threads)
+        self.numerics = f"cpu-native-{VERSION}:{native.isa()}"
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """What is missing for the operation; empty means supported."""
+        reasons = []
+        if query.device != "cpu":
+            reasons.append(Reason("device", "cpu", query.device))
+        if query.op not in OPERATIONS:
+            reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+        if query.op == "linear":
+            reasons += _linear_reasons(query)
+        return reasons
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
+        """Repack once; the caller then drops `weight`."""
+        return NativeLinear(self._native, weight, activation, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        width = weight.shape[0]
+        rows, stride = check_rows(x, width, "x")
+        out_stride = check_rows(out, width, "out")[1]
+        self._native.rms_norm(
+            x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0, weight.data_ptr(), eps, rows, 1, width
+        )
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """In place over the last axis of x [T, H, D]."""
+        rows, heads, width, row, head = check_heads(x, "x")
+        data = x.data_ptr()
+        self._native.rms_norm(data, row, head, data, row, head, weight.data_ptr(), eps, rows, heads, width)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+        half = cos.shape[1]
+        tail = (half, cos.data_ptr(), sin.data_ptr(), positions.data_ptr())
+        for x in (q, k):
+            rows, heads, width, row, head = check_heads(x, "q or k")
+            if 2 * half > width:
+                raise ValueError(f"cos has {half} columns, expected at most half of the head size {width}")
+            self._native.rotary(x.data_ptr(), row, head, rows, heads, *tail)
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
+        width = out.shape[1]
+        rows, stride = check_rows(x, 2 * width, "x")
+        out_stride = check_rows(out, width, "out")[1]
+        self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, GATES[activation], 0.0)
+
+    def add(self, x: Tensor, residual: Tensor) -> None:
+        """residual += x, both [T, H]."""
+        width = residual.shape[1]
+        rows, stride = check_rows(x, width, "x")
+        out_stride = check_rows(residual, width, "residual")[1]
+        self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0, 0.0)
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x[T, H] *= factor."""
+        rows, stride = check_rows(x, x.shape[1], "x")
+        self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
+
+
+def _linear_reasons(query: KernelQuery) -> list[Reason]:
+    if query.format not in FORMATS:
+        return [Reason("format", ", ".join(FORMATS), query.format)]
+    reasons = []
+    quantized = query.format.startswith("int")
+    allowed = ("none", "int8") if quantized else ("none", "bf16")
+    if query.activation not in allowed:
+        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
+    group = query.attributes.get("group_size", GROUP_MULTIPLE)
+    if quantized and group % GROUP_MULTIPLE:
+        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
+    return reasons

@@ -1,0 +1,39 @@
+"""Memory and processors of this machine, without torch.
+
+Owns: reading /proc and the affinity mask. Never does: allocate. Called by: the manifest and the runtime.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def available_memory() -> int:
+    """Bytes that programs may still allocate, within the control group's limit when there is one."""
+    fields = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    values = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in fields}
+    available = values.get("MemAvailable", values.get("MemFree", 0))
+    limit, used = _group("memory.max"), _group("memory.current")
+    return available if limit is None or used is None else max(min(available, limit - used), 0)
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def processor_name() -> str:
+    """The processor's own name, or its architecture."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return os.uname().machine
+
+
+def _group(name: str) -> int | None:
+    try:
+        text = (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

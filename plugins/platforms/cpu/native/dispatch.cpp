@@ -1,0 +1,68 @@
+// Which tables run on this processor, and which one is active. The build defines CORE_HAVE_* for each compiled file.
+#include "native.h"
+
+#include <atomic>
+#include <string.h>
+
+namespace {
+
+bool runs(const char *name) {
+#if defined(__x86_64__)
+    __builtin_cpu_init(); // cpuid, and xgetbv for the registers that the operating system saves
+    if (!strcmp(name, "generic")) return true;
+    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!strcmp(name, "avx2")) return fma;
+    bool wide = fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (!strcmp(name, "avx512")) return wide;
+    bool vnni = wide && __builtin_cpu_supports("avx512vnni");
+    if (!strcmp(name, "avx512_vnni")) return vnni;
+    return vnni && __builtin_cpu_supports("avx512bf16");
+#else
+    return !strcmp(name, "generic");
+#endif
+}
+
+const KernelTable *const tables[] = {
+#ifdef CORE_HAVE_AVX512_VNNI_BF16
+    &core_kernels_avx512_vnni_bf16,
+#endif
+#ifdef CORE_HAVE_AVX512_VNNI
+    &core_kernels_avx512_vnni,
+#endif
+#ifdef CORE_HAVE_AVX512
+    &core_kernels_avx512,
+#endif
+#ifdef CORE_HAVE_AVX2
+    &core_kernels_avx2,
+#endif
+    &core_kernels_generic,
+};
+
+std::atomic<const KernelTable *> active{nullptr};
+
+} // namespace
+
+const KernelTable *kernels_at(int index) {
+    for (const KernelTable *table : tables)
+        if (runs(table->name) && index-- == 0) return table;
+    return nullptr;
+}
+
+const KernelTable *kernels_active() {
+    const KernelTable *table = active.load(std::memory_order_acquire);
+    if (!table) {
+        table = kernels_at(0);
+        active.store(table, std::memory_order_release);
+    }
+    return table;
+}
+
+bool kernels_select(const char *name) {
+    for (int i = 0; const KernelTable *table = kernels_at(i); i++)
+        if (!strcmp(table->name, name)) {
+            active.store(table, std::memory_order_release);
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,7 @@
+// The kernels for AVX-512 with VNNI. Everything but the table has internal linkage.
+#include "native.h"
+
+#define CORE_TABLE core_kernels_avx512_vnni
+#define CORE_TABLE_NAME "avx512_vnni"
+#define CORE_LANES "lanes_avx512.h"
+#include "kernels.inc.h"

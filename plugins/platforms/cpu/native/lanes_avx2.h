@@ -1,0 +1,112 @@
+// Sixteen lanes in two AVX2 registers (with FMA and F16C).
+#include <immintrin.h>
+#include <string.h>
+
+#define LANE static inline __attribute__((always_inline))
+
+constexpr int kWideRows = 2;
+constexpr int kWideInt4Rows = 1;
+constexpr int kMaxRows = 4;
+
+struct F {
+    __m256 a, b;
+};
+struct I {
+    __m256i a, b;
+};
+
+LANE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+LANE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+LANE F load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+LANE F load_part(const float *p, long n) {
+    float part[16] = {0};
+    memcpy(part, p, n * sizeof(float));
+    return load(part);
+}
+LANE F load_half(const uint16_t *p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+LANE void store(float *p, F x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+LANE void store_part(float *p, F x, long n) {
+    float part[16];
+    store(part, x);
+    memcpy(p, part, n * sizeof(float));
+}
+LANE F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+LANE F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+LANE F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+LANE F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+LANE F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+LANE F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+LANE F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+LANE F abs(F x) {
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+
+LANE I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+LANE I iset1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+LANE I iload(const void *p) {
+    return {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+LANE I iota() { return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)}; }
+LANE I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+LANE I iand(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+template <int S> LANE I shift_right(I x) { return {_mm256_srli_epi32(x.a, S), _mm256_srli_epi32(x.b, S)}; }
+template <int S> LANE I shift_left(I x) { return {_mm256_slli_epi32(x.a, S), _mm256_slli_epi32(x.b, S)}; }
+LANE F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+LANE I round_to_int(F x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; } // nearest, ties to even
+LANE F as_float(I x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+LANE I as_int(F x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+LANE I load_u16(const uint16_t *p) {
+    return {_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+LANE void store_i8(int8_t *p, I x) {
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+LANE void store_u16(uint16_t *p, I x) {
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8));
+}
+LANE __m256 range_mask(__m256i lanes, int32_t low, int32_t high) {
+    __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(low), lanes);
+    return _mm256_castsi256_ps(_mm256_andnot_si256(below, _mm256_cmpgt_epi32(_mm256_set1_epi32(high), lanes)));
+}
+// value where low <= lane < high, else other
+LANE F select_range(F value, F other, int32_t low, int32_t high) {
+    return {_mm256_blendv_ps(other.a, value.a, range_mask(iota().a, low, high)),
+            _mm256_blendv_ps(other.b, value.b, range_mask(iota().b, low, high))};
+}
+
+LANE float sum(F x) {
+    __m256 b = _mm256_add_ps(x.a, x.b);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+LANE float largest(F x) {
+    __m256 b = _mm256_max_ps(x.a, x.b);
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+LANE int32_t isum(I x) {
+    __m256i b = _mm256_add_epi32(x.a, x.b);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
+LANE __m256i dot_u4_half(__m256i acc, __m256i w, __m256i x) { // at most 2 * 15 * 127: 16 bits cannot saturate
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+}
+LANE I dot_u4(I acc, I w, I x) { return {dot_u4_half(acc.a, w.a, x.a), dot_u4_half(acc.b, w.b, x.b)}; }
+LANE I dot_u8(I acc, I w, I x) {
+    I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
+    return iadd(dot_u4(acc, low, x), shift_left<4>(dot_u4(izero(), high, x)));
+}

@@ -1,0 +1,83 @@
+// Sixteen lanes in one AVX-512 register (F, BW, VL, DQ; VNNI and BF16 where the including file is compiled for them).
+#include <immintrin.h>
+#include <string.h>
+
+#define LANE static inline __attribute__((always_inline))
+
+constexpr int kWideRows = 8; // rows of a linear's inner block that keep both vectors of a panel in registers
+constexpr int kWideInt4Rows = 4;
+constexpr int kMaxRows = 8;
+
+typedef __m512 F;
+typedef __m512i I;
+
+LANE F zero() { return _mm512_setzero_ps(); }
+LANE F set1(float x) { return _mm512_set1_ps(x); }
+LANE F load(const float *p) { return _mm512_loadu_ps(p); }
+LANE F load_part(const float *p, long n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+LANE F load_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+LANE void store(float *p, F x) { _mm512_storeu_ps(p, x); }
+LANE void store_part(float *p, F x, long n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x); }
+LANE F add(F a, F b) { return _mm512_add_ps(a, b); }
+LANE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+LANE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+LANE F div(F a, F b) { return _mm512_div_ps(a, b); }
+LANE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+LANE F max(F a, F b) { return _mm512_max_ps(a, b); }
+LANE F min(F a, F b) { return _mm512_min_ps(a, b); }
+LANE F abs(F a) { return _mm512_abs_ps(a); }
+
+LANE I izero() { return _mm512_setzero_si512(); }
+LANE I iset1(int32_t x) { return _mm512_set1_epi32(x); }
+LANE I iload(const void *p) { return _mm512_loadu_si512(p); }
+LANE I iota() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+LANE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
+LANE I iand(I a, I b) { return _mm512_and_si512(a, b); }
+template <int S> LANE I shift_right(I a) { return _mm512_srli_epi32(a, S); }
+template <int S> LANE I shift_left(I a) { return _mm512_slli_epi32(a, S); }
+LANE F to_float(I a) { return _mm512_cvtepi32_ps(a); }
+LANE I round_to_int(F a) { return _mm512_cvtps_epi32(a); } // nearest, ties to even
+LANE F as_float(I a) { return _mm512_castsi512_ps(a); }
+LANE I as_int(F a) { return _mm512_castps_si512(a); }
+LANE I load_u16(const uint16_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
+LANE void store_i8(int8_t *p, I a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+LANE void store_u16(uint16_t *p, I a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(a)); }
+// value where low <= lane < high, else other
+LANE F select_range(F value, F other, int32_t low, int32_t high) {
+    __mmask16 mask = _mm512_cmpge_epi32_mask(iota(), iset1(low)) & _mm512_cmplt_epi32_mask(iota(), iset1(high));
+    return _mm512_mask_blend_ps(mask, other, value);
+}
+
+LANE float sum(F a) {
+    __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+LANE float largest(F a) {
+    __m256 b = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+LANE int32_t isum(I a) { return _mm512_reduce_add_epi32(a); }
+
+// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
+#if defined(__AVX512VNNI__)
+LANE I dot_u4(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+LANE I dot_u8(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+#else
+LANE I dot_u4(I acc, I w, I x) { // at most 2 * 15 * 127: the 16-bit pairs cannot saturate
+    return iadd(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+}
+LANE I dot_u8(I acc, I w, I x) {
+    I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
+    return iadd(dot_u4(acc, low, x), shift_left<4>(dot_u4(izero(), high, x)));
+}
+#endif
+
+#if defined(__AVX512BF16__)
+#define CORE_BF16_DOT 1
+LANE F dot_bf16(F acc, I w, I x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
+LANE void store_bf16(uint16_t *p, F a) { _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(a)); }
+#endif

@@ -1,0 +1,245 @@
+// The Python module `_native`: argument lists of integers, pointers and floats in, kernels called with the GIL released.
+//
+// Nothing is checked here but the number of arguments: the Python binding (kernels.py) owns shapes and types.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include "native.h"
+#include "pool.h"
+
+namespace {
+
+const char kCapsule[] = "plugins.platforms.cpu._native.linear";
+
+// Reads arguments one by one; `ok` tells at the end whether all were there and readable.
+class Arguments {
+  public:
+    Arguments(PyObject *const *items, Py_ssize_t count, Py_ssize_t expected) : items_(items), left_(count) {
+        if (count == expected) return;
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", expected, count);
+        failed_ = true;
+    }
+    PyObject *object() { return failed_ || left_ == 0 ? nullptr : (left_--, *items_++); }
+    long integer() {
+        PyObject *item = object();
+        long value = item ? PyLong_AsLong(item) : 0;
+        if (value == -1 && PyErr_Occurred()) failed_ = true;
+        return value;
+    }
+    template <class T> T *pointer() {
+        PyObject *item = object();
+        void *value = item ? PyLong_AsVoidPtr(item) : nullptr;
+        if (!value && PyErr_Occurred()) failed_ = true;
+        return (T *)value;
+    }
+    float real() {
+        PyObject *item = object();
+        double value = item ? PyFloat_AsDouble(item) : 0;
+        if (value == -1 && PyErr_Occurred()) failed_ = true;
+        return (float)value;
+    }
+    PackedLinear *linear() {
+        PyObject *item = object();
+        PackedLinear *value = item ? (PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
+        if (!value) failed_ = true;
+        return value;
+    }
+    bool ok() const { return !failed_; }
+
+  private:
+    PyObject *const *items_;
+    Py_ssize_t left_;
+    bool failed_ = false;
+};
+
+PyObject *none() {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+#define KERNEL(NAME) PyObject *NAME(PyObject *, PyObject *const *items, Py_ssize_t count)
+
+KERNEL(py_isa) { return (void)items, (void)count, PyUnicode_FromString(kernels_active()->name); }
+
+KERNEL(py_isas) {
+    (void)items, (void)count;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; const KernelTable *table = list ? kernels_at(i) : nullptr; i++) {
+        PyObject *name = PyUnicode_FromString(table->name);
+        if (!name || PyList_Append(list, name) != 0) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+KERNEL(py_set_isa) {
+    Arguments a(items, count, 1);
+    PyObject *name = a.object();
+    PyObject *bytes = name ? PyUnicode_AsUTF8String(name) : nullptr;
+    if (!bytes) return nullptr;
+    bool found = kernels_select(PyBytes_AsString(bytes));
+    Py_DECREF(bytes);
+    if (found) return none();
+    return PyErr_Format(PyExc_ValueError, "instruction set %R does not run here; isas() lists those that do", name);
+}
+
+KERNEL(py_pool_init) {
+    Arguments a(items, count, 1);
+    long threads = a.integer(), running = 0;
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    running = pool_init(threads);
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong(running);
+}
+
+KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_size()); }
+
+void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
+
+KERNEL(py_linear_pack) {
+    Arguments a(items, count, 11);
+    PackSource s = {};
+    s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
+    s.group = a.integer(), s.zero = (int)a.integer(), s.half_scales = (int)a.integer();
+    s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
+    s.bias = a.pointer<float>();
+    if (!a.ok()) return nullptr;
+    PackedLinear *linear = nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    linear = pack_linear(&s);
+    Py_END_ALLOW_THREADS;
+    return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
+}
+
+KERNEL(py_linear_bytes) {
+    Arguments a(items, count, 1);
+    PackedLinear *linear = a.linear();
+    return a.ok() ? PyLong_FromSize_t(linear->panel_bytes * linear->panels) : nullptr;
+}
+
+KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
+    Arguments a(items, count, 7);
+    PackedLinear *weight = a.linear();
+    const float *x = a.pointer<float>();
+    long x_stride = a.integer(), rows = a.integer();
+    float *out = a.pointer<float>();
+    long out_stride = a.integer(), accumulate = a.integer();
+    if (!a.ok()) return nullptr;
+    bool done = false;
+    Py_BEGIN_ALLOW_THREADS;
+    done = run_linear(weight, x, x_stride, rows, out, out_stride, (int)accumulate);
+    Py_END_ALLOW_THREADS;
+    return done ? none() : PyErr_NoMemory();
+}
+
+KERNEL(py_linear_rows) { // weight, ids, count, out, out_stride
+    Arguments a(items, count, 5);
+    PackedLinear *weight = a.linear();
+    const int64_t *ids = a.pointer<int64_t>();
+    long number = a.integer();
+    float *out = a.pointer<float>();
+    long out_stride = a.integer();
+    if (!a.ok()) return nullptr;
+    for (long i = 0; i < number; i++)
+        if (ids[i] < 0 || ids[i] >= weight->n)
+            return PyErr_Format(PyExc_IndexError, "row %lld of a weight with %ld rows", (long long)ids[i], weight->n);
+    Py_BEGIN_ALLOW_THREADS;
+    unpack_rows(weight, ids, number, out, out_stride);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+KERNEL(py_rms_norm) { // x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width
+    Arguments a(items, count, 11);
+    NormCall c = {};
+    c.x = a.pointer<float>(), c.row_stride = a.integer(), c.head_stride = a.integer();
+    c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
+    c.weight = a.pointer<float>(), c.eps = a.real();
+    c.rows = a.integer(), c.heads = a.integer(), c.width = a.integer();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run_rms_norm(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, positions
+    Arguments a(items, count, 9);
+    RotaryCall c = {};
+    c.x = a.pointer<float>(), c.row_stride = a.integer(), c.head_stride = a.integer();
+    c.rows = a.integer(), c.heads = a.integer(), c.half = a.integer();
+    c.cos = a.pointer<float>(), c.sin = a.pointer<float>(), c.positions = a.pointer<int64_t>();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run_rotary(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+PyObject *rows_call(PyObject *const *items, Py_ssize_t count, void (*run)(const RowsCall &)) {
+    Arguments a(items, count, 8); // x, x_stride, out, out_stride, rows, width, activation, factor
+    RowsCall c = {};
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.rows = a.integer(), c.width = a.integer(), c.activation = (int)a.integer(), c.factor = a.real();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+KERNEL(py_gated) { return rows_call(items, count, run_gated); }
+KERNEL(py_add) { return rows_call(items, count, run_add); }
+KERNEL(py_scale) { return rows_call(items, count, run_scale); }
+
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
+KERNEL(py_cache_write) {
+    Arguments a(items, count, 15);
+    CacheWriteCall c = {};
+    c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
+    c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
+    c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
+    c.rows = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
+    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run_cache_write(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+// q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, bf16, scale, cap, window
+KERNEL(py_attention) {
+    Arguments a(items, count, 22);
+    AttentionCall c = {};
+    c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
+    c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
+    c.heads_q = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
+    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    if (!a.ok()) return nullptr;
+    bool done = false;
+    Py_BEGIN_ALLOW_THREADS;
+    done = run_attention(c);
+    Py_END_ALLOW_THREADS;
+    return done ? none() : PyErr_NoMemory();
+}
+
+#define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, nullptr}
+
+PyMethodDef methods[] = {
+    METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
+    METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
+    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,176 @@
+// The plain data shared by every file of the extension: packed weights, one call's arguments, one instruction set's table.
+//
+// Nothing here has code: files compiled for different instruction sets include it, and an inline function could be
+// kept by the linker in the version of the highest one.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
+
+// Attention walks keys in tiles and starts afresh at every span, both at absolute positions, so that its bits do not
+// depend on how queries, blocks and threads cut the work.
+constexpr long kKeyTile = 32;
+constexpr long kSpan = 128;
+constexpr long kTaskRows = 32;
+constexpr long kMaxHead = 512;
+
+enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4 };
+enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
+
+// One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
+//   f32, f16   [k][32]
+//   bf16       [ceil(k / 2)][32][2]
+//   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32]?
+//   int8       per group: [group / 4][32][4 bytes], scale[32], minimum[32]?
+struct PackedLinear {
+    int format;
+    int activation;
+    long n, k, panels;
+    long group, groups; // int formats only
+    int zero;
+    int has_minimum;
+    int half_scales; // scale and minimum are fp16, else fp32
+    size_t value_bytes;  // of one group's values
+    size_t record_bytes; // of one group
+    size_t panel_bytes;
+    uint8_t *data;
+    float *bias; // padded to whole panels, or null
+};
+
+// What the integer product needs to know of one group of one quantized row.
+struct GroupMeta {
+    float scale;
+    int32_t correction; // -zero * sum of the quantized values
+    float sum;          // scale * sum of the quantized values
+    int32_t unused;
+};
+
+struct LinearCall {
+    const PackedLinear *weight;
+    const float *x; // [rows, k]
+    long x_stride;
+    float *out; // [rows, n]
+    long out_stride;
+    long rows;
+    int accumulate;
+    uint8_t *staged; // rows after the activation scheme, or null when `x` is read as it is
+    size_t staged_stride;
+    GroupMeta *meta; // [rows, groups]
+};
+
+struct NormCall {
+    const float *x; // [rows, heads, width]
+    long row_stride, head_stride;
+    float *out;
+    long out_row_stride, out_head_stride;
+    const float *weight; // [width]
+    float eps;
+    long rows, heads, width;
+};
+
+struct RotaryCall {
+    float *x; // [rows, heads, width]
+    long row_stride, head_stride;
+    long rows, heads, half;
+    const float *cos, *sin; // [positions, half]
+    const int64_t *positions;
+};
+
+struct RowsCall { // gated, add and scale
+    const float *x;
+    long x_stride;
+    float *out;
+    long out_stride;
+    long rows, width;
+    int activation; // gated: 0 silu, 1 gelu_tanh
+    float factor;   // scale
+};
+
+// Paged attention over one layer's cache; attention.inc.h tells the layout of a block.
+struct AttentionCall {
+    const float *q; // [tokens, heads_q, dim]
+    long q_row_stride, q_head_stride;
+    float *out; // [tokens, heads_q, dim_v]
+    long out_row_stride, out_head_stride;
+    const uint8_t *cache;
+    const int32_t *cu_seqlens;  // [batch + 1]
+    const int32_t *seq_lens;    // [batch], with this step's tokens
+    const int32_t *block_table; // [batch, table_stride]
+    long table_stride, batch;
+    long heads_q, heads_kv, dim, dim_v, block_size, block_bytes;
+    int bf16;         // elements of the cache; else float32
+    float scale, cap; // cap 0: none
+    long window;      // keys a query sees, itself included; 0: all
+};
+
+struct CacheWriteCall {
+    const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]
+    long k_row_stride, k_head_stride, v_row_stride, v_head_stride;
+    uint8_t *cache;
+    const int64_t *slots; // [rows]; negative: not stored
+    long rows, heads_kv, dim, dim_v, block_size, block_bytes;
+    int bf16;
+};
+
+// Some rows of one sequence and kv head. Row r is query r / group and the head r % group of the kv head's group.
+struct AttentionTask {
+    int32_t sequence, head_kv;
+    int32_t row, rows;
+    int32_t span, spans; // of kSpan keys each
+    float *partial;      // per span `rows` times (maximum, sum, out[dim_v]), or null: merge and finish here
+};
+
+struct KernelTable {
+    const char *name;
+    // Bytes of one staged row; 0 when rows are read in place.
+    size_t (*staged_bytes)(const PackedLinear *);
+    void (*stage)(const LinearCall *, long begin, long end);
+    void (*linear)(const LinearCall *, long panel, long begin, long end);
+    void (*rms_norm)(const NormCall *, long begin, long end);
+    void (*rotary)(const RotaryCall *, long begin, long end);
+    void (*gated)(const RowsCall *, long begin, long end);
+    void (*add)(const RowsCall *, long begin, long end);
+    void (*scale)(const RowsCall *, long begin, long end);
+    void (*cache_write)(const CacheWriteCall *, long begin, long end);
+    void (*attention)(const AttentionCall *, const AttentionTask *);
+    void (*attention_merge)(const AttentionCall *, const AttentionTask *);
+};
+
+// One table a file; a table exists only where its file was compiled (see dispatch.cpp).
+extern "C" const KernelTable core_kernels_generic;
+extern "C" const KernelTable core_kernels_avx2;
+extern "C" const KernelTable core_kernels_avx512;
+extern "C" const KernelTable core_kernels_avx512_vnni;
+extern "C" const KernelTable core_kernels_avx512_vnni_bf16;
+
+// dispatch.cpp
+const KernelTable *kernels_active();
+const KernelTable *kernels_at(int index); // runnable here, best first; null past the end
+bool kernels_select(const char *name);
+
+// pack.cpp
+struct PackSource {
+    int format, activation;
+    long n, k, group;
+    int zero, half_scales;
+    const void *values, *scale, *minimum;
+    const float *bias;
+};
+PackedLinear *pack_linear(const PackSource *source); // null: out of memory
+void free_linear(PackedLinear *linear);
+void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);
+
+// ops.cpp: whole operations, over the thread pool
+bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long rows, float *out, long out_stride,
+                int accumulate); // false: out of memory
+void run_rms_norm(const NormCall &call);
+void run_rotary(const RotaryCall &call);
+void run_gated(const RowsCall &call);
+void run_add(const RowsCall &call);
+void run_scale(const RowsCall &call);
+
+// attention.cpp
+void run_cache_write(const CacheWriteCall &call);
+bool run_attention(const AttentionCall &call); // false: out of memory

@@ -1,0 +1,86 @@
+// Whole operations: stages activations, cuts the work into tiles, hands them to the pool and the active table.
+#include "native.h"
+#include "pool.h"
+
+namespace {
+
+constexpr long kRowChunk = 96;         // rows of a linear's tile: its staged rows stay in the second-level cache
+constexpr long kStageElements = 16384; // fewer are staged by the caller alone
+constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
+
+struct LinearJob {
+    const KernelTable *table;
+    LinearCall call;
+    long panels_a_tile, panel_tiles;
+};
+
+long ceil_div(long a, long b) { return (a + b - 1) / b; }
+long at_most(long a, long b) { return a < b ? a : b; }
+
+void linear_tile(const void *context, long tile) {
+    const LinearJob &job = *(const LinearJob *)context;
+    long begin = tile / job.panel_tiles * kRowChunk, end = at_most(begin + kRowChunk, job.call.rows);
+    long panel = tile % job.panel_tiles * job.panels_a_tile;
+    long last = at_most(panel + job.panels_a_tile, job.call.weight->panels);
+    for (; panel < last; panel++) job.table->linear(&job.call, panel, begin, end);
+}
+
+void stage_tile(const void *context, long tile) {
+    const LinearJob &job = *(const LinearJob *)context;
+    job.table->stage(&job.call, tile * 8, at_most(tile * 8 + 8, job.call.rows));
+}
+
+template <class Call> struct RowsJob {
+    void (*function)(const Call *, long, long);
+    const Call *call;
+    long chunk;
+};
+
+template <class Call> void rows_tile(const void *context, long tile) {
+    const RowsJob<Call> &job = *(const RowsJob<Call> *)context;
+    job.function(job.call, tile * job.chunk, at_most((tile + 1) * job.chunk, job.call->rows));
+}
+
+template <class Call> void over_rows(void (*function)(const Call *, long, long), const Call &call, long width) {
+    if (call.rows * width < kSmallElements) {
+        function(&call, 0, call.rows);
+        return;
+    }
+    RowsJob<Call> job = {function, &call, ceil_div(call.rows, pool_size() * 4)};
+    pool_run(rows_tile<Call>, &job, ceil_div(call.rows, job.chunk));
+}
+
+} // namespace
+
+bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long rows, float *out, long out_stride,
+                int accumulate) {
+    if (rows == 0) return true;
+    LinearJob job = {};
+    job.table = kernels_active();
+    job.call = {weight, x, x_stride, out, out_stride, rows, accumulate, nullptr, 0, nullptr};
+    size_t row_bytes = job.table->staged_bytes(weight);
+    size_t meta_bytes = weight->activation == kQuantInt8 ? weight->groups * sizeof(GroupMeta) : 0;
+    Scratch scratch((row_bytes + meta_bytes) * rows);
+    if (row_bytes && scratch.memory) {
+        job.call.staged = (uint8_t *)scratch.memory;
+        job.call.staged_stride = row_bytes;
+        job.call.meta = (GroupMeta *)(job.call.staged + row_bytes * rows);
+        if (rows * weight->k < kStageElements)
+            job.table->stage(&job.call, 0, rows);
+        else
+            pool_run(stage_tile, &job, ceil_div(rows, 8));
+    } else if (row_bytes) {
+        return false; // out of memory
+    }
+    long row_tiles = ceil_div(rows, kRowChunk), wanted = pool_size() * 8;
+    job.panels_a_tile = row_tiles >= wanted ? weight->panels : ceil_div(weight->panels * row_tiles, wanted);
+    job.panel_tiles = ceil_div(weight->panels, job.panels_a_tile);
+    pool_run(linear_tile, &job, job.panel_tiles * row_tiles);
+    return true;
+}
+
+void run_rms_norm(const NormCall &call) { over_rows(kernels_active()->rms_norm, call, call.heads * call.width); }
+void run_rotary(const RotaryCall &call) { over_rows(kernels_active()->rotary, call, call.heads * call.half * 2); }
+void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, call.width * 8); }
+void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
+void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }

@@ -1,0 +1,248 @@
+// Packed weights: their memory, the packing, and the way back for single rows (embeddings).
+#include "native.h"
+#include "pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+namespace {
+
+constexpr size_t kHugePage = size_t(2) << 20;
+constexpr size_t kRegion = size_t(64) << 20; // reserved address space; pages are taken as they are touched
+constexpr size_t kAlignment = 4096;
+
+// A 2 MB-aligned mapping that many weights share; unmapped when its last weight goes and no new one may come.
+struct Region {
+    uint8_t *base;
+    size_t size, used;
+    long live;
+    Region *next;
+};
+
+pthread_mutex_t region_mutex = PTHREAD_MUTEX_INITIALIZER;
+Region *regions = nullptr; // newest first: the only one that still grows
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+uint8_t *map_aligned(size_t size) {
+    void *map = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) return nullptr;
+    uint8_t *start = (uint8_t *)map, *base = (uint8_t *)round_up((size_t)map, kHugePage);
+    if (base > start) munmap(start, base - start);
+    munmap(base + size, start + kHugePage - base);
+#ifdef MADV_HUGEPAGE
+    madvise(base, size, MADV_HUGEPAGE);
+#endif
+    return base;
+}
+
+uint8_t *region_allocate(size_t bytes) {
+    bytes = round_up(bytes, kAlignment);
+    pthread_mutex_lock(&region_mutex);
+    if (!regions || regions->used + bytes > regions->size) {
+        Region *region = (Region *)malloc(sizeof(Region));
+        size_t size = round_up(bytes > kRegion ? bytes : kRegion, kHugePage);
+        uint8_t *base = region ? map_aligned(size) : nullptr;
+        if (!base) {
+            free(region);
+            pthread_mutex_unlock(&region_mutex);
+            return nullptr;
+        }
+        *region = {base, size, 0, 0, regions};
+        regions = region;
+    }
+    uint8_t *memory = regions->base + regions->used;
+    regions->used += bytes;
+    regions->live++;
+    pthread_mutex_unlock(&region_mutex);
+    return memory;
+}
+
+void region_free(uint8_t *memory) {
+    pthread_mutex_lock(&region_mutex);
+    for (Region **link = &regions; *link; link = &(*link)->next) {
+        Region *region = *link;
+        if (memory < region->base || memory >= region->base + region->size) continue;
+        if (--region->live == 0) {
+            *link = region->next;
+            munmap(region->base, region->size);
+            free(region);
+        }
+        break;
+    }
+    pthread_mutex_unlock(&region_mutex);
+}
+
+float half_to_float(uint16_t half) {
+    uint32_t magnitude = uint32_t(half & 0x7fff) << 13, sign = uint32_t(half & 0x8000) << 16;
+    float value;
+    memcpy(&value, &magnitude, 4);
+    value *= 0x1p112f; // the exponent's bias; a product gets denormals right too
+    memcpy(&magnitude, &value, 4);
+    if ((half & 0x7c00) == 0x7c00) magnitude |= 0x7f800000;
+    magnitude |= sign;
+    memcpy(&value, &magnitude, 4);
+    return value;
+}
+
+float read_scale(const uint8_t *p, bool half, long index) {
+    if (half) {
+        uint16_t value;
+        memcpy(&value, p + 2 * index, 2);
+        return half_to_float(value);
+    }
+    float value;
+    memcpy(&value, p + 4 * index, 4);
+    return value;
+}
+
+struct PackJob {
+    const PackSource *source;
+    const PackedLinear *linear;
+};
+
+void pack_dense(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
+    const size_t width = l.format == kF32 ? 4 : 2;
+    const uint8_t *row = (const uint8_t *)s.values + size_t(n) * l.k * width;
+    for (long k = 0; k < l.k; k++) {
+        size_t at = l.format == kBF16 ? (size_t(k / 2) * kPanel + lane) * 4 + (k & 1) * 2 : (size_t(k) * kPanel + lane) * width;
+        memcpy(panel + at, row + k * width, width);
+    }
+}
+
+// From eight nibbles in the order k, k+1, ... to bytes (k, k+4), (k+1, k+5), (k+2, k+6), (k+3, k+7).
+uint32_t regroup(const uint8_t *b) {
+    uint32_t k0 = b[0] & 15, k1 = b[0] >> 4, k2 = b[1] & 15, k3 = b[1] >> 4;
+    uint32_t high = uint32_t(b[2] & 15) << 4 | uint32_t(b[2] >> 4) << 12 | uint32_t(b[3] & 15) << 20 | uint32_t(b[3] >> 4) << 28;
+    return k0 | k1 << 8 | k2 << 16 | k3 << 24 | high;
+}
+
+void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
+    const int bits = l.format == kInt4 ? 4 : 8;
+    const uint8_t *row = (const uint8_t *)s.values + size_t(n) * l.k * bits / 8;
+    const size_t width = l.half_scales ? 2 : 4;
+    for (long g = 0; g < l.groups; g++) {
+        uint8_t *record = panel + g * l.record_bytes, *tail = record + l.value_bytes + lane * width;
+        for (size_t unit = 0; unit < l.value_bytes / (kPanel * 4); unit++, row += 4) {
+            uint32_t word;
+            if (bits == 4)
+                word = regroup(row);
+            else
+                memcpy(&word, row, 4);
+            memcpy(record + (unit * kPanel + lane) * 4, &word, 4);
+        }
+        size_t at = (size_t(n) * l.groups + g) * width;
+        memcpy(tail, (const uint8_t *)s.scale + at, width);
+        if (l.has_minimum) memcpy(tail + kPanel * width, (const uint8_t *)s.minimum + at, width);
+    }
+}
+
+void pack_panel(const void *context, long panel) {
+    const PackJob &job = *(const PackJob *)context;
+    uint8_t *data = job.linear->data + panel * job.linear->panel_bytes;
+    memset(data, 0, job.linear->panel_bytes);
+    for (long lane = 0; lane < kPanel && panel * kPanel + lane < job.linear->n; lane++) {
+        if (job.linear->format >= kInt4)
+            pack_groups(*job.source, *job.linear, panel * kPanel + lane, data, lane);
+        else
+            pack_dense(*job.source, *job.linear, panel * kPanel + lane, data, lane);
+    }
+}
+
+void set_sizes(PackedLinear &l) {
+    l.panels = (l.n + kPanel - 1) / kPanel;
+    if (l.format == kF32) {
+        l.panel_bytes = size_t(l.k) * kPanel * 4;
+    } else if (l.format == kF16) {
+        l.panel_bytes = size_t(l.k) * kPanel * 2;
+    } else if (l.format == kBF16) {
+        l.panel_bytes = size_t((l.k + 1) / 2) * kPanel * 4;
+    } else {
+        l.groups = l.k / l.group;
+        l.value_bytes = size_t(l.group) * kPanel / (l.format == kInt4 ? 2 : 1);
+        l.record_bytes = l.value_bytes + kPanel * (l.half_scales ? 2 : 4) * (l.has_minimum ? 2 : 1);
+        l.panel_bytes = l.record_bytes * l.groups;
+    }
+}
+
+void unpack_dense(const PackedLinear &l, const uint8_t *panel, long lane, float *out) {
+    for (long k = 0; k < l.k; k++) {
+        if (l.format == kBF16) {
+            uint32_t bits = 0;
+            memcpy((uint8_t *)&bits + 2, panel + (size_t(k / 2) * kPanel + lane) * 4 + (k & 1) * 2, 2);
+            memcpy(out + k, &bits, 4);
+        } else {
+            out[k] = read_scale(panel, l.format == kF16, k * kPanel + lane);
+        }
+    }
+}
+
+void unpack_groups(const PackedLinear &l, const uint8_t *panel, long lane, float *out) {
+    const long step = l.format == kInt4 ? 8 : 4;
+    for (long g = 0; g < l.groups; g++) {
+        const uint8_t *record = panel + g * l.record_bytes, *tail = record + l.value_bytes;
+        float scale = read_scale(tail, l.half_scales, lane);
+        float minimum = l.has_minimum ? read_scale(tail, l.half_scales, kPanel + lane) : 0;
+        for (long k = 0; k < l.group; k++) {
+            uint8_t byte = record[(k / step * kPanel + lane) * 4 + (k & 3)];
+            int value = step == 4 ? byte : k & 4 ? byte >> 4 : byte & 15;
+            *out++ = float(value - l.zero) * scale + minimum;
+        }
+    }
+}
+
+struct UnpackJob {
+    const PackedLinear *linear;
+    const int64_t *ids;
+    float *out;
+    long out_stride;
+};
+
+void unpack_one(const void *context, long index) {
+    const UnpackJob &job = *(const UnpackJob *)context;
+    const PackedLinear &l = *job.linear;
+    long n = long(job.ids[index]);
+    const uint8_t *panel = l.data + n / kPanel * l.panel_bytes;
+    float *out = job.out + index * job.out_stride;
+    if (l.format >= kInt4)
+        unpack_groups(l, panel, n % kPanel, out);
+    else
+        unpack_dense(l, panel, n % kPanel, out);
+}
+
+} // namespace
+
+PackedLinear *pack_linear(const PackSource *s) {
+    PackedLinear *l = (PackedLinear *)calloc(1, sizeof(PackedLinear));
+    if (!l) return nullptr;
+    l->format = s->format, l->activation = s->activation, l->n = s->n, l->k = s->k, l->group = s->group;
+    l->zero = s->zero, l->has_minimum = s->minimum != nullptr, l->half_scales = s->half_scales;
+    set_sizes(*l);
+    l->data = region_allocate(l->panel_bytes * l->panels);
+    if (s->bias) l->bias = (float *)calloc(l->panels * kPanel, sizeof(float));
+    if (!l->data || (s->bias && !l->bias)) {
+        free_linear(l);
+        return nullptr;
+    }
+    if (s->bias) memcpy(l->bias, s->bias, l->n * sizeof(float));
+    PackJob job = {s, l};
+    pool_run(pack_panel, &job, l->panels);
+    return l;
+}
+
+void free_linear(PackedLinear *l) {
+    if (l->data) region_free(l->data);
+    free(l->bias);
+    free(l);
+}
+
+void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride) {
+    UnpackJob job = {linear, ids, out, out_stride};
+    if (count < 8) {
+        for (long i = 0; i < count; i++) unpack_one(&job, i);
+    } else {
+        pool_run(unpack_one, &job, count);
+    }
+}

@@ -1,0 +1,24 @@
+// The extension's own threads: `run` spreads numbered tiles over them, the caller being thread 0.
+#pragma once
+
+#include <stddef.h>
+
+typedef void (*TileFunction)(const void *context, long tile);
+
+// Total threads including the caller; replaces the threads of an earlier call. Returns the number running.
+long pool_init(long threads);
+long pool_size();
+// Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
+void pool_run(TileFunction function, const void *context, long tiles);
+
+// Working memory that outlives the call that grew it. Owned by one caller at a time; null memory on exhaustion.
+class Scratch {
+  public:
+    explicit Scratch(size_t bytes);
+    ~Scratch();
+    Scratch(const Scratch &) = delete;
+    void *memory;
+
+  private:
+    bool shared_;
+};

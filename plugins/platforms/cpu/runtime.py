@@ -1,0 +1,57 @@
+"""The opened CPU: memory, threads and kernels.
+
+Owns: torch's thread count in this process. Never does: compute. Called by: the worker.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.api.errors import UserError
+from core.layers.kernels import KernelSet
+from core.plugin.contracts import Kernels
+from plugins.platforms.cpu.memory import available_memory
+
+
+class CpuRuntime:
+    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks."""
+
+    def __init__(self, kernels: KernelSet, num_threads: int) -> None:
+        self.device = torch.device("cpu")
+        self.kernels: Kernels = kernels
+        self.num_threads = num_threads
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1 if kernels.native else num_threads)
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """Always float32."""
+        return torch.float32
+
+    def available_memory(self) -> int:
+        """Bytes that could be allocated now."""
+        return available_memory()
+
+    def allocate(self, nbytes: int) -> Tensor:
+        """Zeroed uint8 [nbytes], page-aligned; pages are taken from the system when they are first written."""
+        return torch.frombuffer(mmap.mmap(-1, max(nbytes, 1)), dtype=torch.uint8)[:nbytes]
+
+    def close(self) -> None:
+        """Give torch its threads back."""
+        torch.set_num_threads(self._threads_before)
+
+
+class CpuPlatform:
+    """The platform `cpu`. num_threads: compute threads."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+
+    def open(self, device: str, kernels: Sequence[Kernels]) -> CpuRuntime:
+        """Open `cpu`, the only device there is."""
+        if device not in ("cpu", "cpu:0"):
+            raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
+        return CpuRuntime(KernelSet(kernels, "cpu"), self.num_threads)

@@ -1,0 +1,100 @@
+"""Builds the optional C++ extension of the `cpu` platform; everything else about the package is in pyproject.toml.
+
+Each instruction set's file is compiled with its own flags, and left out when the compiler does not know them.
+A failed build does not fail the installation: the compiler's words are kept in `native_build_error.txt`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, CompileError, ExecError
+
+NATIVE = Path("plugins/platforms/cpu/native")
+COMMON = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"]
+COMMON += ["-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-pthread"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+INSTRUCTION_SETS = {
+    "avx2": AVX2,
+    "avx512": AVX512,
+    "avx512_vnni": [*AVX512, "-mavx512vnni"],
+    "avx512_vnni_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
+}
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[Path]:
+    """Send what this process and its compilers print to a file, and print it afterwards."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory, "log")
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        try:
+            yield log
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(saved[0], 1)
+            os.dup2(saved[1], 2)
+            print(log.read_text(encoding="utf-8", errors="replace"), end="")
+
+
+class BuildNative(build_ext):
+    """Compiles one file an instruction set with its own flags."""
+
+    def run(self) -> None:
+        self.package_directory = NATIVE.parent if self.inplace else Path(self.build_lib) / NATIVE.parent
+        super().run()
+
+    def build_extension(self, ext: Extension) -> None:
+        error_file = self.package_directory / "native_build_error.txt"
+        error_file.parent.mkdir(parents=True, exist_ok=True)
+        with captured_output() as log:
+            try:
+                self._compile_and_link(ext)
+            except (CCompilerError, ExecError, OSError) as error:
+                sys.stderr.flush()
+                words = log.read_text(encoding="utf-8", errors="replace")
+                error_file.write_text(f"{words}\n{error}\n", encoding="utf-8")
+                raise CompileError(f"the native kernels were not built; see {error_file}") from error
+        error_file.unlink(missing_ok=True)
+
+    def _compile_and_link(self, ext: Extension) -> None:
+        objects: list[str] = []
+        macros: list[tuple[str, str | None]] = []
+        if platform.machine() in ("x86_64", "AMD64"):
+            for name, flags in INSTRUCTION_SETS.items():
+                try:
+                    objects += self._compile([str(NATIVE / f"kernels_{name}.cpp")], flags, [])
+                except CompileError as error:
+                    self.warn(f"leaving out the {name} kernels: {error}")
+                else:
+                    macros.append((f"CORE_HAVE_{name.upper()}", None))
+        objects += self._compile(ext.sources, [], macros)
+        self.compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
+        )
+
+    def _compile(self, sources: list[str], flags: list[str], macros: list[tuple[str, str | None]]) -> list[str]:
+        arguments = [*COMMON, *flags]
+        return self.compiler.compile(sources, output_dir=self.build_temp, macros=macros, extra_postargs=arguments)
+
+
+SOURCES = [str(NATIVE / f"{name}.cpp") for name in ("kernels_generic", "dispatch", "pool", "pack", "ops", "attention", "module")]
+setup(
+    ext_modules=[Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True)],
+    cmdclass={"build_ext": BuildNative},
+)
