@@ -1,0 +1,34 @@
+"""The k largest of many values, quickly and exactly.
+
+Owns: `at_least_kth`. Never does: order or break ties. Called by: `core.sampling.filters`, `core.sampling.logprobs`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from core.sampling.noise import Float32, Ids
+
+BLOCKS: Final = 256
+
+
+def at_least_kth(values: Float32, k: int) -> Ids:
+    """Rising positions of all values not below the k-th largest: k, or more on ties. values: float32 [n] without NaN.
+
+    The k-th largest of the maxima of blocks is a lower bound of the k-th largest value, so only a few are left to select from.
+    """
+    if k >= len(values):
+        return np.arange(len(values))
+    width = len(values) // BLOCKS
+    if k <= BLOCKS and width > 1:
+        maxima = values[: width * BLOCKS].reshape(BLOCKS, width).max(axis=1)
+        pool = np.flatnonzero(values >= _kth(maxima, k))
+        return pool[values[pool] >= _kth(values[pool], k)]
+    return np.flatnonzero(values >= _kth(values, k))
+
+
+def _kth(values: Float32, k: int) -> np.float32:
+    limit: np.float32 = np.partition(values, len(values) - k)[len(values) - k]
+    return limit

@@ -1,0 +1,69 @@
+"""The race: the candidate with the largest logit/T − ln E wins, the lowest id on ties.
+
+Owns: the exact argmax over noisy candidates, and the short cuts that cannot change it. Never does: mask, filter or
+penalize. Called by: `core.sampling.sampler`.
+
+Two short cuts. A candidate further than the noise's whole range below the best cannot win: no noise is drawn for it.
+And since x ≤ E ≤ 22.9·x, `z − ln x` bounds the score from above and is never more than 3.14 too high: only candidates
+whose bound comes that near to the best bound are scored exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from core.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids, NoiseKey, Words, gumbel, words_of, words_of_all
+
+BOUND_SLACK: Final = np.float32(3.15)
+"""ln(22.9) and the rounding of the bound, rounded up."""
+
+DENSE_FRACTION: Final = 4
+"""With more than 1/4 of the vocabulary in the race, noise is drawn for whole groups of four."""
+
+
+@dataclass(slots=True)
+class Entrant:
+    """One position. z: (logit − largest)/T, float32; ids: rising vocabulary ids of z, or None: all entries in order."""
+
+    key: NoiseKey
+    z: Float32
+    ids: Ids | None = None
+
+
+def winners(entrants: Sequence[Entrant]) -> list[int]:
+    """The sampled token of each entrant. The result of one does not depend on the others."""
+    finalists: list[tuple[Ids, Float32, Words] | None] = [None] * len(entrants)
+    sparse: list[tuple[int, Ids, Float32]] = []
+    for i, entrant in enumerate(entrants):
+        alive = np.flatnonzero(entrant.z >= np.float32(-MAX_GUMBEL_RANGE))
+        if entrant.ids is None and len(alive) * DENSE_FRACTION > len(entrant.z):
+            finalists[i] = _finalists(np.arange(len(entrant.z)), entrant.z, words_of_all(entrant.key, len(entrant.z)))
+        else:
+            sparse.append((i, alive if entrant.ids is None else entrant.ids[alive], entrant.z[alive]))
+    if sparse:
+        words = words_of([entrants[i].key for i, _, _ in sparse], [ids for _, ids, _ in sparse])
+        for (i, ids, z), drawn in zip(sparse, words, strict=True):
+            finalists[i] = _finalists(ids, z, drawn)
+    return _decide([final for final in finalists if final is not None])
+
+
+def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]:
+    # -ln x without the constant 32·ln 2, which all candidates share.
+    bound = z - np.log(words.astype(np.float32) + np.float32(0.5))
+    near = np.flatnonzero(bound >= bound.max() - BOUND_SLACK)
+    return ids[near], z[near], words[near]
+
+
+def _decide(finalists: list[tuple[Ids, Float32, Words]]) -> list[int]:
+    if not finalists:
+        return []
+    scores = np.concatenate([z for _, z, _ in finalists]) + gumbel(np.concatenate([words for _, _, words in finalists]))
+    chosen, start = [], 0
+    for ids, _, _ in finalists:
+        chosen.append(int(ids[int(np.argmax(scores[start : start + len(ids)]))]))
+        start += len(ids)
+    return chosen
