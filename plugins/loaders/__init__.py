@@ -1,0 +1,1 @@
+"""Built-in loaders: one package a checkpoint format."""

@@ -1,0 +1,1 @@
+"""The loader of GGUF files."""

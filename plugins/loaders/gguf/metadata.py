@@ -1,0 +1,78 @@
+"""Typed and range-checked access to a GGUF file's metadata.
+
+Owns: the sentence for a key that is missing or absurd. Never does: know an architecture.
+Called by: `translate` and `vocabulary`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+from core.api.errors import CheckpointError
+
+
+class Metadata:
+    """The metadata of one file. Every getter raises CheckpointError naming file, key, value and what was expected."""
+
+    def __init__(self, path: str, values: dict[str, Any]) -> None:
+        self.path = path
+        self.values = values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        """Raise the CheckpointError for a key."""
+        if key not in self.values:
+            raise CheckpointError(
+                f"{self.path}: metadata key '{key}' is missing; expected {expected}. Convert the model again."
+            )
+        value = repr(self.values[key])
+        shown = value if len(value) <= 60 else value[:57] + "..."
+        raise CheckpointError(
+            f"{self.path}: metadata key '{key}' is {shown}, expected {expected}. The file is damaged."
+        )
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer in low..high."""
+        value = self.values.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            self.fail(key, f"an integer from {low} to {high}")
+        return value
+
+    def token(self, key: str, vocab_size: int) -> int | None:
+        """A token id below vocab_size, or None when the key is absent."""
+        return self.integer(key, 0, vocab_size - 1) if key in self else None
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number in low..high."""
+        value = self.values.get(key, default)
+        if not isinstance(value, float | int) or not math.isfinite(value) or not low <= value <= high:
+            self.fail(key, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            self.fail(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self.values.get(key, default)
+        if not isinstance(value, str):
+            self.fail(key, "a string")
+        return value
+
+    def items(self, key: str, kind: type, length: int | None = None, optional: bool = False) -> list[Any]:
+        """A list of `kind`; of the given length unless None; empty when it may be absent and is."""
+        if optional and key not in self:
+            return []
+        value = self.values.get(key)
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
+            self.fail(key, f"a list of {kind.__name__}")
+        if length is not None and len(value) != length:
+            raise CheckpointError(f"{self.path}: metadata key '{key}' has {len(value)} entries, expected {length}.")
+        return value
