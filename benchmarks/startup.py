@@ -1,0 +1,169 @@
+"""Start of the server: from spawn to the first completion, and the memory of all its processes.
+
+Owns: `Server`, a running `core serve`, and the reading of /proc. Called by: `benchmarks.run`;
+`python -m benchmarks.startup`. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 20.0
+
+
+class Server:
+    """`core serve` on a free port, as a context manager. start_seconds: spawn to the first completion."""
+
+    def __init__(self, model: str | None = None, arguments: list[str] | None = None) -> None:
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.start_seconds = 0.0
+        self.model = ""
+        self._command = [sys.executable, "-P", "-m", "core", "serve", *([model] if model else [])]
+        self._command += ["--port", str(self.port), *(arguments or [])]
+        self._log = tempfile.NamedTemporaryFile(prefix="core-serve-", suffix=".log", delete=False)  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        start = time.perf_counter()
+        self._process = subprocess.Popen(
+            self._command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            self._wait_until_listening(start)
+            self.model = self.get("/v1/models")["data"][0]["id"]
+            self.post("/v1/completions", {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0})
+        except BaseException:
+            self._stop()
+            raise
+        self.start_seconds = time.perf_counter() - start
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def get(self, path: str) -> Any:
+        """The JSON answer to GET."""
+        with urllib.request.urlopen(self.base + path, timeout=60) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to POST."""
+        request = urllib.request.Request(
+            self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, by the server's tokenizer."""
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        return list(self.post("/tokenize", body)["tokens"])
+
+    def memory(self) -> dict[str, float]:
+        """{process: proportional set size in MB} of the server's process tree, and their sum."""
+        if self._process is None:
+            raise RuntimeError("The server is not running; enter the context first.")
+        sizes = {f"{pid} {command_name(pid)}": pss_megabytes(pid) for pid in process_tree(self._process.pid)}
+        return sizes | {"total": sum(sizes.values())}
+
+    def _wait_until_listening(self, start: float) -> None:
+        while True:
+            if self._process is not None and self._process.poll() is not None:
+                raise SystemExit(f"The server ended with {self._process.returncode}: {self._last_words()}")
+            if time.perf_counter() - start > START_LIMIT_S:
+                raise SystemExit(f"The server did not answer within {START_LIMIT_S:g} s: {self._last_words()}")
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                self.get("/v1/models")
+                return
+            time.sleep(0.02)
+
+    def _last_words(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")[-1500:]
+
+    def _stop(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_LIMIT_S)
+        with contextlib.suppress(ProcessLookupError):  # whoever is left in the server's own session
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._log.close()
+        os.unlink(self._log.name)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def process_tree(pid: int) -> list[int]:
+    """The process and all its living descendants."""
+    found, todo = [], [pid]
+    while todo:
+        current = todo.pop()
+        with contextlib.suppress(OSError):
+            for children in Path(f"/proc/{current}/task").glob("*/children"):
+                todo += [int(child) for child in children.read_text().split()]
+            found.append(current)
+    return found
+
+
+def command_name(pid: int) -> str:
+    """The process's name as the kernel shows it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "gone"
+
+
+def pss_megabytes(pid: int) -> float:
+    """Proportional set size: shared pages are divided among those who share them."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1000
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", help="model reference; the embedded default when left out")
+    parser.add_argument("--repeats", type=int, default=3, help="starts that count, after one that is not")
+    parser.add_argument("arguments", nargs="*", help="for `core serve`, after --")
+    options = parser.parse_args()
+    seconds, memory = [], {}
+    for _ in range(options.repeats + 1):
+        with Server(options.model, options.arguments) as server:
+            seconds.append(server.start_seconds)
+            memory = server.memory()
+    print(f"spawn to first completion: {statistics.median(seconds[1:]):.2f} s (first start {seconds[0]:.2f} s)")
+    for name, size in memory.items():
+        print(f"PSS {name}: {size:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The speculative plugin `ngram`: drafts copied from what the sequence already said."""

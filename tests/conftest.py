@@ -1,0 +1,23 @@
+"""Fixtures for the whole suite: tiny random checkpoints, made once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama checkpoint of random weights, with a byte tokenizer and a chat template."""
+    from tests.tiny_models import save_checkpoint
+
+    return save_checkpoint(tmp_path_factory.mktemp("tiny_llama"))
+
+
+@pytest.fixture(scope="session")
+def tiny_gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the gemma3 family, with sliding windows of 24 tokens."""
+    from tests.tiny_models import save_checkpoint
+
+    return save_checkpoint(tmp_path_factory.mktemp("tiny_gemma3"), family="gemma3")

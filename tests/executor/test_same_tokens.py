@@ -1,0 +1,102 @@
+"""Same request, same tokens: whatever chunks, blocks, caches, preemptions, drafts or neighbours there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from core import LLM, SamplingParams
+
+PROMPTS = [
+    "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",
+    "abcabcabcabcabcabcabc",
+    "z",
+    "the quick brown fox jumps over the lazy dog and then sleeps",
+]
+
+
+def params() -> list[SamplingParams]:
+    return [
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=2),
+        SamplingParams(temperature=0.9, seed=5, max_tokens=40, ignore_eos=True, top_p=0.9, logprobs=2),
+        SamplingParams(temperature=1.2, seed=6, max_tokens=33, ignore_eos=True, top_k=50, repetition_penalty=1.1),
+        SamplingParams(temperature=0.7, seed=7, max_tokens=40, ignore_eos=True, min_p=0.05, presence_penalty=0.5, n=2),
+    ]
+
+
+def results(path: Path, rounds: int = 1, alone: bool = False, **settings: object) -> list:
+    llm = LLM(model=str(path), max_model_len=128, max_num_seqs=8, **settings)
+    outputs = []
+    for _ in range(rounds):
+        if alone:
+            outputs = [
+                llm.generate(prompt, one, use_tqdm=False)[0] for prompt, one in zip(PROMPTS, params(), strict=True)
+            ]
+        else:
+            outputs = llm.generate(PROMPTS, params(), use_tqdm=False)
+    llm.close()
+    return [
+        (choice.token_ids, [{t: p.logprob for t, p in pos.items()} for pos in choice.logprobs or []])
+        for output in outputs
+        for choice in output.outputs
+    ]
+
+
+@pytest.fixture(scope="module", params=["tiny_llama", "tiny_gemma3"])
+def checkpoint(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path, dtype: str) -> list:
+    return results(checkpoint, dtype=dtype, alone=True, enable_prefix_caching=False)
+
+
+VARIANTS = {
+    "in company": {},
+    "chunks of 8": {"max_num_batched_tokens": 8},
+    "block size 1": {"block_size": 1},
+    "block size 128": {"block_size": 128},
+    "prefix cache warm": {"rounds": 2},
+    "preempted": {"num_gpu_blocks_override": 14, "rounds": 2},
+    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}},
+    "one thread": {"platform_config": {"threads": 1}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bits_are_equal(checkpoint: Path, dtype: str, expected: list, variant: str) -> None:
+    assert results(checkpoint, dtype=dtype, **VARIANTS[variant]) == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 256])
+def test_prompt_logprobs_equal_transformers(tiny_llama: Path, chunk: int) -> None:
+    llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=1, max_num_batched_tokens=chunk)
+    asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=3)
+    output = llm.generate(PROMPTS[0], asked, use_tqdm=False)[0]
+    llm.close()
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
+    ids = output.prompt_token_ids
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    assert output.prompt_logprobs[0] is None
+    for position, entries in enumerate(output.prompt_logprobs[1:], start=1):
+        row = expected[position - 1]
+        assert entries[ids[position]].logprob == pytest.approx(row[ids[position]].item(), abs=1e-3)
+        best = row.topk(3).indices.tolist()
+        assert set(best) <= set(entries)
+
+
+def test_preemption_really_happens(tiny_llama: Path) -> None:
+    llm = LLM(model=str(tiny_llama), max_model_len=128, max_num_seqs=8, num_gpu_blocks_override=14)
+    llm.generate(PROMPTS, params(), use_tqdm=False)
+    assert llm.stats().num_preemptions > 0
+    llm.close()
