@@ -1,0 +1,178 @@
+"""Prometheus metrics of a server: vLLM's names under the prefix `core:`.
+
+Owns: the registry, histograms and counters of requests, the view of the scheduler's state. Never does: HTTP, or keep
+module-level collectors (each server has a registry of its own). Called by: the server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from core.api.config import CacheConfig
+from core.api.messages import SchedulerStats
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import SamplingParams
+
+PREFIX = "core:"
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160)
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+REQUEST_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+LENGTH_BUCKETS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
+N_BUCKETS = (1, 2, 5, 10, 20)
+
+GAUGES = {
+    "num_requests_running": ("num_running", "Requests in the batch."),
+    "num_requests_waiting": ("num_waiting", "Requests waiting for the batch."),
+    "kv_cache_usage_perc": ("kv_cache_usage", "Fraction of KV blocks in use; 1 is all of them."),
+}
+COUNTERS = {
+    "prefix_cache_queries": ("prefix_queries", "Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hits": ("prefix_hits", "Prompt tokens found in the prefix cache."),
+    "num_preemptions": ("num_preemptions", "Preemptions."),
+    "spec_decode_num_drafts": ("spec_num_drafts", "Drafts verified."),
+    "spec_decode_num_draft_tokens": ("spec_num_draft_tokens", "Draft tokens verified."),
+    "spec_decode_num_accepted_tokens": ("spec_num_accepted_tokens", "Draft tokens accepted."),
+}
+
+
+class ServerMetrics:
+    """All metrics of one server, labelled with its model's name.
+
+    stats: gives the scheduler's latest state, read at each scrape. cache: reported as `core:cache_config_info`.
+    """
+
+    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self.model_name = model_name
+        self.registry.register(_SchedulerCollector(model_name, stats, cache))
+        ProcessCollector(registry=self.registry)
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to run.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        success = Counter(
+            PREFIX + "request_success",
+            "Completions that ended.",
+            ("model_name", "finished_reason"),
+            registry=self.registry,
+        )
+        self.success = {reason: success.labels(model_name, reason) for reason in FINISH_REASONS}
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds", "Arrival to first token.", FIRST_TOKEN_BUCKETS
+        )
+        self.inter_token = self._histogram(
+            "inter_token_latency_seconds", "Between consecutive outputs of a streamed request.", TOKEN_BUCKETS
+        )
+        self.per_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time per token after the first, one a request.",
+            TOKEN_BUCKETS,
+        )
+        self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_BUCKETS)
+        self.decode_time = self._histogram("request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
+        self.prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", LENGTH_BUCKETS)
+        self.output_length = self._histogram(
+            "request_generation_tokens", "Tokens generated for a request.", LENGTH_BUCKETS
+        )
+        self.params_n = self._histogram("request_params_n", "The n of a request.", N_BUCKETS)
+        self.params_max_tokens = self._histogram(
+            "request_params_max_tokens", "The max_tokens of a request.", LENGTH_BUCKETS
+        )
+
+    def render(self) -> bytes:
+        """The state in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(PREFIX + name, text, ("model_name",), registry=self.registry).labels(self.model_name)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
+        family = Histogram(PREFIX + name, text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
+        return family.labels(self.model_name)
+
+
+class RequestMeter:
+    """Follows one request from its first output to its end. Feed every output, then call `close`."""
+
+    def __init__(self, metrics: ServerMetrics, params: SamplingParams) -> None:
+        self.metrics = metrics
+        self.params = params
+        self.num_tokens = 0
+        self.last_output = 0.0
+        self.finished = False
+        self._ended: set[int] = set()
+
+    def update(self, output: RequestOutput) -> None:
+        """Count `output`, a delta or the final one."""
+        now = time.monotonic()
+        metrics = self.metrics
+        new_tokens = sum(len(completion.token_ids) for completion in output.outputs)
+        if self.last_output == 0.0:
+            metrics.prompt_tokens.inc(len(output.prompt_token_ids))
+            times = output.metrics
+            if times.first_token_time > 0.0:
+                metrics.first_token.observe(max(0.0, times.first_token_time - times.arrival_time))
+        elif new_tokens:
+            metrics.inter_token.observe(now - self.last_output)
+        self.last_output = now
+        self.num_tokens += new_tokens
+        if new_tokens:
+            metrics.generation_tokens.inc(new_tokens)
+        for completion in output.outputs:
+            if completion.finish_reason is not None and completion.index not in self._ended:
+                self._ended.add(completion.index)
+                metrics.success[completion.finish_reason].inc()
+        if output.finished:
+            self._finish(output)
+
+    def close(self) -> None:
+        """The request is over; what has not ended by itself was aborted."""
+        for _ in range(self.params.n - len(self._ended) if self.last_output and not self.finished else 0):
+            self.metrics.success["abort"].inc()
+
+    def _finish(self, output: RequestOutput) -> None:
+        self.finished = True
+        metrics, times = self.metrics, output.metrics
+        metrics.prompt_length.observe(len(output.prompt_token_ids))
+        metrics.output_length.observe(self.num_tokens)
+        metrics.params_n.observe(self.params.n)
+        if self.params.max_tokens is not None:
+            metrics.params_max_tokens.observe(self.params.max_tokens)
+        if times.first_token_time > 0.0 and times.last_token_time > 0.0:
+            metrics.latency.observe(max(0.0, times.last_token_time - times.arrival_time))
+            decoding = max(0.0, times.last_token_time - times.first_token_time)
+            metrics.decode_time.observe(decoding)
+            if self.num_tokens > self.params.n:
+                metrics.per_token.observe(decoding * self.params.n / (self.num_tokens - self.params.n))
+
+
+class _SchedulerCollector(Collector):
+    """Turns the scheduler's state into metrics at each scrape, so that a step costs nothing."""
+
+    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None) -> None:
+        self.model_name = model_name
+        self.stats = stats
+        self.cache = cache
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.stats()
+        for name, (source, text) in GAUGES.items():
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=("model_name",))
+            gauge.add_metric((self.model_name,), getattr(stats, source))
+            yield gauge
+        for name, (source, text) in COUNTERS.items():
+            counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
+            counter.add_metric((self.model_name,), getattr(stats, source))
+            yield counter
+        if self.cache is not None:
+            values = {name: str(getattr(self.cache, name)) for name in self.cache.__struct_fields__}
+            labels = {"model_name": self.model_name, **values}
+            info = GaugeMetricFamily(PREFIX + "cache_config_info", "The KV cache.", labels=tuple(labels))
+            info.add_metric(tuple(labels.values()), 1)
+            yield info

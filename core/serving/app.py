@@ -1,0 +1,77 @@
+"""The ASGI application.
+
+Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine.
+Called by: `core.serving.launch`, tests, and whoever mounts the API in an application of their own.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from core.api.config import CacheConfig, ModelConfig, ServerConfig
+from core.engine.default_params import recommended_values
+from core.observe.metrics import ServerMetrics
+from core.serving import errors
+from core.serving.chat_template import read_template
+from core.serving.context import ServingContext
+from core.serving.engine_protocol import ServingEngine
+from core.serving.middleware import Authentication, RequestIds, RootPath
+from core.serving.routes import chat, completions, health, metrics, models, tokenize
+from core.tokens.chat_template import ChatTemplate
+from core.version import __version__
+
+
+def create_app(
+    engine: ServingEngine,
+    server_config: ServerConfig,
+    model_config: ModelConfig,
+    cache_config: CacheConfig | None = None,
+) -> FastAPI:
+    """The API of `engine`. cache_config: reported by /metrics.
+
+    Raises UserError when the chat template of `server_config` cannot be read.
+    """
+    docs = not server_config.disable_fastapi_docs
+    app = FastAPI(
+        title="core",
+        version=__version__,
+        docs_url="/docs" if docs else None,
+        redoc_url="/redoc" if docs else None,
+        openapi_url="/openapi.json" if docs else None,
+    )
+    app.state.context = _context(engine, server_config, model_config, cache_config)
+    routers = [module.router for module in (models, completions, chat, tokenize, health, metrics)]
+    for router in routers:
+        app.include_router(router)
+    errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
+    # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
+    if server_config.api_keys:
+        app.add_middleware(Authentication, keys=server_config.api_keys)
+    if server_config.enable_request_id_headers:
+        app.add_middleware(RequestIds)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=server_config.allowed_origins,
+        allow_methods=server_config.allowed_methods,
+        allow_headers=server_config.allowed_headers,
+        allow_credentials=server_config.allow_credentials,
+    )
+    if server_config.root_path:
+        app.add_middleware(RootPath, root_path=server_config.root_path)
+    return app
+
+
+def _context(
+    engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
+) -> ServingContext:
+    own = read_template(server.chat_template)
+    source = engine.tokenizer.chat_template if own is None else own
+    return ServingContext(
+        engine=engine,
+        server=server,
+        model=model,
+        template=ChatTemplate(source, engine.tokenizer.special_tokens),
+        metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
+        defaults=recommended_values(model),
+    )

@@ -1,0 +1,71 @@
+"""Turns engine outputs into the choices of /v1/chat/completions.
+
+Owns: roles, deltas, logprobs of answers. Never does: run anything. Called by: `core.serving.routes.chat`.
+"""
+
+from __future__ import annotations
+
+from core.api.outputs import CompletionOutput, RequestOutput
+from core.serving.context import ServingContext
+from core.serving.logprobs import LogprobsFormatter
+from core.serving.protocol.chat import ChatChoice, ChatLogprobs, ChatMessage, ChatRequest, ChunkChoice, Delta
+from core.serving.protocol.messages import message_text
+from core.serving.usage_counter import UsageCounter
+
+
+class ChatWriter:
+    """One for each HTTP request. `usage` counts what went through."""
+
+    def __init__(self, context: ServingContext, request: ChatRequest) -> None:
+        messages = request.messages or []
+        last = messages[-1]
+        self.request = request
+        self.role = context.server.response_role if request.opens_answer else str(last["role"])
+        self.prefix = message_text(last) if request.echo and last["role"] == self.role else ""
+        as_ids = request.return_tokens_as_token_ids
+        self.logprobs = LogprobsFormatter(
+            context.engine.tokenizer, context.server.return_tokens_as_token_ids if as_ids is None else as_ids
+        )
+        self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
+
+    def opening(self) -> list[ChunkChoice]:
+        """What a stream begins with: the role of each choice, and the echoed text."""
+        delta = Delta(role=self.role, content=self.prefix)
+        return [ChunkChoice(index, delta, None, None) for index in range(self.request.n or 1)]
+
+    def deltas(self, output: RequestOutput) -> list[ChunkChoice]:
+        """What `output` adds; choices without anything to tell are left out."""
+        self.usage.add(0, output)
+        return [choice for completion in output.outputs if (choice := self._delta(completion)) is not None]
+
+    def choices(self, output: RequestOutput) -> list[ChatChoice]:
+        """The whole answers in the final `output`."""
+        self.usage.add(0, output)
+        return [self._whole(completion) for completion in sorted(output.outputs, key=lambda item: item.index)]
+
+    def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:
+        logprobs = self._chat_logprobs(completion)
+        ended = completion.finish_reason is not None
+        told = completion.text or ended or logprobs is not None or self.request.return_token_ids
+        if not told:
+            return None
+        delta = Delta(content=completion.text) if completion.text or not ended else Delta()
+        choice = ChunkChoice(completion.index, delta, logprobs, completion.finish_reason)
+        if completion.stop_reason is not None:
+            choice.stop_reason = completion.stop_reason
+        if self.request.return_token_ids:
+            choice.token_ids = list(completion.token_ids)
+        return choice
+
+    def _whole(self, completion: CompletionOutput) -> ChatChoice:
+        message = ChatMessage(self.role, self.prefix + completion.text)
+        logprobs = self._chat_logprobs(completion)
+        choice = ChatChoice(completion.index, message, logprobs, completion.finish_reason, completion.stop_reason)
+        if self.request.return_token_ids:
+            choice.token_ids = list(completion.token_ids)
+        return choice
+
+    def _chat_logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
+        if not self.request.logprobs or completion.logprobs is None:
+            return None
+        return self.logprobs.chat(completion.token_ids, completion.logprobs, self.request.top_logprobs or 0)

@@ -1,0 +1,89 @@
+"""Turns engine outputs into the choices of /v1/completions.
+
+Owns: echo, logprobs and text offsets, indices of several prompts. Never does: run anything.
+Called by: `core.serving.routes.completions`, for streams (deltas) and whole answers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from core.serving.context import ServingContext
+from core.serving.generation import Prompt
+from core.serving.logprobs import LogprobsFormatter
+from core.serving.protocol.completions import CompletionChoice, CompletionLogprobs, CompletionRequest
+from core.serving.usage_counter import UsageCounter
+
+
+class CompletionWriter:
+    """One for each HTTP request. `usage` counts what went through."""
+
+    def __init__(self, context: ServingContext, request: CompletionRequest, prompts: Sequence[Prompt]) -> None:
+        self.request = request
+        self.prompts = prompts
+        self.tokenizer = context.engine.tokenizer
+        as_ids = request.return_tokens_as_token_ids
+        self.logprobs = LogprobsFormatter(
+            self.tokenizer, context.server.return_tokens_as_token_ids if as_ids is None else as_ids
+        )
+        self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
+        self._offsets: dict[int, int] = {}
+        self._prompt_logprobs: dict[int, list[PositionLogprobs | None]] = {}
+
+    def choices(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
+        """The choices in `output`, each with what is new of it."""
+        if self.request.prompt_only:
+            _drop_generated(output)
+        self.usage.add(prompt_index, output)
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs[prompt_index] = output.prompt_logprobs
+        return [self._choice(prompt_index, output, completion) for completion in output.outputs]
+
+    def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
+        index = prompt_index * (self.request.n or 1) + completion.index
+        first = index not in self._offsets
+        text = completion.text
+        token_ids = list(completion.token_ids)
+        positions: list[PositionLogprobs | None] = list(completion.logprobs or ())
+        if first and self.request.echo:
+            text = self._prompt_text(prompt_index, output) + text
+            token_ids = output.prompt_token_ids + token_ids
+            positions = self._prompt_logprobs.get(prompt_index, []) + positions
+        logprobs = self._completion_logprobs(index, token_ids, positions)
+        choice = CompletionChoice(index, text, logprobs, completion.finish_reason, completion.stop_reason)
+        if self.request.return_token_ids:
+            choice.token_ids = list(completion.token_ids)
+            if first:
+                choice.prompt_token_ids = output.prompt_token_ids
+        if self.request.prompt_logprobs is not None and prompt_index in self._prompt_logprobs:
+            choice.prompt_logprobs = self.logprobs.prompt(self._prompt_logprobs[prompt_index])
+        return choice
+
+    def _completion_logprobs(
+        self, index: int, token_ids: list[int], positions: list[PositionLogprobs | None]
+    ) -> CompletionLogprobs | None:
+        offset = self._offsets.setdefault(index, 0)
+        if self.request.logprobs is None:
+            return None
+        logprobs = self.logprobs.completion(token_ids, positions, offset)
+        self._offsets[index] = offset + sum(len(token) for token in logprobs.tokens)
+        return logprobs
+
+    def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
+        prompt = self.prompts[prompt_index]
+        if prompt.text is not None and len(prompt.token_ids) == len(output.prompt_token_ids):
+            return prompt.text
+        return self.tokenizer.decode(
+            output.prompt_token_ids, skip_special_tokens=self.request.skip_special_tokens is not False
+        )
+
+
+def _drop_generated(output: RequestOutput) -> None:
+    for completion in output.outputs:
+        completion.text = ""
+        completion.token_ids = []
+        completion.logprobs = None if completion.logprobs is None else []
+        completion.stop_reason = None
+        if completion.finish_reason is not None:
+            completion.finish_reason = "length"

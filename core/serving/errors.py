@@ -1,0 +1,97 @@
+"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}.
+
+Owns: the error body, the status of each exception, the handlers of the app. Never does: decide what is an error.
+Called by: `core.serving.app`, middleware and event streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from core.api.errors import CoreError, EngineDeadError, RequestError, nearest
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class GenerationError(CoreError):
+    """The engine gave up on one request; the sentence says why."""
+
+
+class ClientGone(CoreError):
+    """The client closed its connection before the answer was ready."""
+
+
+class ErrorObject(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body around it."""
+
+    error: ErrorObject
+
+
+def describe(error: Exception) -> tuple[int, ErrorBody]:
+    """HTTP status and body for `error`; what nobody foresaw becomes a 500 without details."""
+    if isinstance(error, RequestError):
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        return error.status, ErrorBody(ErrorObject(str(error), kind, error.param, error.code))
+    if isinstance(error, EngineDeadError):
+        return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
+    if isinstance(error, CoreError):
+        return 500, ErrorBody(ErrorObject(str(error), "server_error", code="generation_failed"))
+    return 500, ErrorBody(ErrorObject("The server failed on this request; its log says why.", "server_error"))
+
+
+def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:
+    """The answer to a request that failed."""
+    status, body = describe(error)
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that failed."""
+    _, body = describe(error)
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def install(app: FastAPI, paths: Sequence[str]) -> None:
+    """Give `app` the handlers for everything that a route may raise. paths: what a wrong path is compared with."""
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _http_error(request, error, paths)
+
+    app.add_exception_handler(CoreError, _on_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, _on_error)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientGone):
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return error_response(error)
+
+
+def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:
+    path, method = request.url.path, request.method
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
+        message = f"There is nothing at {path}.{nearest(path, paths)}"
+    elif error.status_code == 405:
+        message = (
+            f"{path} does not take {method}; it takes {headers.get('allow') or headers.get('Allow', 'other methods')}."
+        )
+    else:
+        message = str(error.detail)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    return error_response(RequestError(message, status=error.status_code, code=code), headers)

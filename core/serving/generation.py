@@ -1,0 +1,126 @@
+"""Runs the prompts of one HTTP request on the engine.
+
+Owns: `Prompt`, the merged stream of outputs of several prompts, the end of it on failures. Never does: format answers.
+Called by: the completion routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import SamplingParams
+from core.observe.metrics import RequestMeter
+from core.serving.context import ServingContext
+from core.serving.errors import GenerationError
+from core.serving.protocol.sampling import GenerationRequest
+
+logger = logging.getLogger("core.serving")
+
+PromptOutput = tuple[int, RequestOutput]
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One prompt. text: None when the client sent token ids."""
+
+    text: str | None
+    token_ids: list[int]
+
+    def as_input(self, cache_salt: str | None) -> dict[str, Any]:
+        """The form that the engine takes."""
+        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+
+
+async def run_prompts(
+    context: ServingContext,
+    request: GenerationRequest,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    response_id: str,
+) -> AsyncGenerator[PromptOutput, None]:
+    """Yield (prompt index, output) as outputs come, in any order of prompts.
+
+    Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
+    """
+    if context.server.enable_log_requests:
+        _log(context, prompts, params, response_id)
+    # The engine's ids are ours alone: two clients may send the same request id.
+    unique = uuid4().hex[:8]
+    runs = [
+        _run_one(context, request, prompt, copy.copy(params), f"{response_id}-{index}-{unique}")
+        for index, prompt in enumerate(prompts)
+    ]
+    if len(runs) == 1:
+        async with aclosing(runs[0]) as outputs:
+            async for output in outputs:
+                yield 0, output
+        return
+    async with aclosing(_merge(runs)) as merged:
+        async for item in merged:
+            yield item
+
+
+async def _run_one(
+    context: ServingContext, request: GenerationRequest, prompt: Prompt, params: SamplingParams, request_id: str
+) -> AsyncGenerator[RequestOutput, None]:
+    meter = RequestMeter(context.metrics, params)
+    given = prompt.as_input(request.cache_salt)
+    stream = context.engine.generate(given, params, request_id, priority=request.priority or 0)
+    try:
+        async with aclosing(stream) as outputs:
+            async for output in outputs:
+                meter.update(output)
+                _raise_failure(output)
+                yield output
+    finally:
+        meter.close()
+
+
+def _raise_failure(output: RequestOutput) -> None:
+    for completion in output.outputs:
+        if completion.finish_reason == "error":
+            raise GenerationError(f"The engine could not finish this request: {completion.stop_reason or 'no details'}")
+
+
+async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+
+    async def pump(index: int, run: AsyncGenerator[RequestOutput, None]) -> None:
+        try:
+            async with aclosing(run) as outputs:
+                async for output in outputs:
+                    queue.put_nowait((index, output))
+            queue.put_nowait((index, None))
+        except Exception as error:
+            queue.put_nowait((index, error))
+
+    pumps = [asyncio.ensure_future(pump(index, run)) for index, run in enumerate(runs)]
+    running = len(pumps)
+    try:
+        while running:
+            index, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield index, item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _log(context: ServingContext, prompts: Sequence[Prompt], params: SamplingParams, response_id: str) -> None:
+    limit = context.server.max_log_len
+    for prompt in prompts:
+        shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]
+        logger.info("Request %s: %r, %d prompt tokens, %s", response_id, shown, len(prompt.token_ids), params)

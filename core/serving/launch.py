@@ -1,0 +1,153 @@
+"""Starts the server process and ends it.
+
+Owns: the order of start (port, engine, application, requests) and of shutdown, signals, the exit code.
+Never does: handle requests. Called by: `core serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+
+from core.api.errors import EngineDeadError
+from core.observe.logging import setup_logging
+from core.serving.chat_template import read_template
+from core.serving.sockets import bind, check_tls_files, url
+
+if TYPE_CHECKING:
+    from core.config.resolve import Resolution
+    from core.engine.async_engine import AsyncEngine
+    from core.serving.http_server import HttpServer
+
+DRAIN_SECONDS = 5.0  # for running requests after a signal
+DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
+NICENESS = 5  # the engine's compute threads come first
+
+
+def serve(resolution: Resolution) -> int:
+    """Serve until a signal (0) or until the engine dies (1).
+
+    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template.
+    """
+    setup_logging(process="server")
+    check_tls_files(resolution.server)
+    read_template(resolution.server.chat_template)
+    listener = bind(resolution.server.host, resolution.server.port)
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(_serve(resolution, listener))
+        except EngineDeadError as error:
+            print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
+            return 1
+
+
+class _Signals:
+    """SIGINT and SIGTERM: the first asks for an orderly end, the second for an immediate one."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def _serve(resolution: Resolution, listener: socket.socket) -> int:
+    begin = time.perf_counter()
+    signals = _Signals()
+    stopping = asyncio.ensure_future(signals.first.wait())
+    starting = asyncio.ensure_future(_start_engine(resolution))
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            return 0
+        engine = starting.result()
+    finally:
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+    try:
+        return await _run(resolution, listener, engine, signals, begin)
+    finally:
+        await engine.close()
+
+
+async def _start_engine(resolution: Resolution) -> AsyncEngine:
+    from core.engine.async_engine import AsyncEngine
+
+    starting = asyncio.ensure_future(AsyncEngine.start(resolution))
+    try:
+        for name in ("core.serving.app", "core.serving.http_server"):  # slow to import, so while the engine starts
+            await asyncio.to_thread(importlib.import_module, name)
+        return await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
+
+
+async def _run(
+    resolution: Resolution, listener: socket.socket, engine: AsyncEngine, signals: _Signals, begin: float
+) -> int:
+    from core.serving.app import create_app
+    from core.serving.http_server import HttpServer
+
+    model = resolution.engine.model
+    cache = msgspec.structs.replace(resolution.engine.cache, num_blocks=engine.ready.num_blocks)
+    app = create_app(engine, resolution.server, model, cache)
+    server = HttpServer(app, resolution.server)
+    died = asyncio.Event()
+    engine.on_death = lambda error: died.set()
+    if not engine.is_running:
+        died.set()
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    watching = [asyncio.ensure_future(event.wait()) for event in (signals.first, signals.second, died)]
+    stop, hurry, death = watching
+    os.nice(NICENESS)
+    gc.collect()
+    gc.freeze()
+    try:
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.005)
+        if serving.done():
+            serving.result()
+        phases = [*engine.ready.phases, ("total", time.perf_counter() - begin)]
+        times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
+        print(f"Serving {model.served_names[0]} at {url(listener, resolution.server)} ({times})", flush=True)
+        await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
+        if death.done():
+            await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await _shut_down(server, serving, hurry, engine)
+    finally:
+        for task in watching:
+            task.cancel()
+    if engine.dead_error is not None:
+        raise engine.dead_error
+    return 0
+
+
+async def _shut_down(
+    server: HttpServer, serving: asyncio.Future[None], hurry: asyncio.Future[Any], engine: AsyncEngine
+) -> None:
+    """Take no more connections, let running requests end for a while, then end them with an error object."""
+    server.should_exit = True
+    await asyncio.wait((serving, hurry), timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        await engine.close()
+        await asyncio.wait((serving,), timeout=1.0)
+        server.force_exit = True
+    await serving

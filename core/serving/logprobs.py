@@ -1,0 +1,87 @@
+"""Log-probabilities in the three forms that answers show them.
+
+Owns: the conversion from the engine's `PositionLogprobs`. Never does: compute them. Called by: the answer writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.api.outputs import Logprob, PositionLogprobs
+from core.serving.engine_protocol import ServingTokenizer
+from core.serving.protocol.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from core.serving.protocol.completions import CompletionLogprobs
+
+LOWEST = -9999.0  # JSON has no infinity
+
+
+class LogprobsFormatter:
+    """tokens_as_ids: write tokens as `token_id:N` instead of their text."""
+
+    def __init__(self, tokenizer: ServingTokenizer, tokens_as_ids: bool) -> None:
+        self.tokenizer = tokenizer
+        self.tokens_as_ids = tokens_as_ids
+
+    def completion(
+        self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offset: int
+    ) -> CompletionLogprobs:
+        """OpenAI's older form. offset: characters of text before the first token."""
+        result = CompletionLogprobs([], [], [], [])
+        for token_id, position in zip(token_ids, positions, strict=True):
+            chosen = position.get(token_id) if position else None
+            token = self._text(token_id, chosen)
+            result.tokens.append(token)
+            result.token_logprobs.append(_finite(chosen.logprob) if chosen else None)
+            result.top_logprobs.append(self._by_text(position) if position else None)
+            result.text_offset.append(offset)
+            offset += len(token)
+        return result
+
+    def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
+        """OpenAI's newer form. top: alternatives to show at each position, -1 for all."""
+        content = []
+        for token_id, position in zip(token_ids, positions, strict=True):
+            ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
+            shown = [] if top == 0 else ranked if top < 0 else ranked[:top]
+            chosen = position.get(token_id, Logprob(LOWEST))
+            content.append(
+                TokenLogprob(
+                    self._text(token_id, chosen),
+                    _finite(chosen.logprob),
+                    self._bytes(token_id),
+                    [TopLogprob(self._text(i, entry), _finite(entry.logprob), self._bytes(i)) for i, entry in shown],
+                )
+            )
+        return ChatLogprobs(content)
+
+    def prompt(self, positions: Sequence[PositionLogprobs | None]) -> list[Any]:
+        """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
+        return [
+            position
+            and {
+                str(i): {"logprob": _finite(entry.logprob), "rank": entry.rank, "decoded_token": self._text(i, entry)}
+                for i, entry in position.items()
+            }
+            for position in positions
+        ]
+
+    def _by_text(self, position: PositionLogprobs) -> dict[str, float]:
+        result: dict[str, float] = {}
+        for token_id, entry in position.items():
+            result.setdefault(self._text(token_id, entry), _finite(entry.logprob))
+        return result
+
+    def _text(self, token_id: int, entry: Logprob | None) -> str:
+        if self.tokens_as_ids:
+            return f"token_id:{token_id}"
+        if entry is not None and entry.decoded_token is not None:
+            return entry.decoded_token
+        return self.tokenizer.token_text(token_id)
+
+    def _bytes(self, token_id: int) -> list[int]:
+        return list(self.tokenizer.token_bytes(token_id))
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST)

@@ -1,0 +1,112 @@
+"""Bodies of /v1/completions. Owns: their Structs and what can be checked without a model. Called by: its route."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from core.api.errors import RequestError
+from core.api.sampling_params import SamplingParams
+from core.serving.protocol.sampling import GenerationRequest, Int32
+from core.serving.protocol.usage import Usage
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True):
+    """prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report."""
+
+    prompt: str | list[Any] | None = None
+    max_tokens: Int32 | None = None
+    echo: bool | None = None
+    logprobs: Int32 | None = None
+    best_of: Int32 | None = None
+    suffix: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be served, before anything is tokenized."""
+        self.check_shared()
+        if self.suffix:
+            raise RequestError("suffix is not served: this model completes only at the end.", param="suffix")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise RequestError(
+                f"best_of is {self.best_of}; only the value of n ({self.n or 1}) is served. Leave it out.",
+                param="best_of",
+            )
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether the client wants its own prompt scored and nothing generated."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    def params(self, defaults: dict[str, Any]) -> SamplingParams:
+        """Sampling parameters; a prompt that is only scored still samples one token, which the answer leaves out."""
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        prompt_logprobs = self.prompt_logprobs
+        if self.echo and self.logprobs is not None and prompt_logprobs is None:
+            prompt_logprobs = self.logprobs
+        return self.shared_params(
+            defaults,
+            max_tokens=1 if self.prompt_only else max_tokens,
+            logprobs=self.logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts as a list; each is text or token ids and never empty."""
+        if self.prompt is None:
+            raise RequestError(
+                "The field 'prompt' is missing; the request needs it.", param="prompt", code="missing_field"
+            )
+        if isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], str | list):
+            return [_one_prompt(item) for item in self.prompt]
+        return [_one_prompt(self.prompt)]
+
+
+def _one_prompt(item: Any) -> str | list[int]:
+    if isinstance(item, str) and item:
+        return item
+    if isinstance(item, list) and item and all(type(token) is int and token >= 0 for token in item):
+        return item
+    if item in ("", []):
+        raise RequestError("prompt is empty; give at least one token of text.", param="prompt", code="empty_prompt")
+    raise RequestError(
+        "prompt must be a string, a list of strings, a list of token ids (integers from 0), or a list of such lists.",
+        param="prompt",
+        code="invalid_type",
+    )
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """One entry a token. text_offset: characters from the start of the returned text."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, omit_defaults=True):
+    """One completion, or what is new of it in a stream."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[Any] | UnsetType = UNSET
+
+
+class CompletionResponse(msgspec.Struct, omit_defaults=True):
+    """The whole answer, and every chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType = UNSET

@@ -1,0 +1,59 @@
+"""From the bytes of a request body to a Struct, with errors that name the field.
+
+Owns: the translation of msgspec's errors into `RequestError`. Never does: read the network.
+Called by: `core.serving.body`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from core.api.errors import RequestError, nearest
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_PATH = re.compile(r"- at (?:`key` in )?`\$\.?(\w*)")
+
+
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode `body` or raise RequestError (400) with the field at fault as `param`."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), decoder) from None
+    except msgspec.DecodeError as error:
+        raise RequestError(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The request body is not valid UTF-8: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("The request body is nested too deeply; send a flatter one.", code="invalid_json") from None
+
+
+def _invalid(message: str, decoder: msgspec.json.Decoder[T]) -> RequestError:
+    unknown = _UNKNOWN.match(message)
+    if unknown:
+        name, place = unknown.group(1), unknown.group(2)
+        hint = "" if place else nearest(name, _field_names(decoder))
+        where = f" in '{place}'" if place else ""
+        return RequestError(
+            f"Unknown field '{name}'{where}.{hint} Leave out what this server does not know.",
+            param=name,
+            code="unknown_field",
+        )
+    missing = _MISSING.match(message)
+    if missing:
+        name = missing.group(1)
+        return RequestError(f"The field '{name}' is missing; the request needs it.", param=name, code="missing_field")
+    path = _PATH.search(message)
+    param = path.group(1) if path and path.group(1) else None
+    return RequestError(f"Invalid request: {message}.", param=param, code="invalid_type")
+
+
+def _field_names(decoder: msgspec.json.Decoder[T]) -> tuple[str, ...]:
+    fields = getattr(decoder.type, "__struct_fields__", ())
+    return tuple(fields)

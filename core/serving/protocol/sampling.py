@@ -1,0 +1,131 @@
+"""The request fields that both completion endpoints share.
+
+Owns: `GenerationRequest` and its translation into `SamplingParams`. Never does: check what needs the model (the engine's
+input processor does). Called by: the completions and chat bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[\w.:\-]{1,128}$")]
+
+PASSED_ON = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "truncate_prompt_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "logit_bias",
+)
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """include_usage: a last chunk with the usage. continuous_usage_stats: usage in every chunk.
+
+    include_obfuscation is accepted and changes nothing.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields under OpenAI's names, then vLLM's. None always means: not given.
+
+    The last group is accepted and changes nothing here: OpenAI's fields for accounting and storage.
+    """
+
+    model: str | None = None
+    n: Int32 | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    top_k: Int32 | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[Int32] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Int32 | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: Int32 | None = None
+    allowed_token_ids: list[Int32] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: Int32 | None = None
+    add_special_tokens: bool | None = None
+    priority: Int32 | None = None
+    cache_salt: str | None = None
+    request_id: RequestId | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+
+    def check_shared(self) -> None:
+        """Refuse combinations of shared fields that cannot be served."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "stream_options needs stream to be true; set it, or leave them out.", param="stream_options"
+            )
+        if self.prompt_logprobs is not None and self.stream:
+            raise RequestError("prompt_logprobs cannot be streamed; set stream to false.", param="prompt_logprobs")
+        kind = "text" if self.response_format is None else self.response_format.get("type")
+        if kind != "text":
+            raise RequestError(
+                f"response_format is of type {kind!r}; this server answers with 'text' only.", param="response_format"
+            )
+
+    def include_usage(self, *, forced: bool) -> bool:
+        """Whether a stream ends with a chunk that holds the usage."""
+        return forced or bool(self.stream_options and self.stream_options.include_usage)
+
+    def continuous_usage(self, *, forced: bool) -> bool:
+        """Whether every chunk of a stream holds the usage so far."""
+        wanted = bool(self.stream_options and self.stream_options.continuous_usage_stats)
+        return wanted and self.include_usage(forced=forced)
+
+    def shared_params(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
+        """Sampling parameters: the checkpoint's `defaults`, then this request's fields, then `own`.
+
+        Raises RequestError for a value out of range.
+        """
+        given = {name: value for name in PASSED_ON if (value := getattr(self, name)) is not None}
+        kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
+        return SamplingParams(**{**defaults, **given, **own}, output_kind=kind)

@@ -1,0 +1,26 @@
+"""GET /health, GET and POST /ping, GET /version. Owns: their answers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core.serving.body import json_response
+from core.serving.context import context_of
+from core.version import __version__
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/health")
+@router.get("/ping")
+@router.post("/ping")
+async def health(request: Request) -> Response:
+    """200 while the engine runs, else 503 with the cause."""
+    await context_of(request).engine.check_health()
+    return Response(status_code=200)
+
+
+@router.get("/version")
+async def version(request: Request) -> Response:
+    """The version of the engine."""
+    return json_response({"version": __version__})

@@ -1,0 +1,39 @@
+"""GET /v1/models and /v1/models/NAME. Owns: the model cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from core.serving.body import json_response
+from core.serving.context import ServingContext, context_of
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Response:
+    """All names that this server answers to."""
+    context = context_of(request)
+    cards = [_card(context, name) for name in context.model.served_names]
+    return json_response({"object": "list", "data": cards})
+
+
+@router.get("/v1/models/{name:path}")
+async def retrieve_model(request: Request, name: str) -> Response:
+    """One of them."""
+    context = context_of(request)
+    return json_response(_card(context, context.check_model(name)))
+
+
+def _card(context: ServingContext, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "core",
+        "root": context.model.model,
+        "parent": None,
+        "max_model_len": context.model.max_model_len,
+    }

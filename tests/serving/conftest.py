@@ -1,0 +1,92 @@
+"""A real HTTP server over the fake engine, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from core.api.config import ServerConfig
+from core.engine.async_engine import AsyncEngine
+from core.serving.app import create_app
+from core.serving.http_server import HttpServer
+from core.serving.sockets import bind, url
+from tests.serving.fake_engine import FakeClient, client_of, make_engine
+
+
+@dataclass
+class RunningServer:
+    """url: without a path. engine, fake: use them only to look."""
+
+    url: str
+    engine: AsyncEngine
+    fake: FakeClient
+    loop: asyncio.AbstractEventLoop
+    http: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.http = httpx.Client(base_url=self.url, timeout=20, verify=False)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def wait_idle(self, seconds: float = 3.0) -> None:
+        """Wait until no sequence runs any more."""
+        deadline = time.monotonic() + seconds
+        while self.fake.live:
+            assert time.monotonic() < deadline, f"still running: {list(self.fake.live)}"
+            time.sleep(0.01)
+
+
+@contextmanager
+def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Iterator[RunningServer]:
+    config = config or ServerConfig()
+    started: list[tuple[AsyncEngine, HttpServer, asyncio.AbstractEventLoop]] = []
+    listener = bind("127.0.0.1", 0)
+    address = url(listener, config)
+
+    async def main() -> None:
+        engine = make_engine(**engine_options)
+        app = create_app(engine, config, engine.model_config, engine.config.cache)
+        server = HttpServer(app, config)
+        started.append((engine, server, asyncio.get_running_loop()))
+        await server.serve(sockets=[listener])
+        await engine.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not (started and started[0][1].started):
+        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    engine, server, loop = started[0]
+    running = RunningServer(address, engine, client_of(engine), loop)
+    try:
+        yield running
+    finally:
+        running.http.close()
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with run_server(ServerConfig(uvicorn_log_level="warning")) as running:
+        yield running
+
+
+@pytest.fixture
+def start_server() -> Callable[..., Any]:
+    """`with start_server(config, **engine options) as running`."""
+    return run_server

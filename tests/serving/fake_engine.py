@@ -1,0 +1,152 @@
+"""A real AsyncEngine over a client that answers every request with a fixed text instead of running a model.
+
+Input and output processing, aborts and streams are the engine's own. Words in the prompt steer the client:
+`SLOW` waits between tokens, `FAIL` ends with an error after three tokens, `DIE` ends the engine after three tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.errors import EngineDeadError
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
+from core.engine.async_engine import AsyncEngine
+from core.tokens.tokenizer import Tokenizer
+
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
+BOS, EOS = 0, 1
+ANSWERS = ("Hello, wörld 🙂! The end.", "Second answer: a b c.", "Third one.")
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+MAX_MODEL_LEN = 256
+SLOW_SECONDS = 0.02
+
+
+def make_tokenizer() -> Tokenizer:
+    """One token a byte, after four special ones; texts begin with <s>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.add_special_tokens(list(SPECIAL))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=TEMPLATE)
+
+
+def answer_ids(tokenizer: Tokenizer, choice: int) -> list[int]:
+    """What the fake generates for a choice, end of sequence included."""
+    return [*tokenizer.encode(ANSWERS[choice % len(ANSWERS)], add_special_tokens=False), EOS]
+
+
+def token_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
+    """The chosen token is always the second most likely one."""
+    others = [(token + 1 + step) % vocab_size for step in range(count + 1)]
+    ranked = [others[0], token, *others[1:]][:count]
+    values = {other: -0.5 * (rank + 1) for rank, other in enumerate(ranked)}
+    ids = [token, *ranked]
+    return TokenLogprobs(ids, [values.get(i, -1.0) for i in ids], [2, *range(1, len(ranked) + 1)])
+
+
+class FakeClient:
+    """Stands where the ZMQ client stands. live: sequences that run now. aborted: request ids that were aborted early."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
+        self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self.aborted: list[str] = []
+
+    def listen(self, on_outputs: object, on_death: object) -> None:
+        self.on_outputs, self.on_death = on_outputs, on_death
+
+    async def add(self, requests: Sequence[EngineRequest]) -> None:
+        for request in requests:
+            self.live[request.key] = asyncio.ensure_future(self._run(request))
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        self.aborted += request_ids
+        await self.abort_choices([key for key in self.live if key[0] in request_ids])
+
+    async def abort_choices(self, keys: Sequence[tuple[str, int]]) -> None:
+        for key in keys:
+            task = self.live.pop(key, None)
+            if task is not None:
+                task.cancel()
+
+    async def call(self, method: str) -> str:
+        return "true"
+
+    async def close(self) -> None:
+        await self.abort_choices(list(self.live))
+
+    def die(self, cause: str) -> None:
+        self.on_death(EngineDeadError(cause))
+
+    async def _run(self, request: EngineRequest) -> None:
+        prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
+        ids = answer_ids(self.tokenizer, request.choice)
+        for start, token in enumerate(ids):
+            await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
+            if start == 3 and "DIE" in prompt:
+                self.die("The engine process ended with signal 9.")
+                return
+            output = EngineOutput(request.request_id, request.choice, start, [token], num_cached_tokens=2)
+            if params.logprobs is not None:
+                output.logprobs = [token_logprobs(token, params.logprobs, self.tokenizer.vocab_size)]
+            if params.prompt_logprobs is not None and start == 0:
+                output.prompt_logprobs = [
+                    token_logprobs(known, params.prompt_logprobs, self.tokenizer.vocab_size)
+                    for known in request.prompt_token_ids[1:]
+                ]
+            if start == 3 and "FAIL" in prompt:
+                output.finish_reason, output.stop_reason = "error", "The logits are not finite."
+            elif token in request.stop_token_ids:
+                output.finish_reason = "stop"
+                output.stop_reason = None if token in request.eos_token_ids else token
+            elif start + 1 >= (params.max_tokens or 0):
+                output.finish_reason = "length"
+            if output.finish_reason is not None:
+                self.live.pop(request.key, None)
+            self.on_outputs(EngineOutputs(0, [output], self.stats()))
+            if output.finish_reason is not None:
+                return
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(num_running=len(self.live), prefix_queries=10, prefix_hits=4, kv_cache_usage=0.25)
+
+
+def make_engine(*, max_logprobs: int = 20, generation: dict[str, object] | None = None) -> AsyncEngine:
+    """Call it inside the event loop that will use the engine."""
+    tokenizer = make_tokenizer()
+    model = ModelConfig(
+        model="/models/fake",
+        served_names=("fake-model", "alias"),
+        max_model_len=MAX_MODEL_LEN,
+        vocab_size=tokenizer.vocab_size,
+        max_logprobs=max_logprobs,
+        eos_token_ids=(EOS,),
+        generation=generation or {},
+    )
+    config = EngineConfig(
+        model=model,
+        cache=CacheConfig(),
+        scheduler=SchedulerConfig(),
+        plugins=PluginChoices(loader="dummy", platform="cpu"),
+        disable_log_stats=True,
+    )
+    return AsyncEngine(config, tokenizer, FakeClient(tokenizer))  # type: ignore[arg-type]
+
+
+def client_of(engine: AsyncEngine) -> FakeClient:
+    """The fake behind `engine`."""
+    client = engine._client
+    assert isinstance(client, FakeClient)
+    return client

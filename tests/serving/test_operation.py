@@ -1,0 +1,247 @@
+"""Everything around the completions: keys, CORS, ids, TLS, docs, health, metrics, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from core.api.config import ServerConfig
+from core.version import __version__
+from tests.serving.conftest import RunningServer
+from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN
+
+Starter = Callable[..., Any]
+HI = [{"role": "user", "content": "Hi"}]
+
+
+def quiet(**settings: Any) -> ServerConfig:
+    return ServerConfig(uvicorn_log_level="warning", **settings)
+
+
+def test_health_ping_version(server: RunningServer) -> None:
+    assert server.http.get("/health").status_code == 200
+    assert server.http.get("/ping").status_code == server.http.post("/ping").status_code == 200
+    assert server.http.get("/version").json() == {"version": __version__}
+
+
+def test_dead_engine(start_server: Starter) -> None:
+    with start_server(quiet()) as running:
+        received = []
+        with pytest.raises(openai.APIError, match="signal 9"):
+            for chunk in running.openai().completions.create(model="alias", prompt="DIE", stream=True):
+                received.append(chunk)
+        assert len(received) == 3
+        assert running.http.get("/health").status_code == 503
+        answer = running.http.post("/v1/completions", json={"prompt": "Hi"})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["type"] == "service_unavailable"
+        assert running.http.get("/metrics").status_code == 200
+
+
+def test_tokenize_and_back(server: RunningServer) -> None:
+    text = "Hi, wörld 🙂"
+    answer = server.http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
+    assert answer["tokens"] == server.engine.tokenizer.encode(text)
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == MAX_MODEL_LEN
+    assert answer["token_strs"][:3] == ["<s>", "H", "i"]
+    assert server.http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "<s>" + text}
+    plain = server.http.post("/tokenize", json={"prompt": "Hi", "add_special_tokens": False}).json()
+    assert plain["count"] == 2
+
+
+def test_tokenize_messages(server: RunningServer) -> None:
+    answer = server.http.post("/tokenize", json={"messages": HI}).json()
+    text = server.http.post("/detokenize", json={"tokens": answer["tokens"]}).json()["prompt"]
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    answer = server.http.post("/tokenize", json={"messages": HI, "add_generation_prompt": False}).json()
+    text = server.http.post("/detokenize", json={"tokens": answer["tokens"]}).json()["prompt"]
+    assert text == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_api_keys(start_server: Starter) -> None:
+    with start_server(quiet(api_keys=("one", "zwei"), root_path="/proxy")) as running:
+        for key in ("one", "zwei"):
+            assert running.openai(api_key=key).models.list().data
+        with pytest.raises(openai.AuthenticationError) as caught:
+            running.openai(api_key="wrong").models.list()
+        assert caught.value.code == "invalid_api_key"
+        for path in ("/v1/models", "/proxy/v1/models", "/v1/nothing"):
+            assert running.http.get(path).status_code == 401
+        assert running.http.post("/v1/chat/completions", json={"messages": HI}).status_code == 401
+        for path in ("/health", "/version", "/metrics", "/proxy/health"):
+            assert running.http.get(path).status_code == 200
+        preflight = {"origin": "http://a", "access-control-request-method": "POST"}
+        assert running.http.options("/v1/models", headers=preflight).status_code == 200
+
+
+def test_root_path(start_server: Starter) -> None:
+    with start_server(quiet(root_path="/proxy")) as running:
+        assert running.http.get("/proxy/v1/models").status_code == running.http.get("/v1/models").status_code == 200
+        assert running.http.get("/openapi.json").json()["servers"] == [{"url": "/proxy"}]
+
+
+def test_cors(start_server: Starter) -> None:
+    config = quiet(
+        allowed_origins=("http://a",), allowed_methods=("POST",), allowed_headers=("x-a",), allow_credentials=True
+    )
+    ask = {"origin": "http://a", "access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+    with start_server(config) as running:
+        answer = running.http.options("/v1/completions", headers=ask)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "http://a"
+        assert answer.headers["access-control-allow-credentials"] == "true"
+        assert running.http.options("/v1/completions", headers={**ask, "origin": "http://b"}).status_code == 400
+        assert "access-control-allow-origin" not in running.http.get("/health", headers={"origin": "http://b"}).headers
+
+
+def test_cors_is_open_by_default(server: RunningServer) -> None:
+    assert server.http.get("/health", headers={"origin": "http://a"}).headers["access-control-allow-origin"] == "*"
+
+
+def test_request_ids(start_server: Starter, server: RunningServer) -> None:
+    assert "x-request-id" not in server.http.get("/health").headers
+    body = {"prompt": "Hi"}
+    answer = server.http.post("/v1/completions", json=body, headers={"x-request-id": "abc"})
+    assert answer.json()["id"] == "cmpl-abc"
+    assert server.http.post("/v1/completions", json={**body, "request_id": "mine"}).json()["id"] == "cmpl-mine"
+    with start_server(quiet(enable_request_id_headers=True)) as running:
+        assert running.http.get("/health", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+        first, second = (running.http.get("/nothing").headers["x-request-id"] for _ in range(2))
+        assert first != second and len(first) == 32
+
+
+async def test_the_same_request_id_twice_at_once(server: RunningServer) -> None:
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        body = {"prompt": "SLOW", "request_id": "same", "max_tokens": 5}
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(3)))
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
+def test_docs(start_server: Starter, server: RunningServer) -> None:
+    schema = server.http.get("/openapi.json").json()
+    body = schema["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "temperature" in body["properties"]
+    with start_server(quiet(disable_fastapi_docs=True)) as running:
+        assert [running.http.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404] * 3
+
+
+def test_usage_settings(start_server: Starter) -> None:
+    with start_server(quiet(enable_prompt_tokens_details=True, enable_force_include_usage=True)) as running:
+        client = running.openai()
+        answer = client.chat.completions.create(model="alias", messages=HI)
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        assert answer.usage.prompt_tokens_details.cached_tokens == 2
+        chunks = list(client.completions.create(model="alias", prompt="Hi", stream=True))
+        assert chunks[-1].choices == [] and chunks[-1].usage is not None
+
+
+def test_template_and_role_settings(start_server: Starter) -> None:
+    config = quiet(
+        chat_template="{{ messages[0]['content'] }}!{{ mood }}", response_role="model", return_tokens_as_token_ids=True
+    )
+    with start_server(config) as running:
+        body: dict[str, Any] = {"messages": HI, "chat_template_kwargs": {"mood": "?"}}
+        ids = running.http.post("/tokenize", json=body).json()["tokens"]
+        assert running.engine.tokenizer.decode(ids) == "Hi!?"
+        answer = running.http.post("/v1/chat/completions", json={**body, "logprobs": True}).json()["choices"][0]
+        assert answer["message"]["role"] == "model"
+        assert answer["logprobs"]["content"][0]["token"].startswith("token_id:")
+
+
+def test_checkpoint_defaults_apply_unless_given(start_server: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_server(quiet(), generation={"temperature": 0.25, "top_k": 7, "max_new_tokens": 5}) as running:
+        seen = []
+        add = running.fake.add
+
+        async def spy(requests: Any) -> None:
+            seen.extend(requests)
+            await add(requests)
+
+        monkeypatch.setattr(running.fake, "add", spy)
+        answer = running.http.post("/v1/chat/completions", json={"messages": HI}).json()
+        running.http.post("/v1/completions", json={"prompt": "Hi", "temperature": 0, "cache_salt": "s", "priority": 3})
+    chat, completion = seen
+    assert (chat.params.temperature, chat.params.top_k, chat.params.max_tokens) == (0.25, 7, 5)
+    assert answer["usage"]["completion_tokens"] == 5
+    assert (completion.params.temperature, completion.params.top_k, completion.params.max_tokens) == (0.0, 7, 16)
+    assert (completion.cache_salt, completion.priority) == ("s", 3)
+
+
+def test_request_log(start_server: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        start_server(quiet(enable_log_requests=True, max_log_len=5)) as running,
+        caplog.at_level("INFO", "core.serving"),
+    ):
+        running.http.post("/v1/completions", json={"prompt": "secretive", "request_id": "r"})
+    line = next(record.getMessage() for record in caplog.records if "cmpl-r" in record.getMessage())
+    assert "'secre'" in line and "10 prompt tokens" in line
+
+
+def test_tls(start_server: Starter, tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = subprocess.run(
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {cert} "
+        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1",
+        shell=True,
+        capture_output=True,
+    )
+    if made.returncode:
+        pytest.skip("openssl cannot make a certificate here")
+    with start_server(quiet(ssl_keyfile=str(key), ssl_certfile=str(cert))) as running:
+        assert running.url.startswith("https://")
+        assert httpx.get(f"{running.url}/health", verify=str(cert)).status_code == 200
+
+
+def samples(running: RunningServer) -> dict[str, float]:
+    """Name and finish reason → value."""
+    text = running.http.get("/metrics").text
+    return {
+        sample.name
+        + (":" + sample.labels["finished_reason"] if "finished_reason" in sample.labels else ""): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def test_metrics(start_server: Starter) -> None:
+    with start_server(quiet()) as running:
+        before = samples(running)
+        assert before["core:request_success_total:stop"] == 0
+        client = running.openai()
+        client.completions.create(model="alias", prompt="Hi", max_tokens=100)
+        list(client.completions.create(model="alias", prompt="Hi", max_tokens=4, n=2, stream=True))
+        with client.completions.create(model="alias", prompt="SLOW", max_tokens=20, stream=True) as stream:
+            next(iter(stream))
+        running.wait_idle()
+        with pytest.raises(openai.InternalServerError):
+            client.completions.create(model="alias", prompt="FAIL")
+        after = samples(running)
+    length = len(ANSWERS[0].encode()) + 1
+    reasons = {reason: after[f"core:request_success_total:{reason}"] for reason in ("stop", "length", "abort", "error")}
+    assert reasons == {"stop": 1, "length": 2, "abort": 1, "error": 1}
+    assert after["core:prompt_tokens_total"] == 3 + 3 + 5 + 5
+    assert length + 8 + 4 <= after["core:generation_tokens_total"] <= length + 8 + 4 + 20
+    assert after["core:prefix_cache_queries_total"] == 10 and after["core:prefix_cache_hits_total"] == 4
+    assert after["core:kv_cache_usage_perc"] == 0.25
+    assert after["core:num_requests_running"] == after["core:num_requests_waiting"] == 0
+    assert after["core:cache_config_info"] == 1
+    for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"):
+        assert after[f"core:{name}_count"] >= 2
+    assert after["core:request_params_n_sum"] == 1 + 2 + 1
+
+
+def test_metric_labels(server: RunningServer) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
+    ours = [family for name, family in families.items() if name.startswith("core:")]
+    assert len(ours) >= 15
+    assert all(sample.labels["model_name"] == "fake-model" for family in ours for sample in family.samples)
