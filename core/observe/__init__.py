@@ -1,0 +1,1 @@
+"""What the engine says about itself: metrics and logging."""

@@ -1,0 +1,1 @@
+"""Speculative proposers that come with the engine."""

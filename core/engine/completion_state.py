@@ -1,0 +1,131 @@
+"""One completion while it is generated: tokens in, text out.
+
+Owns: detokenization, stop strings and logprobs of a single choice. Never does: know its request's other choices.
+Called by: the output processor.
+"""
+
+from __future__ import annotations
+
+from core.api.messages import EngineOutput, TokenLogprobs
+from core.api.outputs import CompletionOutput, Logprob, PositionLogprobs
+from core.api.sampling_params import SamplingParams
+from core.tokens.detokenizer import IncrementalDetokenizer
+from core.tokens.stop_strings import StopMatcher
+from core.tokens.tokenizer import Tokenizer
+
+
+class CompletionState:
+    """Everything known of one choice. tokenizer: None leaves the text empty."""
+
+    def __init__(
+        self, index: int, params: SamplingParams, prompt_token_ids: list[int], tokenizer: Tokenizer | None
+    ) -> None:
+        self.index = index
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
+        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self._params = params
+        self._names = tokenizer if params.detokenize else None
+        self._detokenizer: IncrementalDetokenizer | None = None
+        self._matcher: StopMatcher | None = None
+        if tokenizer is not None and params.detokenize:
+            self._detokenizer = IncrementalDetokenizer(
+                tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
+            )
+            if params.stop_strings:
+                self._matcher = StopMatcher(params.stop_strings, params.include_stop_str_in_output)
+        self._reported_text = 0
+        self._reported_tokens = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether this choice has ended."""
+        return self.finish_reason is not None
+
+    def update(self, output: EngineOutput) -> bool:
+        """Take in new tokens. Returns whether a stop string ended the choice while the engine still runs it."""
+        stop = self._append_text(output)
+        taken = self._num_taken
+        self.token_ids += output.token_ids[:taken]
+        if output.logprobs is not None and self.logprobs is not None:
+            self._append_logprobs(output.logprobs[:taken])
+        if stop is not None:
+            self.finish_reason, self.stop_reason = "stop", stop
+            return output.finish_reason is None
+        self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+        return False
+
+    def abort(self) -> None:
+        """End the choice here, unless it has ended."""
+        if not self.finished:
+            if self._detokenizer is not None:
+                self._release(self._detokenizer.flush(), final=True)
+            self.finish_reason = "abort"
+
+    def snapshot(self, *, delta: bool) -> CompletionOutput:
+        """The state so far, or with `delta` what is new since the last snapshot."""
+        text_from = self._reported_text if delta else 0
+        tokens_from = self._reported_tokens if delta else 0
+        self._reported_text, self._reported_tokens = len(self.text), len(self.token_ids)
+        return CompletionOutput(
+            index=self.index,
+            text=self.text[text_from:],
+            token_ids=self.token_ids[tokens_from:],
+            cumulative_logprob=self.cumulative_logprob,
+            logprobs=None if self.logprobs is None else self.logprobs[tokens_from:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _append_text(self, output: EngineOutput) -> str | None:
+        """Detokenize; returns the stop string that was met. Sets how many of the tokens are kept."""
+        self._num_taken = len(output.token_ids)
+        if self._detokenizer is None:
+            return None
+        shown = output.token_ids
+        if output.finish_reason == "stop" and not self._params.include_stop_str_in_output:
+            shown = shown[:-1]
+        if self._matcher is None:
+            self.text += self._detokenizer.push(shown)
+        else:
+            for count, token in enumerate(shown, start=1):
+                stop = self._release(self._detokenizer.push([token]), matching=self._may_stop(count))
+                if stop is not None:
+                    self._num_taken = count
+                    return stop
+        if output.finish_reason is not None:
+            return self._release(self._detokenizer.flush(), matching=self._may_stop(len(shown)), final=True)
+        return None
+
+    def _may_stop(self, num_new: int) -> bool:
+        """Stop strings count only in text after the first `min_tokens` tokens."""
+        return len(self.token_ids) + num_new > self._params.min_tokens
+
+    def _release(self, text: str, *, matching: bool = True, final: bool = False) -> str | None:
+        """Add text that no stop string can still cut; returns the stop string that was met."""
+        if self._matcher is None or not matching:
+            self.text += text
+            return None
+        released, stop = self._matcher.push(text)
+        self.text += released
+        if final and stop is None:
+            self.text += self._matcher.flush()
+        return stop
+
+    def _append_logprobs(self, entries: list[TokenLogprobs]) -> None:
+        assert self.logprobs is not None and self.cumulative_logprob is not None
+        for entry in entries:
+            self.logprobs.append(position_logprobs(entry, self._names))
+            self.cumulative_logprob += entry.logprobs[0]
+
+
+def position_logprobs(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> PositionLogprobs:
+    """Token id → Logprob, the chosen token first; without a tokenizer no token has a text."""
+    found: PositionLogprobs = {}
+    for token, value, rank in zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True):
+        if token not in found:
+            found[token] = Logprob(value, rank, None if tokenizer is None else tokenizer.token_text(token))
+    return found

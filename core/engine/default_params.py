@@ -1,0 +1,32 @@
+"""The sampling parameters that a checkpoint recommends.
+
+Owns: which keys of a `generation_config.json` count. Never does: read files. Called by: `LLM` and the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.config import ModelConfig
+from core.api.errors import ConfigError, RequestError
+from core.api.sampling_params import SamplingParams
+
+RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def recommended_values(model: ModelConfig) -> dict[str, Any]:
+    """The checkpoint's defaults under our names; `max_new_tokens` becomes `max_tokens`."""
+    values = {name: model.generation[name] for name in RECOMMENDED if model.generation.get(name) is not None}
+    if model.generation.get("max_new_tokens") is not None:
+        values["max_tokens"] = model.generation["max_new_tokens"]
+    return values
+
+
+def default_sampling_params(model: ModelConfig) -> SamplingParams:
+    """What a request without parameters gets. Raises ConfigError when the checkpoint recommends something invalid."""
+    try:
+        return SamplingParams(**recommended_values(model))
+    except RequestError as error:
+        raise ConfigError(
+            [f"The generation defaults of {model.model!r} are invalid: {error} Set --generation-config to ignore them."]
+        ) from error

@@ -1,0 +1,56 @@
+"""The client for an engine in the same process.
+
+Owns: `InprocClient`, whose caller drives the steps. Never does: encode messages, threads, text.
+Called by: the `LLM` class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from core.api.config import EngineConfig
+from core.api.messages import EngineOutput, EngineRequest
+from core.api.step_plan import SequenceKey
+from core.engine.core import EngineCore, Executor
+
+
+class InprocClient:
+    """An engine core that runs when `step` is called. executor: None builds the one of `core.executor`."""
+
+    def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
+        if executor is None:
+            from core.executor.uniproc import UniprocExecutor
+
+            executor = UniprocExecutor(config)
+        self.core = EngineCore(config, executor)
+        self._closed = False
+
+    def add(self, requests: Iterable[EngineRequest]) -> None:
+        """Queue sequences."""
+        self.core.add(requests)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget all choices of these requests."""
+        self.core.abort(request_ids)
+
+    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
+        """Forget single choices, named (request_id, choice)."""
+        self.core.abort_choices(keys)
+
+    def has_work(self) -> bool:
+        """Whether another step would do something."""
+        return self.core.has_work()
+
+    def step(self) -> list[EngineOutput]:
+        """Run one step. Raises EngineDeadError when the engine is broken."""
+        return self.core.step().outputs
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False when running requests still hold blocks."""
+        return self.core.call("reset_prefix_cache") == "true"
+
+    def close(self) -> None:
+        """Give the engine's memory and threads back; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self.core.close()

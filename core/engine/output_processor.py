@@ -1,0 +1,170 @@
+"""From what the engine generates to what users get.
+
+Owns: the state of every live request between the engine's outputs and `RequestOutput`. Never does: send or schedule.
+Called by: `LLM` and `AsyncEngine`, which pass on the aborts that it asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from core.api.messages import EngineOutput
+from core.api.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from core.api.sampling_params import RequestOutputKind
+from core.api.step_plan import SequenceKey
+from core.engine.completion_state import CompletionState, position_logprobs
+from core.engine.input_processor import ProcessedInput
+from core.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ProcessedOutputs:
+    """outputs: one for each request with something to say. stopped: choices that met a stop string; the engine must be
+    told to forget them."""
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    stopped: list[SequenceKey] = field(default_factory=list)
+
+
+class RequestState:
+    """One request and its choices."""
+
+    def __init__(self, entry: ProcessedInput, tokenizer: Tokenizer | None) -> None:
+        first = entry.requests[0]
+        self.request_id = first.request_id
+        self.prompt = entry.prompt
+        self.prompt_token_ids = first.prompt_token_ids
+        self.kind = first.params.output_kind
+        self.metrics = RequestMetrics(arrival_time=first.arrival_time)
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.num_cached_tokens = 0
+        self._names = tokenizer if first.params.detokenize else None
+        self._choices = {
+            request.choice: CompletionState(request.choice, request.params, request.prompt_token_ids, tokenizer)
+            for request in entry.requests
+        }
+        self._news: dict[int, CompletionState] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether all choices have ended."""
+        return all(choice.finished for choice in self._choices.values())
+
+    def update(self, output: EngineOutput, now: float) -> bool:
+        """Take in one choice's tokens at the time `now`. Returns whether the engine must forget that choice."""
+        choice = self._choices.get(output.choice)
+        if choice is None or choice.finished:
+            return False
+        if output.token_ids:
+            self.metrics.first_token_time = self.metrics.first_token_time or now
+            self.metrics.last_token_time = now
+        if output.prompt_logprobs is not None and self.prompt_logprobs is None:
+            entries = [position_logprobs(entry, self._names) for entry in output.prompt_logprobs]
+            self.prompt_logprobs = [None, *entries]
+        if output.choice == 0 and output.num_cached_tokens:
+            self.num_cached_tokens = output.num_cached_tokens
+        before = len(choice.token_ids)
+        stopped = choice.update(output)
+        self.metrics.num_generation_tokens += len(choice.token_ids) - before
+        self._news[output.choice] = choice
+        return stopped
+
+    def fail(self, index: int, reason: str) -> None:
+        """End one choice with an error."""
+        choice = self._choices[index]
+        choice.finish_reason, choice.stop_reason = "error", reason
+        self._news[index] = choice
+
+    def abort(self) -> None:
+        """End every choice that still runs."""
+        for index, choice in self._choices.items():
+            if not choice.finished:
+                choice.abort()
+                self._news[index] = choice
+
+    def take(self) -> RequestOutput | None:
+        """What the user is to see now, or None: final outputs come once, deltas and states when there is news."""
+        finished = self.finished
+        if self.kind is RequestOutputKind.FINAL_ONLY and not finished:
+            return None
+        delta = self.kind is RequestOutputKind.DELTA
+        shown = self._news if delta else self._choices
+        self._news = {}
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[shown[index].snapshot(delta=delta) for index in sorted(shown)],
+            finished=finished,
+            prompt_logprobs=self.prompt_logprobs,
+            metrics=self.metrics,
+            num_cached_tokens=self.num_cached_tokens,
+        )
+
+
+class OutputProcessor:
+    """All live requests of one client. tokenizer: None leaves all texts empty."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._requests: dict[str, RequestState] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._requests
+
+    def add(self, entry: ProcessedInput) -> None:
+        """Expect outputs of a request. Its id must not be live."""
+        state = RequestState(entry, self._tokenizer)
+        if state.request_id in self._requests:
+            raise ValueError(f"Request id {state.request_id!r} is live already.")
+        self._requests[state.request_id] = state
+
+    def process(self, outputs: Sequence[EngineOutput]) -> ProcessedOutputs:
+        """Translate one step's outputs; those of unknown requests are dropped."""
+        now = time.time()
+        processed = ProcessedOutputs()
+        touched: dict[str, RequestState] = {}
+        for output in outputs:
+            state = self._requests.get(output.request_id)
+            if state is None:
+                continue
+            touched[output.request_id] = state
+            if self._update(state, output, now):
+                processed.stopped.append((output.request_id, output.choice))
+        for state in touched.values():
+            self._collect(state, processed.outputs)
+        return processed
+
+    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """End these requests here; returns their last outputs. Unknown ids are ignored."""
+        last: list[RequestOutput] = []
+        for request_id in request_ids:
+            state = self._requests.get(request_id)
+            if state is not None:
+                state.abort()
+                self._collect(state, last)
+        return last
+
+    def _update(self, state: RequestState, output: EngineOutput, now: float) -> bool:
+        """One request whose outputs cannot be translated ends alone. Returns whether the engine must forget the choice."""
+        try:
+            return state.update(output, now)
+        except Exception as error:
+            logger.error("The outputs of request %r could not be translated.", state.request_id, exc_info=error)
+            state.fail(output.choice, f"The tokens could not be turned into text ({type(error).__name__}: {error}).")
+            return output.finish_reason is None
+
+    def _collect(self, state: RequestState, into: list[RequestOutput]) -> None:
+        output = state.take()
+        if output is not None:
+            into.append(output)
+            if output.finished:
+                del self._requests[state.request_id]

@@ -1,0 +1,42 @@
+"""The line that a busy engine logs every few seconds.
+
+Owns: `StatsLog`. Never does: export metrics. Called by: `AsyncEngine` with each step's outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from core.api.messages import EngineOutputs
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 10.0
+
+
+class StatsLog:
+    """Counts tokens and logs rates at most every `interval_s` seconds, only while there are steps."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self._interval_s = interval_s
+        self._since = time.monotonic()
+        self._num_tokens = 0
+
+    def record(self, message: EngineOutputs) -> None:
+        """Count one step."""
+        self._num_tokens += sum(len(output.token_ids) for output in message.outputs)
+        elapsed = time.monotonic() - self._since
+        if elapsed < self._interval_s:
+            return
+        stats = message.stats
+        hit_rate = stats.prefix_hits / stats.prefix_queries if stats.prefix_queries else 0.0
+        logger.info(
+            "%.1f tokens/s generated, %d running, %d waiting, KV cache %.1f%% used, prefix hits %.1f%%",
+            self._num_tokens / elapsed,
+            stats.num_running,
+            stats.num_waiting,
+            100.0 * stats.kv_cache_usage,
+            100.0 * hit_rate,
+        )
+        self._since, self._num_tokens = time.monotonic(), 0

@@ -1,0 +1,226 @@
+"""The offline class: `LLM(model=...).generate(prompts, params)`.
+
+Owns: `LLM`, with vLLM's names for arguments and results. Never does: step, check requests or read checkpoints itself.
+Called by: users.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.errors import ConfigError, EngineDeadError, RequestError
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.engine.batch_run import Progress, run_batch
+from core.engine.default_params import default_sampling_params
+from core.engine.inproc import InprocClient
+from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
+from core.engine.output_processor import OutputProcessor
+from core.engine.tokenizing import load_tokenizer
+from core.tokens.chat_template import ChatTemplate
+from core.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Message = Mapping[str, Any]
+Conversation = Sequence[Message]
+
+
+class LLM:
+    """A model in this process.
+
+    model: path or hub name; None is the embedded default. tokenizer: where the tokenizer comes from, when not the model.
+    Every other keyword is an engine argument under its command-line name with underscores (`max_model_len`, ...).
+    Raises UserError (ConfigError with all problems together, CheckpointError) when it cannot be built.
+
+    One thread at a time. `close` it, or use it as a context manager, to give its memory back.
+    """
+
+    def __init__(self, model: str | None = None, *, tokenizer: str | None = None, **engine_arguments: Any) -> None:
+        from core.config.resolve import resolve
+
+        named = {"model": model, "tokenizer": tokenizer}
+        arguments = {name: value for name, value in named.items() if value is not None} | engine_arguments
+        resolution = resolve(arguments, context="llm")
+        for warning in resolution.warnings:
+            logger.warning("%s", warning)
+        self._config: EngineConfig = resolution.engine
+        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
+        self._input = InputProcessor(self._config.model, self._tokenizer)
+        self._output = OutputProcessor(self._tokenizer)
+        self._ids = itertools.count()
+        self._client: InprocClient | None = InprocClient(self._config)
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts; the outputs come in the order of the prompts.
+
+        prompts:         one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
+        sampling_params: one for all, one for each, or None for the checkpoint's defaults.
+        use_tqdm:        whether to show a progress bar, or what to make one with.
+        priority:        one for each prompt, lower first, under the priority policy.
+        Raises RequestError before anything runs when any prompt or parameter is wrong.
+        """
+        batch = as_batch(prompts)
+        params = self._spread(sampling_params, len(batch))
+        if priority is not None and len(priority) != len(batch):
+            raise RequestError(
+                f"priority has {len(priority)} entries for {len(batch)} prompts; pass one for each.", param="priority"
+            )
+        return self._run(self._tokenize(batch), params, priority or [0] * len(batch), use_tqdm)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
+
+        chat_template: Jinja source; None is the checkpoint's. The other options go to the template.
+        """
+        conversations = as_conversations(messages)
+        params = self._spread(sampling_params, len(conversations))
+        tokenizer = self.get_tokenizer()
+        template = ChatTemplate(chat_template or tokenizer.chat_template, tokenizer.special_tokens)
+        prompts: list[PromptInput] = []
+        for conversation in conversations:
+            text = template.render(
+                list(conversation),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=list(tools) if tools is not None else None,
+                **(chat_template_kwargs or {}),
+            )
+            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+        return self._run(prompts, params, [0] * len(prompts), use_tqdm)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses without parameters: the checkpoint's recommendations, else our defaults."""
+        return default_sampling_params(self._config.model)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ConfigError when the model has none."""
+        if self._tokenizer is None:
+            raise ConfigError(
+                [f"The checkpoint {self._config.model.model!r} has no tokenizer; name one: tokenizer=..."]
+            )
+        return self._tokenizer
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False when blocks are still in use."""
+        return self._live_client().reset_prefix_cache()
+
+    def close(self) -> None:
+        """Give the engine's memory and threads back; may be called twice."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _live_client(self) -> InprocClient:
+        if self._client is None:
+            raise EngineDeadError("This LLM was closed; build another one.")
+        return self._client
+
+    def _spread(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        """One for each prompt."""
+        if params is None:
+            params = self.get_default_sampling_params()
+        if not isinstance(params, Sequence):
+            return [params] * count
+        if len(params) != count:
+            raise RequestError(
+                f"sampling_params has {len(params)} entries for {count} prompts; pass one object, or one for each prompt.",
+                param="sampling_params",
+            )
+        return list(params)
+
+    def _tokenize(self, batch: list[PromptInput]) -> list[PromptInput]:
+        """Texts are tokenized together, which uses all threads of the tokenizer; other prompts stay as they are."""
+        texts = [prompt for prompt in batch if isinstance(prompt, str)]
+        if self._tokenizer is None or len(texts) < 2:
+            return batch
+        encoded = iter(self._tokenizer.encode_batch(texts))
+        return [
+            {"prompt": prompt, "prompt_token_ids": next(encoded)} if isinstance(prompt, str) else prompt
+            for prompt in batch
+        ]
+
+    def _run(
+        self, prompts: list[PromptInput], params: list[SamplingParams], priority: Sequence[int], use_tqdm: Progress
+    ) -> list[RequestOutput]:
+        client = self._live_client()
+        entries = [self._process(index, prompts, params[index], priority[index]) for index in range(len(prompts))]
+        return run_batch(client, self._output, entries, use_tqdm)
+
+    def _process(self, index: int, prompts: list[PromptInput], params: SamplingParams, priority: int) -> ProcessedInput:
+        try:
+            if isinstance(params, SamplingParams):
+                params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+            return self._input.process(str(next(self._ids)), prompts[index], params, priority=priority)
+        except RequestError as error:
+            if len(prompts) == 1:
+                raise
+            raise RequestError(
+                f"Prompt {index}: {error}", param=error.param, status=error.status, code=error.code
+            ) from error
+
+
+def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
+    """A single prompt (text, dictionary, or a list of integers) as a batch of one."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise RequestError(
+            f"prompts is a {type(prompts).__name__}; expected a prompt or a list of prompts.", param="prompts"
+        )
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
+    """A single conversation as a list of one."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise RequestError(
+            f"messages is a {type(messages).__name__}; expected a list of messages with 'role' and 'content', or a list of "
+            "such lists.",
+            param="messages",
+        )
+    single = bool(messages) and isinstance(messages[0], Mapping)
+    conversations: list[Any] = [messages] if single else list(messages)
+    for index, conversation in enumerate(conversations):
+        is_list = isinstance(conversation, Sequence) and not isinstance(conversation, str)
+        if not is_list or not conversation or not all(isinstance(message, Mapping) for message in conversation):
+            raise RequestError(
+                f"Conversation {index} is not a list of messages; expected [{{'role': ..., 'content': ...}}, ...].",
+                param="messages",
+            )
+    return conversations

@@ -1,0 +1,170 @@
+"""Fakes for the engine's tests: an executor without a model, a byte tokenizer, a configuration.
+
+The executor's next token follows from all tokens before it, or spells a script. Some prompt tokens cause accidents.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from core.api.checkpoint import TokenizerSource, Vocabulary
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.errors import UserError
+from core.api.messages import EngineRequest, TokenLogprobs
+from core.api.step_plan import SequenceKey, StepPlan, StepResult
+
+EOS = 256
+VOCAB_SIZE = 257
+TARGET = "fakes:FakeExecutor"
+
+RAISE = 200
+"""A prompt token: the step that computes it raises."""
+KILL = 201
+"""A prompt token: the process kills itself."""
+FAIL = 202
+"""A prompt token: the sequence alone fails."""
+
+
+def byte_names() -> list[str]:
+    """The printable stand-in of each byte in byte-level vocabularies."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    names, extra = {}, 256
+    for byte in range(256):
+        if byte in plain:
+            names[byte] = chr(byte)
+        else:
+            names[byte] = chr(extra)
+            extra += 1
+    return [names[byte] for byte in range(256)]
+
+
+def byte_source(chat_template: str | None = None) -> TokenizerSource:
+    """A tokenizer whose token ids are the text's bytes, and 256 the end of a sequence."""
+    vocabulary = Vocabulary(
+        model="bpe", tokens=[*byte_names(), "<eos>"], pre="gpt-2", types=[1] * 256 + [3], eos_token_id=EOS
+    )
+    return TokenizerSource(vocabulary=vocabulary, chat_template=chat_template)
+
+
+def make_config(*, options: dict[str, Any] | None = None, max_model_len: int = 64, **model: Any) -> EngineConfig:
+    """options: of the fake executor: `script`, `num_blocks`, `delay_s`, `start_s`, `refuse`, `break`, `exit`, `always_fail`."""
+    return EngineConfig(
+        model=ModelConfig(
+            model="fake", served_names=("fake",), max_model_len=max_model_len, vocab_size=VOCAB_SIZE,
+            eos_token_ids=(EOS,), **model,
+        ),
+        cache=CacheConfig(block_size=4),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=max_model_len),
+        plugins=PluginChoices(loader="none", platform="none", arguments={"executor.fake": options or {}}),
+    )  # fmt: skip
+
+
+def make_resolution(config: EngineConfig, chat_template: str | None = None) -> Any:
+    """What `resolve` would return, as far as the engine looks at it."""
+    return SimpleNamespace(engine=config, manifest=SimpleNamespace(tokenizer=byte_source(chat_template)))
+
+
+def next_token(token_ids: list[int]) -> int:
+    """The fake model: depends on every token and its place, and never ends a sequence."""
+    state = 17
+    for token in token_ids:
+        state = (state * 31 + token + 1) % 65521
+    return 97 + state % 26
+
+
+def reference(prompt: list[int], count: int) -> list[int]:
+    """The tokens that the fake model generates after a prompt, computed without an engine."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class FakeSequence:
+    request: EngineRequest
+    token_ids: list[int]
+    num_computed: int
+
+
+class FakeExecutor:
+    """Computes `next_token`, or the bytes of `script` followed by the end of the sequence."""
+
+    numerics = "fake"
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.options = config.plugins.arguments["executor.fake"]
+        self.num_blocks = self.options.get("num_blocks", 64)
+        self.sequences: dict[SequenceKey, FakeSequence] = {}
+        self.phases = [("fake", 0.5)]
+        self.raising = 0
+        self.closed = False
+        if "refuse" in self.options:
+            raise UserError(self.options["refuse"])
+        if "break" in self.options:
+            raise RuntimeError(self.options["break"])
+        if "exit" in self.options:
+            print("last words of the fake", flush=True)
+            os._exit(self.options["exit"])
+        time.sleep(self.options.get("start_s", 0.0))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if "delay_s" in self.options:
+            time.sleep(self.options["delay_s"])
+        for key in plan.removed:
+            self.sequences.pop(key, None)
+        for new in plan.new:
+            known = new.request.prompt_token_ids + new.output_token_ids
+            self.sequences[new.request.key] = FakeSequence(new.request, known, new.num_computed_tokens)
+        result = StepResult()
+        for key, count in plan.num_scheduled.items():
+            self._advance(key, count, result)
+        if (self.raising > 0 or self.options.get("always_fail")) and plan.num_scheduled:
+            self.raising -= 1
+            raise RuntimeError("the fake was told to fail")
+        return result
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _advance(self, key: SequenceKey, count: int, result: StepResult) -> None:
+        sequence = self.sequences[key]
+        prompt = sequence.request.prompt_token_ids
+        first = sequence.num_computed
+        sequence.num_computed += count
+        if KILL in prompt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if RAISE in prompt:
+            raise RuntimeError("a poisoned prompt")
+        if FAIL in prompt:
+            result.errors[key] = "the fake model failed for this sequence"
+            return
+        params = sequence.request.params
+        if params.prompt_logprobs is not None and first < len(prompt) - 1:
+            following = prompt[first + 1 : sequence.num_computed + 1]
+            result.prompt_logprobs[key] = [entry(token, params.prompt_logprobs) for token in following]
+        if sequence.num_computed == len(sequence.token_ids):
+            token = self._next(sequence)
+            sequence.token_ids.append(token)
+            result.token_ids[key] = [token]
+            if params.logprobs is not None:
+                result.logprobs[key] = [entry(token, params.logprobs)]
+
+    def _next(self, sequence: FakeSequence) -> int:
+        script = self.options.get("script")
+        if script is None:
+            return next_token(sequence.token_ids)
+        spelled = [*script.encode(), EOS]
+        return spelled[min(len(sequence.token_ids) - len(sequence.request.prompt_token_ids), len(spelled) - 1)]
+
+
+def entry(token: int, count: int) -> TokenLogprobs:
+    """The chosen token with probability 1/2, then `count` tokens from 0 on."""
+    return TokenLogprobs(
+        [token, *range(count)], [-0.6931] + [-1.0 - i for i in range(count)], list(range(1, count + 2))
+    )

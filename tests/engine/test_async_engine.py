@@ -1,0 +1,266 @@
+"""The engine as the server sees it: streams, early ends, death and health, with a real engine process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes import KILL, TARGET, make_config, make_resolution, reference
+
+from core.api.checkpoint import TokenizerSource
+from core.api.errors import EngineDeadError, RequestError, UserError
+from core.api.messages import EngineOutputs
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.engine.async_engine import LONG_TEXT, AsyncEngine
+from core.engine.child import child_environment
+
+
+@asynccontextmanager
+async def running(max_model_len: int = 64, **options: Any) -> AsyncIterator[AsyncEngine]:
+    config = make_config(options=options, max_model_len=max_model_len)
+    engine = await AsyncEngine.start(make_resolution(config), executor=TARGET)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with running(**options) as engine, asyncio.timeout(20):
+            await test(engine)
+
+    asyncio.run(run())
+
+
+async def until_idle(engine: AsyncEngine) -> None:
+    """Waits until nothing runs; a small request makes the engine report its state."""
+    async with asyncio.timeout(10):
+        while True:
+            async for _ in engine.generate([1], SamplingParams(max_tokens=1), f"probe-{time.monotonic_ns()}"):
+                pass
+            if engine.stats.num_running == 0:
+                break
+    await engine.check_integrity()
+    assert engine.stats.kv_cache_usage == 0.0
+
+
+def delta(**fields: Any) -> SamplingParams:
+    return SamplingParams(output_kind=RequestOutputKind.DELTA, **fields)
+
+
+def test_streams_in_company() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        async def collect(index: int) -> list[int]:
+            tokens: list[int] = []
+            last: RequestOutput | None = None
+            async for output in engine.generate([index, 1, 2], delta(max_tokens=9), f"r{index}"):
+                tokens += output.outputs[0].token_ids
+                last = output
+            assert last is not None
+            assert last.finished
+            return tokens
+
+        found = await asyncio.gather(*(collect(index) for index in range(20)))
+        assert found == [reference([index, 1, 2], 9) for index in range(20)]
+        await until_idle(engine)
+
+    with_engine(test)
+
+
+def test_text_choices_and_stop_strings() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        outputs = [output async for output in engine.generate("Q:", SamplingParams(n=3, stop="wor"), "a")]
+        assert [one.text for one in outputs[-1].outputs] == ["hello "] * 3
+        assert {one.stop_reason for one in outputs[-1].outputs} == {"wor"}
+        await until_idle(engine)
+        outputs = [output async for output in engine.generate("Q:", delta(max_tokens=None), "b")]
+        assert "".join(output.outputs[0].text for output in outputs) == "hello world"
+        assert outputs[-1].outputs[0].finish_reason == "stop"
+
+    with_engine(test, script="hello world", delay_s=0.002)
+
+
+def test_leaving_early_aborts() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.generate([1], delta(max_tokens=60), "left")
+        await anext(stream)
+        await stream.aclose()
+
+        async def listen() -> None:
+            async for _ in engine.generate([2], delta(max_tokens=60), "cancelled"):
+                pass
+
+        task = asyncio.create_task(listen())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        begin = time.perf_counter()
+        await until_idle(engine)
+        assert time.perf_counter() - begin < 0.5
+
+    with_engine(test, delay_s=0.02)
+
+
+def test_abort_by_id() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        outputs = []
+        async for output in engine.generate([1], SamplingParams(max_tokens=60), "a"):
+            outputs.append(output)
+            if len(outputs) == 2:
+                await engine.abort("a")
+        await engine.abort("unknown")
+        assert outputs[-1].finished
+        assert outputs[-1].outputs[0].finish_reason == "abort"
+        assert outputs[-1].outputs[0].token_ids == reference([1], len(outputs[-1].outputs[0].token_ids))
+        await until_idle(engine)
+
+    with_engine(test, delay_s=0.01)
+
+
+def test_wrong_requests_leave_nothing() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        wrong: list[tuple[Any, SamplingParams]] = [
+            ("", SamplingParams()),
+            ([9999], SamplingParams()),
+            ("abc", SamplingParams(max_tokens=62)),
+            ("x" * 70, SamplingParams()),
+            ("abc", SamplingParams(top_k=2**70)),
+        ]
+        for prompt, params in wrong:
+            with pytest.raises(RequestError):
+                await anext(engine.generate(prompt, params, "a"))
+        relaxed = [o async for o in engine.generate("abc", SamplingParams(max_tokens=99), "a", strict_length=False)]
+        assert len(relaxed[-1].outputs[0].token_ids) == 61
+        first = engine.generate([1], delta(max_tokens=50), "same")
+        await anext(first)
+        with pytest.raises(RequestError, match="in use"):
+            await anext(engine.generate([1], SamplingParams(), "same"))
+        await first.aclose()
+        await until_idle(engine)
+
+    with_engine(test)
+
+
+def test_long_texts() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        text = "a" * (LONG_TEXT + 5)
+        for prompt in (text, {"prompt": text}):
+            outputs = [output async for output in engine.generate(prompt, SamplingParams(max_tokens=2), "a")]
+            assert outputs[-1].prompt == text
+            assert outputs[-1].outputs[0].token_ids == reference(list(text.encode()), 2)
+
+    with_engine(test, max_model_len=5000, num_blocks=1500)
+
+
+def test_metrics_hook_sees_every_token_and_cannot_harm(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        seen: list[int] = []
+
+        def hook(outputs: list[RequestOutput], message: EngineOutputs) -> None:
+            seen.extend(token for output in message.outputs for token in output.token_ids)
+            raise ZeroDivisionError("a broken hook")
+
+        engine.on_outputs = hook
+        async for _ in engine.generate([1], SamplingParams(max_tokens=5), "a"):
+            pass
+        assert seen == reference([1], 5)
+        assert engine.is_running
+
+    with_engine(test)
+
+
+def test_death_reaches_every_stream_within_a_second() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        told: list[EngineDeadError] = []
+        engine.on_death = told.append
+        streams = [engine.generate([index], delta(max_tokens=60), f"r{index}") for index in range(4)]
+        for stream in streams:
+            await anext(stream)
+        waiting = [asyncio.create_task(read_on(stream)) for stream in streams]
+        os.kill(engine.pid, signal.SIGKILL)
+        begin = time.perf_counter()
+        ends = await asyncio.gather(*waiting)
+        assert time.perf_counter() - begin < 1.0
+        assert all("SIGKILL" in str(end) for end in ends)
+        assert not engine.is_running
+        assert told == [engine.dead_error]
+        with pytest.raises(EngineDeadError):
+            await engine.check_health()
+        with pytest.raises(EngineDeadError):
+            await anext(engine.generate([1], SamplingParams(), "late"))
+
+    async def read_on(stream: AsyncIterator[RequestOutput]) -> EngineDeadError | None:
+        try:
+            async for _ in stream:
+                pass
+        except EngineDeadError as error:
+            return error
+        return None
+
+    with_engine(test, delay_s=0.02)
+
+
+def test_utilities_and_closing() -> None:
+    async def run() -> None:
+        async with running(delay_s=0.01) as engine:
+            await engine.check_health()
+            assert engine.is_running
+            assert await engine.reset_prefix_cache()
+            assert engine.ready.num_blocks == 64
+            stream = engine.generate([1], delta(max_tokens=60), "a")
+            await anext(stream)
+            await engine.close()
+            with pytest.raises(EngineDeadError, match="closed"):
+                async for _ in stream:
+                    pass
+            assert not engine.is_running
+
+    asyncio.run(run())
+
+
+def test_failed_start_is_told() -> None:
+    async def run() -> None:
+        with pytest.raises(UserError, match="too large"):
+            async with running(refuse="too large"):
+                pass
+        no_tokenizer = SimpleNamespace(engine=make_config(), manifest=SimpleNamespace(tokenizer=TokenizerSource()))
+        with pytest.raises(UserError, match="no tokenizer"):
+            await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
+        missing = TokenizerSource(directory="/nowhere")
+        broken = SimpleNamespace(
+            engine=make_config(options={"start_s": 30}), manifest=SimpleNamespace(tokenizer=missing)
+        )
+        begin = time.perf_counter()
+        with pytest.raises(UserError, match="nowhere"):
+            await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
+        assert time.perf_counter() - begin < 5.0
+
+    asyncio.run(run())
+
+
+def test_a_crashing_request_takes_its_engine_but_not_the_server() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        with pytest.raises(EngineDeadError):
+            async for _ in engine.generate([KILL], SamplingParams(), "a"):
+                pass
+
+    with_engine(test)
+
+
+def test_the_servers_side_imports_no_torch() -> None:
+    code = "import sys, core, core.engine.async_engine; assert 'torch' not in sys.modules; print(core.__version__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment(), timeout=30
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,139 @@
+"""The loop: same tokens as without an engine, and no request or step that can stop it."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
+
+from core.api.errors import EngineDeadError
+from core.api.messages import EngineOutput, EngineRequest
+from core.api.sampling_params import SamplingParams
+from core.api.step_plan import StepPlan
+from core.engine.core import MAX_FAILED_STEPS, EngineCore
+
+
+def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:
+    return EngineRequest(name, 0, prompt, SamplingParams(max_tokens=max_tokens), seed=1, stop_token_ids=[EOS])
+
+
+def drain(core: EngineCore, limit: int = 200) -> dict[str, list[EngineOutput]]:
+    found: dict[str, list[EngineOutput]] = {}
+    while core.has_work():
+        limit -= 1
+        assert limit > 0, "the engine does not come to an end"
+        message = core.step()
+        assert message.epoch == core.epoch
+        for output in message.outputs:
+            found.setdefault(output.request_id, []).append(output)
+        core.scheduler.check_integrity()
+    return found
+
+
+def tokens(outputs: list[EngineOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+@pytest.fixture
+def core() -> EngineCore:
+    config = make_config()
+    return EngineCore(config, FakeExecutor(config), epoch=3)
+
+
+def test_generates_what_the_model_generates(core: EngineCore) -> None:
+    prompts = {f"r{i}": list(range(10 + i, 20 + 2 * i)) for i in range(12)}
+    core.add(request(name, prompt, 7) for name, prompt in prompts.items())
+    outputs = drain(core)
+    for name, prompt in prompts.items():
+        assert tokens(outputs[name]) == reference(prompt, 7)
+        assert outputs[name][-1].finish_reason == "length"
+
+
+def test_failing_step_ends_its_sequences_and_others_go_on(core: EngineCore) -> None:
+    core.add([request("bad", [RAISE, 1])])
+    outputs = drain(core)
+    assert outputs["bad"][-1].finish_reason == "error"
+    assert "a poisoned prompt" in str(outputs["bad"][-1].stop_reason)
+    core.add([request("good", [1, 2, 3])])
+    assert tokens(drain(core)["good"]) == reference([1, 2, 3], 5)
+    assert core.executor.sequences == {}  # type: ignore[attr-defined]
+
+
+def test_a_bad_request_may_be_repeated(core: EngineCore) -> None:
+    for attempt in range(3 * MAX_FAILED_STEPS):
+        core.add([request(f"bad{attempt}", [RAISE])])
+        assert drain(core)[f"bad{attempt}"][-1].finish_reason == "error"
+        if attempt % 3 == 2:
+            core.add([request("good", [1])])
+            assert tokens(drain(core)["good"]) == reference([1], 5)
+
+
+def test_an_executor_that_always_fails_is_fatal(core: EngineCore) -> None:
+    core.executor.raising = 10**6  # type: ignore[attr-defined]
+    with pytest.raises(EngineDeadError, match=r"steps in a row.*told to fail"):
+        for attempt in range(MAX_FAILED_STEPS):
+            core.add([request(f"r{attempt}", [1])])
+            drain(core)
+
+
+def test_sequence_that_fails_alone(core: EngineCore) -> None:
+    core.add([request("bad", [FAIL, 1]), request("good", [1, 2, 3])])
+    outputs = drain(core)
+    assert outputs["bad"][-1].finish_reason == "error"
+    assert tokens(outputs["good"]) == reference([1, 2, 3], 5)
+
+
+def test_refused_request_comes_back_as_an_error(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(request: EngineRequest) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(core.scheduler, "add", add)
+    core.add([request("a", [1])])
+    assert drain(core)["a"][0].stop_reason == "no such luck"
+
+
+def test_abort_gives_blocks_back(core: EngineCore) -> None:
+    core.add([request("a", list(range(20)), 30), request("b", list(range(30)), 30)])
+    for _ in range(3):
+        core.step()
+    core.abort(["a", "unknown"])
+    core.abort_choices([("b", 0), ("b", 7)])
+    assert drain(core) == {}
+    assert core.step().stats.num_running == 0
+    assert core.step().stats.kv_cache_usage == 0.0
+    assert core.executor.sequences == {}  # type: ignore[attr-defined]
+
+
+def test_interrupted_step_is_made_up_for(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.add([request("a", [1, 2], 30)])
+    core.step()
+    core.abort(["a"])
+    core.add([request("b", [1, 2], 4)])
+    run = core.executor.execute
+
+    def interrupt(plan: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(core.executor, "execute", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+    monkeypatch.setattr(core.executor, "execute", run)
+    core.abort(["b"])
+    core.add([request("c", [5], 4)])
+    assert tokens(drain(core)["c"]) == reference([5], 4)
+    assert core.executor.sequences == {}  # type: ignore[attr-defined]
+
+
+def test_a_scheduler_without_progress_is_an_error(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.add([request("a", [1])])
+    monkeypatch.setattr(core.scheduler, "schedule", StepPlan)
+    monkeypatch.setattr(core.scheduler, "update", lambda plan, result: [])
+    with pytest.raises(EngineDeadError, match="planned nothing"):
+        for _ in range(2000):
+            core.step()
+
+
+def test_utilities(core: EngineCore) -> None:
+    assert core.call("check_integrity") == "ok"
+    assert core.call("reset_prefix_cache") == "true"
+    with pytest.raises(EngineDeadError, match="unknown"):
+        core.call("close")

@@ -1,0 +1,356 @@
+"""A real engine process behind real sockets: start, streams, utilities, and every way it can end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes import EOS, KILL, RAISE, TARGET, make_config, reference
+
+from core.api.errors import EngineDeadError, RequestError, UserError
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.sampling_params import SamplingParams
+from core.engine import wire
+from core.engine.child import EngineProcess, child_environment
+from core.engine.core import MAX_FAILED_STEPS
+from core.engine.zmq_client import ZmqClient
+
+
+def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:
+    return EngineRequest(name, 0, prompt, SamplingParams(max_tokens=max_tokens), seed=1, stop_token_ids=[EOS])
+
+
+class Ear:
+    """Collects what a client hears."""
+
+    def __init__(self) -> None:
+        self.messages: list[EngineOutputs] = []
+        self.death: EngineDeadError | None = None
+        self._news = asyncio.Event()
+
+    def hear(self, message: EngineOutputs) -> None:
+        self.messages.append(message)
+        self._news.set()
+
+    def die(self, error: EngineDeadError) -> None:
+        self.death = error
+        self._news.set()
+
+    def outputs(self, name: str) -> list[EngineOutput]:
+        return [output for message in self.messages for output in message.outputs if output.request_id == name]
+
+    def finished(self, name: str) -> bool:
+        return any(output.finish_reason for output in self.outputs(name))
+
+    async def until(self, condition: Any, timeout_s: float = 10.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                await self._news.wait()
+                self._news.clear()
+
+
+async def start(ear: Ear | None = None, **options: Any) -> ZmqClient:
+    client = await ZmqClient.start(make_config(options=options), executor=TARGET, epoch=7)
+    ear = ear or Ear()
+    client.listen(ear.hear, ear.die)
+    return client
+
+
+def socket_directory(client: ZmqClient) -> Path:
+    return Path(client._process.address.removeprefix("ipc://")).parent
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_tokens_come_as_without_a_process() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        try:
+            assert (client.ready.epoch, client.ready.num_blocks, client.ready.block_size) == (7, 64, 4)
+            assert client.ready.numerics == "fake"
+            assert ("fake", 0.5) in client.ready.phases
+            mode = stat.S_IMODE(socket_directory(client).stat().st_mode)
+            assert mode == 0o700
+            await client.add([request("a", [1, 2, 3], 9), request("b", list(range(40)), 4)])
+            await ear.until(lambda: ear.finished("a") and ear.finished("b"))
+            assert [t for output in ear.outputs("a") for t in output.token_ids] == reference([1, 2, 3], 9)
+            assert [t for output in ear.outputs("b") for t in output.token_ids] == reference(list(range(40)), 4)
+            assert await client.call("check_integrity") == "ok"
+            assert await client.call("reset_prefix_cache") == "true"
+            with pytest.raises(EngineDeadError, match="unknown"):
+                await client.call("format_disk")
+            assert client.dead_error is None
+        finally:
+            await client.close()
+        assert not socket_directory(client).exists()
+        assert not is_alive(client.pid)
+        assert ear.death is None
+        with pytest.raises(EngineDeadError, match="closed"):
+            await client.add([request("c", [1])])
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_abort_frees() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear, delay_s=0.01)
+        try:
+            await client.add([request("a", [1, 2], 60), request("b", [3, 4], 60)])
+            await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
+            await client.abort(["a"])
+            await client.abort_choices([("b", 0)])
+            await client.add([request("c", [5], 2)])
+            await ear.until(lambda: ear.finished("c") and ear.messages[-1].stats.num_running == 0)
+            assert not ear.finished("a")
+            assert not ear.finished("b")
+            assert ear.messages[-1].stats.kv_cache_usage == 0.0
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_killed_process_is_noticed_at_once() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear, delay_s=0.01)
+        try:
+            await client.add([request("a", [1, 2], 60)])
+            await ear.until(lambda: ear.outputs("a"))
+            call = asyncio.create_task(client.call("check_integrity"))
+            os.kill(client.pid, signal.SIGKILL)
+            begin = time.perf_counter()
+            await ear.until(lambda: ear.death is not None, 5.0)
+            assert time.perf_counter() - begin < 1.0
+            assert "SIGKILL" in str(ear.death)
+            await asyncio.gather(call, return_exceptions=True)
+            with pytest.raises(EngineDeadError, match="SIGKILL"):
+                await client.add([request("b", [1])])
+            assert not socket_directory(client).exists()
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_crashes_the_process() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        await client.add([request("a", [KILL])])
+        await ear.until(lambda: ear.death is not None, 5.0)
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_one_failing_step_ends_its_request_only() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        await client.add([request("bad", [RAISE])])
+        await ear.until(lambda: ear.finished("bad"))
+        assert ear.outputs("bad")[-1].finish_reason == "error"
+        await client.add([request("good", [1])])
+        await ear.until(lambda: ear.finished("good"))
+        assert ear.death is None
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear, always_fail=True)
+        for name in [str(attempt) for attempt in range(MAX_FAILED_STEPS)]:
+            await client.add([request(name, [1])])
+            await ear.until(lambda name=name: ear.finished(name) or ear.death is not None)
+        assert ear.finished("0")
+        assert "steps in a row" in str(ear.death)
+        assert "told to fail" in str(ear.death)
+        await client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"refuse": "The model is too large; use --max-model-len."}, UserError, "^The model is too large"),
+        ({"break": "kaputt"}, EngineDeadError, "RuntimeError: kaputt"),
+        ({"exit": 9}, EngineDeadError, "exited with code 9.*last words of the fake"),
+    ],
+)
+def test_failed_starts(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    async def run() -> None:
+        with pytest.raises(error, match="(?s)" + words):
+            await start(**options)
+
+    asyncio.run(run())
+
+
+def test_start_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        config = make_config(options={"start_s": 30.0})
+        with pytest.raises(EngineDeadError, match=r"not ready after 0\.5 s"):
+            await ZmqClient.start(config, executor=TARGET, timeout_s=0.5)
+
+    begin = time.perf_counter()
+    asyncio.run(run())
+    assert time.perf_counter() - begin < 5.0
+
+
+def test_unknown_executor_is_named() -> None:
+    async def run() -> None:
+        with pytest.raises(EngineDeadError, match="no_such_module"):
+            await ZmqClient.start(make_config(), executor="no_such_module:Thing")
+
+    asyncio.run(run())
+
+
+def test_gap_kills_the_engine_and_stale_epochs_do_not() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear, delay_s=0.05)
+        await client.add([request("a", [1, 2], 60)])
+        stale = EngineOutputs(6, [EngineOutput("a", 0, 99, [1])], SchedulerStats())
+        client._dispatch(stale)
+        await ear.until(lambda: len(ear.outputs("a")) > 1)
+        assert ear.death is None
+        client._ledger._next["a"][0] += 1
+        await ear.until(lambda: ear.death is not None)
+        assert "continued at token" in str(ear.death)
+        await client.close()
+        assert not is_alive(client.pid)
+
+    asyncio.run(run())
+
+
+def test_unreadable_messages_do_not_stop_the_engine() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        await client._send(b"\xc1 no msgpack")
+        await client._send(msgspec.msgpack.encode(["delete_everything"]))
+        client._ledger.admit([request("bad", [1])])
+        await client._send(msgspec.msgpack.encode(["add", [["bad", 0, ["no", "ids"], {}, 1]]]))
+        await client._send(msgspec.msgpack.encode(["add", [["worse", 0, [1], {"temperature": -5.0}, 1]]]))
+        await client.add([request("good", [1])])
+        await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
+        assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_what_no_message_can_hold_is_the_requests_fault() -> None:
+    async def run() -> None:
+        client = await start()
+        with pytest.raises(RequestError, match="cannot be sent"):
+            await client.add([EngineRequest("a", 0, [1], SamplingParams(extra_args={"x": object()}), seed=1)])
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_stopping_a_stubborn_process() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear, delay_s=30.0)
+        await client.add([request("a", [1])])
+        await asyncio.sleep(0.2)
+        begin = time.perf_counter()
+        await client.close(grace_s=0.2)
+        assert time.perf_counter() - begin < 3.0
+        assert not is_alive(client.pid)
+
+    asyncio.run(run())
+
+
+def test_interrupt_is_left_to_the_parent() -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        os.kill(client.pid, signal.SIGINT)
+        await client.add([request("a", [1])])
+        await ear.until(lambda: ear.finished("a"))
+        await client.close()
+
+    asyncio.run(run())
+
+
+ORPHAN = """
+import asyncio, os, signal, sys
+from fakes import TARGET, make_config
+from core.engine.core import MAX_FAILED_STEPS
+from core.engine.zmq_client import ZmqClient
+
+async def main():
+    client = await ZmqClient.start(make_config(), executor=TARGET)
+    print(client.pid, client._process.address, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_the_process_ends_with_its_parent() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=20, env=child_environment()
+    )
+    assert done.returncode == -signal.SIGKILL
+    pid, address = int(done.stdout.split()[0]), done.stdout.split()[1]
+    deadline = time.monotonic() + 3.0
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+    assert not Path(address.removeprefix("ipc://")).parent.exists()
+
+
+def test_a_core_folder_in_the_working_directory_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").write_text("raise RuntimeError('the wrong core')")
+    monkeypatch.chdir(tmp_path)
+
+    async def run() -> None:
+        client = await start()
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_configuration_survives_the_wire() -> None:
+    message = wire.StartEngine(3, make_config(options={"script": "x", "nested": {"a": [1, 2.5, None]}}), 20)
+    assert msgspec.msgpack.decode(wire.encode(message), type=wire.StartEngine) == message
+
+
+def test_long_temporary_directories_still_give_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+
+    async def run() -> None:
+        process = await EngineProcess.spawn(TARGET)
+        assert len(process.address) < 107
+        process.kill()
+        await process.stop(1.0)
+
+    asyncio.run(run())

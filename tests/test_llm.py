@@ -1,0 +1,225 @@
+"""The offline class on a model that follows a formula: order, parameters, errors before anything runs, clean ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from engine.fakes import FakeExecutor, make_config, make_resolution, reference
+
+import core
+from core import LLM, RequestOutput, SamplingParams
+from core.api.errors import ConfigError, EngineDeadError, RequestError
+from core.api.step_plan import StepPlan, StepResult
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+
+
+class Maker:
+    """Builds an LLM on the fake executor, and remembers what it was built with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.executors: list[FakeExecutor] = []
+        self.arguments: dict[str, Any] = {}
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *, template: str | None = TEMPLATE, script: str | None = None, **model: Any) -> LLM:
+        resolution = make_resolution(make_config(options={"script": script} if script else {}, **model), template)
+        resolution.warnings = []
+
+        def resolve(arguments: dict[str, Any], *, context: str) -> Any:
+            assert context == "llm"
+            self.arguments = arguments
+            return resolution
+
+        def executor(config: Any) -> FakeExecutor:
+            self.executors.append(FakeExecutor(config))
+            return self.executors[-1]
+
+        for name, offered in (
+            ("core.config.resolve", {"resolve": resolve}),
+            ("core.executor.uniproc", {"UniprocExecutor": executor}),
+        ):
+            module = ModuleType(name)
+            vars(module).update(offered)
+            self._monkeypatch.setitem(sys.modules, name, module)
+        return LLM("some/model", max_num_seqs=3)
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Maker]:
+    yield Maker(monkeypatch)
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_arguments_go_to_the_configuration(make: Maker) -> None:
+    make()
+    assert make.arguments == {"model": "some/model", "max_num_seqs": 3}
+
+
+def test_outputs_come_in_the_order_of_the_prompts(make: Maker) -> None:
+    llm = make()
+    prompts = [f"prompt {'x' * (index % 5)} {index}" for index in range(20)]
+    params = [SamplingParams(max_tokens=1 + (7 * index) % 11) for index in range(20)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.prompt for output in outputs] == prompts
+    assert tokens(outputs) == [
+        reference(list(prompt.encode()), one.max_tokens or 0) for prompt, one in zip(prompts, params, strict=True)
+    ]
+    assert all(output.finished and output.outputs[0].finish_reason == "length" for output in outputs)
+    assert make.executors[0].sequences == {}
+
+
+def test_forms_of_prompts(make: Maker) -> None:
+    llm, params = make(), SamplingParams(max_tokens=3)
+    expected = reference([104, 105], 3)
+    forms: list[Any] = [
+        "hi", ["hi"], {"prompt": "hi"}, [{"prompt": "hi"}], [104, 105], [[104, 105]], {"prompt_token_ids": [104, 105]},
+        ["hi", {"prompt_token_ids": [104, 105]}, "hi", [104, 105]],
+    ]  # fmt: skip
+    for form in forms:
+        assert {tuple(ids) for ids in tokens(llm.generate(form, params, use_tqdm=False))} == {tuple(expected)}
+    assert len(llm.generate(forms[-1], params, use_tqdm=False)) == 4
+    assert llm.generate([], params, use_tqdm=False) == []
+
+
+def test_default_parameters(make: Maker) -> None:
+    llm = make(generation={"temperature": 0.6, "top_p": 0.9, "eos_token_id": 256, "do_sample": True})
+    defaults = llm.get_default_sampling_params()
+    assert (defaults.temperature, defaults.top_p, defaults.max_tokens) == (0.6, 0.9, 16)
+    assert len(tokens(llm.generate("hi", use_tqdm=False))[0]) == 16
+    with pytest.raises(ConfigError, match="generation defaults"):
+        make(generation={"temperature": -1}).get_default_sampling_params()
+
+
+def test_all_prompts_are_checked_before_any_runs(make: Maker) -> None:
+    llm = make()
+    with pytest.raises(RequestError, match=r"Prompt 1: .*64 tokens"):
+        llm.generate(["fine", "x" * 64], SamplingParams(), use_tqdm=False)
+    with pytest.raises(RequestError, match=r"^The prompt is empty"):
+        llm.generate("", SamplingParams(), use_tqdm=False)
+    with pytest.raises(RequestError, match="2 entries for 3 prompts"):
+        llm.generate(["a", "b", "c"], [SamplingParams()] * 2, use_tqdm=False)
+    with pytest.raises(RequestError, match="1 entries for 2 prompts"):
+        llm.generate(["a", "b"], priority=[1], use_tqdm=False)
+    with pytest.raises(RequestError, match="dict"):
+        llm.generate("a", {"temperature": 0}, use_tqdm=False)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="int"):
+        llm.generate(7, use_tqdm=False)  # type: ignore[arg-type]
+    assert make.executors[0].sequences == {}
+    assert not llm._live_client().has_work()
+    assert len(llm.generate("a", SamplingParams(max_tokens=1000), use_tqdm=False)[0].outputs[0].token_ids) == 63
+
+
+def test_choices_and_stop_strings(make: Maker) -> None:
+    llm = make(script="one two three")
+    (output,) = llm.generate("x", SamplingParams(n=4, stop=[" th"], max_tokens=50), use_tqdm=False)
+    assert [one.text for one in output.outputs] == ["one two"] * 4
+    assert [one.index for one in output.outputs] == [0, 1, 2, 3]
+    assert {one.stop_reason for one in output.outputs} == {" th"}
+    assert make.executors[0].sequences == {}
+
+
+def test_chat(make: Maker) -> None:
+    llm = make()
+    first = [{"role": "user", "content": "a"}]
+    second = [{"role": "system", "content": "s"}, {"role": "user", "content": "b"}]
+    (alone,) = llm.chat(first, SamplingParams(max_tokens=4), use_tqdm=False)
+    assert alone.prompt == "<user>a<bot>"
+    assert alone.outputs[0].token_ids == reference(list(b"<user>a<bot>"), 4)
+    both = llm.chat([first, second], use_tqdm=False)
+    assert [output.prompt for output in both] == ["<user>a<bot>", "<system>s<user>b<bot>"]
+    (bare,) = llm.chat(first, add_generation_prompt=False, use_tqdm=False)
+    assert bare.prompt == "<user>a"
+    (own,) = llm.chat(
+        first, chat_template="{{ messages[0].content }}!{{ tone }}", chat_template_kwargs={"tone": "?"}, use_tqdm=False
+    )
+    assert own.prompt == "a!?"
+
+
+@pytest.mark.parametrize("messages", ["hello", 7, [], [[]], ["hello"], [["hello"]], [[{"role": "user"}, 3]]])
+def test_bad_conversations(make: Maker, messages: Any) -> None:
+    llm = make()
+    if messages == []:
+        assert llm.chat(messages, use_tqdm=False) == []
+        return
+    with pytest.raises(RequestError, match="messages"):
+        llm.chat(messages, use_tqdm=False)
+
+
+def test_chat_without_template(make: Maker) -> None:
+    with pytest.raises(RequestError, match="template"):
+        make(template=None).chat([{"role": "user", "content": "a"}], use_tqdm=False)
+
+
+def test_progress(make: Maker, capsys: pytest.CaptureFixture[str]) -> None:
+    llm = make()
+    llm.generate(["a", "b"])
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert "tok/s" in shown
+    made: list[dict[str, Any]] = []
+
+    class Bar:
+        def __init__(self, **arguments: Any) -> None:
+            made.append(arguments)
+
+        def set_postfix_str(self, text: str, refresh: bool) -> None: ...
+
+        def update(self, count: int) -> None: ...
+
+        def close(self) -> None: ...
+
+    llm.generate(["a", "b", "c"], use_tqdm=Bar)
+    assert made[0]["total"] == 3
+    llm.generate("a", use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_leaves_a_usable_engine(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make()
+    executor = make.executors[0]
+    run, steps = executor.execute, []
+
+    def interrupting(plan: StepPlan) -> StepResult:
+        steps.append(plan)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return run(plan)
+
+    monkeypatch.setattr(executor, "execute", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b", "c", "d"], SamplingParams(max_tokens=20), use_tqdm=False)
+    assert tokens(llm.generate("a", SamplingParams(max_tokens=5), use_tqdm=False)) == [reference([97], 5)]
+    assert executor.sequences == {}
+    llm._live_client().core.scheduler.check_integrity()
+
+
+def test_reset_and_close(make: Maker) -> None:
+    with make() as llm:
+        assert llm.reset_prefix_cache()
+        assert llm.get_tokenizer().encode("a") == [97]
+    llm.close()
+    assert make.executors[0].closed
+    with pytest.raises(EngineDeadError, match="closed"):
+        llm.generate("a", use_tqdm=False)
+
+
+def test_importing_core_is_light() -> None:
+    code = (
+        "import sys, core; assert len([m for m in sys.modules if m.startswith('core.')]) == 0; "
+        "core.SamplingParams; core.RequestOutput; core.CompletionOutput; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    assert {"LLM", "SamplingParams"} <= set(dir(core))
+    with pytest.raises(AttributeError, match="has no attribute 'LMM'"):
+        core.LMM  # noqa: B018
