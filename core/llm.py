@@ -16,6 +16,7 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, RequestError
+from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
@@ -129,6 +130,10 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when blocks are still in use."""
         return self._live_client().reset_prefix_cache()
+
+    def stats(self) -> SchedulerStats:
+        """State of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
+        return self._live_client().stats()
 
     def close(self) -> None:
         """Give the engine's memory and threads back; may be called twice."""

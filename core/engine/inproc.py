@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from core.api.config import EngineConfig
-from core.api.messages import EngineOutput, EngineRequest
+from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.engine.core import EngineCore, Executor
 
@@ -44,6 +44,10 @@ class InprocClient:
     def step(self) -> list[EngineOutput]:
         """Run one step. Raises EngineDeadError when the engine is broken."""
         return self.core.step().outputs
+
+    def stats(self) -> SchedulerStats:
+        """State of the scheduler now."""
+        return self.core.scheduler.stats()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks."""

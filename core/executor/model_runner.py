@@ -6,6 +6,8 @@ Never does: schedule, allocate blocks, load weights. Called by: the executor, on
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from core.api.messages import TokenLogprobs
@@ -23,25 +25,30 @@ class ModelRunner:
     def __init__(self, model: Decoder, batch: PersistentBatch, sampler: Sampler, proposer: Proposer | None) -> None:
         self.model, self.batch, self.sampler, self.proposer = model, batch, sampler, proposer
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
         self._apply(plan)
         result = StepResult()
-        if not plan.num_scheduled:
-            return result
-        step = self.batch.step_input(plan)
-        metadata = {}
-        backends = {}
+        if plan.num_scheduled:
+            step = self.batch.step_input(plan)
+            with torch.inference_mode():
+                residual = self.model.forward(step.token_ids, step.view.positions, self._metadata(step))
+                self._prompt_logprobs(step, residual, result)
+                self._sample(step, residual, result)
+            self._propose(plan, result)
+        return result
+
+    def _metadata(self, step: StepInput) -> dict[str, Any]:
+        """Attention metadata by layer kind, built once for each backend."""
+        built: dict[int, Any] = {}
+        metadata: dict[str, Any] = {}
         for layer in self.model.attention:
             if layer.kind not in metadata:
-                shared = backends.get(id(layer.backend))
-                metadata[layer.kind] = shared or backends.setdefault(id(layer.backend), layer.backend.build(step.view))
-        residual = self.model.forward(step.token_ids, step.view.positions, metadata)
-        self._prompt_logprobs(step, residual, result)
-        self._sample(step, residual, result)
-        self._propose(plan, result)
-        return result
+                backend = layer.backend
+                if id(backend) not in built:
+                    built[id(backend)] = backend.build(step.view)
+                metadata[layer.kind] = built[id(backend)]
+        return metadata
 
     def _apply(self, plan: StepPlan) -> None:
         self.batch.apply(plan)

@@ -37,9 +37,7 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: AttentionSpec
 def view_of(lens: list[int], seq_lens: list[int], tables: list[list[int]], block_size: int) -> BatchView:
     positions = [p for n, s in zip(lens, seq_lens, strict=True) for p in range(s - n, s)]
     owner = [i for i, n in enumerate(lens) for _ in range(n)]
-    slots = [
-        tables[i][p // block_size] * block_size + p % block_size for i, p in zip(owner, positions, strict=True)
-    ]
+    slots = [tables[i][p // block_size] * block_size + p % block_size for i, p in zip(owner, positions, strict=True)]
     width = max(map(len, tables))
     cumulative = [0]
     for n in lens:

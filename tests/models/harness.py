@@ -38,7 +38,9 @@ class StateDictLoader:
 class Harness:
     """A decoder with a KV cache of 64 blocks; `run` computes tokens of one or more sequences and returns all logits."""
 
-    def __init__(self, hf_config: dict, state: dict[str, torch.Tensor], dtype: str = "float32", block_size: int = 4) -> None:
+    def __init__(
+        self, hf_config: dict, state: dict[str, torch.Tensor], dtype: str = "float32", block_size: int = 4
+    ) -> None:
         self.spec = decoder_spec(hf_config)
         self.block_size = block_size
         device = torch.device("cpu")

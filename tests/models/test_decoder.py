@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.harness import Harness
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
 
 from core.api.errors import UserError
 from core.models.families import decoder_spec, family_for
+from tests.models.harness import Harness
 
 SMALL = {
     "vocab_size": 199,
@@ -21,7 +21,9 @@ SMALL = {
 }
 CONFIGS = {
     "llama": LlamaConfig(**SMALL),
-    "llama_bias_untied": LlamaConfig(**SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, head_dim=16),
+    "llama_bias_untied": LlamaConfig(
+        **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, head_dim=16
+    ),
     "llama3_rope": LlamaConfig(
         **SMALL,
         rope_parameters={
@@ -77,7 +79,8 @@ def test_chunks_and_company_equal_transformers(name: str, chunk: int) -> None:
     rows = []
     for start in range(0, 33, chunk):
         stop = min(start + chunk, 33)
-        both = ours.run([(second[start:stop], start, [20, 3, 9, 4, 11, 6, 7, 1, 2]), (first[start:stop], start, list(range(30, 39)))])
+        company = (second[start:stop], start, [20, 3, 9, 4, 11, 6, 7, 1, 2])
+        both = ours.run([company, (first[start:stop], start, list(range(30, 39)))])
         rows.append(both[stop - start :])
     torch.testing.assert_close(torch.cat(rows), reference_logits(reference, first), atol=2e-4, rtol=1e-4)
 
@@ -87,7 +90,9 @@ def test_unknown_architecture_names_the_nearest() -> None:
         family_for({"architectures": ["LlammaForCausalLM"]})
 
 
-@pytest.mark.parametrize(("field", "value"), [("num_attention_heads", 0), ("hidden_size", None), ("vocab_size", "many")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("num_attention_heads", 0), ("hidden_size", None), ("vocab_size", "many")]
+)
 def test_impossible_configuration_is_a_sentence(field: str, value: object) -> None:
     with pytest.raises(UserError, match=field):
         decoder_spec({**CONFIGS["llama"].to_dict(), field: value})

@@ -1,0 +1,95 @@
+"""Both real models against transformers on the same weights, dequantized, in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from transformers import AutoModelForCausalLM, GgufConfig
+
+from core import LLM, SamplingParams
+from tests.real_models import gemma3_path, smollm2_path
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    ",
+]
+LOGPROB_TOLERANCE = 2e-3
+PATHS = {"smollm2": smollm2_path, "gemma3": gemma3_path}
+
+
+def reference_model(path):
+    """transformers' own reading of the file, dequantized to float32."""
+    return AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    ).eval()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_greedy_tokens_and_logprobs_equal_transformers(name: str) -> None:
+    path = PATHS[name]()
+    llm = LLM(model=str(path), dtype="float32", max_model_len=256, kv_cache_dtype="auto")
+    params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, logprobs=0)
+    outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+    llm.close()
+    reference = reference_model(path)
+    for output in outputs:
+        prompt, tokens = output.prompt_token_ids, output.outputs[0].token_ids
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :]
+        assert tokens == logits.argmax(-1).tolist()
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
+        entries = zip(output.outputs[0].logprobs, tokens, strict=True)
+        got = torch.tensor([position[token].logprob for position, token in entries])
+        torch.testing.assert_close(got, expected, atol=LOGPROB_TOLERANCE, rtol=0)
+
+
+def test_the_embedded_model_answers_sensibly() -> None:
+    llm = LLM(max_model_len=512)
+    answers = llm.chat(
+        [
+            [{"role": "user", "content": "What is the capital of France?"}],
+            [{"role": "user", "content": "What is 2 + 2?"}],
+        ],
+        SamplingParams(temperature=0, max_tokens=32),
+        use_tqdm=False,
+    )
+    llm.close()
+    assert "Paris" in answers[0].outputs[0].text
+    assert "4" in answers[1].outputs[0].text
+
+
+def test_gemma_continues_sensibly() -> None:
+    llm = LLM(model=str(gemma3_path()), max_model_len=256)
+    output = llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    llm.close()
+    assert "Paris" in output[0].outputs[0].text
+
+
+def test_the_reader_of_the_file_agrees_with_the_formats_own_tool() -> None:
+    """A few tensors of each type, packed by us and dequantized, equal the `gguf` package's values."""
+    from core.api.specs import LayerSpec, PartPlan
+    from core.plugin.hookspecs import LoadContext
+    from plugins.loaders.gguf import manifest as loader_manifest
+    from plugins.quantization.gguf import manifest as method_manifest
+
+    for path in (smollm2_path(), gemma3_path()):
+        loader = loader_manifest.core_load(LoadContext())
+        manifest = loader.resolve(str(path))
+        method = method_manifest.core_load(LoadContext(manifest=manifest, dtype="float32"))
+        theirs = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+        seen: set[str] = set()
+        for name, info in manifest.tensors.items():
+            if info.dtype in seen or len(info.shape) != 2 or name.endswith(("q_proj.weight", "k_proj.weight")):
+                continue
+            spec = LayerSpec(name.removesuffix(".weight"), "linear", tuple(info.shape))
+            if not isinstance(method.plan(spec), PartPlan):
+                continue
+            seen.add(info.dtype)
+            weight = method.pack(spec, dict(loader.iter(manifest, [name])))
+            other = theirs[info.source]
+            expected = torch.from_numpy(dequantize(other.data, other.tensor_type).copy()).view(info.shape)
+            torch.testing.assert_close(weight.dequantize(), expected, atol=1e-7, rtol=1e-6)
+        assert seen
