@@ -63,9 +63,10 @@ def test_the_embedded_model_answers_sensibly() -> None:
 
 def test_gemma_continues_sensibly() -> None:
     llm = LLM(model=str(gemma3_path()), max_model_len=256)
-    output = llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    prompt = "The capital of Italy is the city of"
+    output = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     llm.close()
-    assert "Paris" in output[0].outputs[0].text
+    assert "Rome" in output[0].outputs[0].text
 
 
 def test_the_reader_of_the_file_agrees_with_the_formats_own_tool() -> None:

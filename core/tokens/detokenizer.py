@@ -1,0 +1,85 @@
+"""Text from tokens as they are generated.
+
+Owns: what can be shown already. Never does: look for stop strings. Called by: the engine's output processing.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+from tokenizers.decoders import DecodeStream
+
+from core.tokens.tokenizer import Tokenizer
+
+MAX_CONTEXT_TOKENS = 16
+
+
+class IncrementalDetokenizer:
+    """Releases whole characters only; everything released, joined, is the decoding of all tokens.
+
+    prompt_token_ids: the text continues the prompt's: a character that its last tokens began is completed.
+    Constant work a token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._stream: DecodeStream | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._at_start = tokenizer.strips_space
+        self._held: list[int] = []
+        context = list(prompt_token_ids[-MAX_CONTEXT_TOKENS:])
+        if tokenizer.spelling == "other":
+            self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special_tokens)
+        else:
+            begun = tokenizer.join_bytes(context, skip_special_tokens)
+            self._at_start = self._at_start and not begun
+            self._decoder.decode(_unfinished(begun))
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Take in new tokens; returns the text that they complete, maybe empty."""
+        if self._stream is not None:
+            return "".join([self._step(index) for index in ids])
+        return self._trimmed(self._decoder.decode(self._tokenizer.join_bytes(ids, self._skip)))
+
+    def flush(self) -> str:
+        """The end: what is left of an unfinished character, as U+FFFD."""
+        if self._stream is not None:
+            held, self._held = self._held, []
+            return self._tokenizer.decode(held, self._skip) if held else ""
+        return self._trimmed(self._decoder.decode(b"", final=True))
+
+    def _trimmed(self, text: str) -> str:
+        if self._at_start and text:
+            self._at_start = False
+            return text.removeprefix(" ")
+        return text
+
+    def _step(self, index: int) -> str:
+        """One token through the library's stream, for decoders whose tokens do not stand for bytes."""
+        assert self._stream is not None
+        text = self._stream.step(self._tokenizer.backend, index)
+        if text is None:
+            self._held.append(index)
+            return ""
+        self._held.clear()
+        return text
+
+
+def _unfinished(data: bytes) -> bytes:
+    """The last bytes of `data` that begin a character without finishing it (at most three)."""
+    for size in range(1, min(3, len(data)) + 1):
+        byte = data[-size]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[-size:] if size < needed else b""
+        if byte < 0x80:
+            return b""
+    return b""

@@ -1,0 +1,58 @@
+"""The bytes that a single token stands for, by the kind of decoder.
+
+Owns: the two ways in which vocabularies spell bytes (GPT-2's printable characters, sentencepiece's `▁` and `<0x0A>`).
+Never does: join tokens. Called by: `core.tokens.tokenizer`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+import tokenizers
+
+Spelling = Literal["byte_level", "sentencepiece", "other"]
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _printable_bytes() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 characters stand for themselves, the others are counted up from U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = [byte for byte in range(256) if byte not in plain]
+    table = {chr(byte): byte for byte in plain}
+    return table | {chr(0x100 + count): byte for count, byte in enumerate(shifted)}
+
+
+PRINTABLE_BYTES = _printable_bytes()
+
+
+def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:
+    """How tokens spell bytes, and whether one space is dropped at the start of a text."""
+    if tokenizer.decoder is None:
+        return "other", False
+    state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return "byte_level", False
+    if kinds == ["Metaspace"] and steps[0].get("replacement") == "▁":
+        return "sentencepiece", steps[0].get("prepend_scheme", "always") != "never"
+    replaces = [step for step in steps if step["type"] == "Replace"]
+    known = set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"} and "ByteFallback" in kinds
+    if known and len(replaces) == 1 and replaces[0]["pattern"] == {"String": "▁"} and replaces[0]["content"] == " ":
+        return "sentencepiece", any(step["type"] == "Strip" and step["start"] == 1 for step in steps)
+    return "other", False
+
+
+def piece_bytes(token: str, spelling: Spelling) -> bytes:
+    """The bytes of one token. A token with a character outside of GPT-2's table is plain text."""
+    if spelling == "byte_level":
+        if all(character in PRINTABLE_BYTES for character in token):
+            return bytes(PRINTABLE_BYTES[character] for character in token)
+        return token.encode()
+    if spelling == "sentencepiece":
+        if match := BYTE_TOKEN.fullmatch(token):
+            return bytes((int(match[1], 16),))
+        return token.replace("▁", " ").encode()
+    return token.encode()

@@ -1,0 +1,112 @@
+"""The Jinja environment of chat templates: sandboxed, immutable, limited.
+
+Owns: the filters, globals and tags that chat templates of the field rely on, and limits against bombs.
+Never does: know messages. Called by: `core.tokens.chat_template`.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_STEPS = 1_000_000
+MAX_PRODUCT = 10_000_000
+MAX_WIDTH = 10_000
+
+
+class GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what a model wrote, for training; here it is plain text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The body alone."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class StepBudget:
+    """`range` for one rendering: all its loops together take at most MAX_STEPS steps."""
+
+    def __init__(self) -> None:
+        self.left = MAX_STEPS
+
+    def __call__(self, *arguments: int) -> range:
+        """As the built-in. Raises SecurityError when the budget is spent."""
+        steps = range(*arguments)
+        self.left -= len(steps)
+        if self.left < 0:
+            raise SecurityError(f"its loops take more than {MAX_STEPS} steps")
+        return steps
+
+
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """The environment. Blocks are trimmed as chat templates expect."""
+
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
+        self.filters["tojson"] = _to_json
+        for name in ("center", "indent"):
+            self.filters[name] = _narrow(name, self.filters[name])
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_now)
+
+    @staticmethod
+    def limited(values: dict[str, Any]) -> dict[str, Any]:
+        """The variables of one rendering, with its own step budget."""
+        return {**values, "range": StepBudget()}
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """Refuse operations whose result alone would fill the memory."""
+        if operator == "**" and not (abs(left) < 1 << 32 and 0 <= abs(right) <= 64):
+            raise SecurityError("a power in it is too large")
+        if operator == "*":
+            sized, times = (left, right) if hasattr(left, "__len__") else (right, left)
+            if hasattr(sized, "__len__") and len(sized) * int(times) > MAX_PRODUCT:
+                raise SecurityError("a repetition in it is too large")
+        if (
+            operator == "+"
+            and hasattr(left, "__len__")
+            and hasattr(right, "__len__")
+            and len(left) + len(right) > MAX_PRODUCT
+        ):
+            raise SecurityError("a text in it is too large")
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("it formats text with %, which is not allowed")
+        return super().call_binop(context, operator, left, right)
+
+
+def _narrow(name: str, inner: Any) -> Any:
+    """A filter whose width argument is bounded."""
+
+    def bounded(value: Any, width: Any = 4, *rest: Any, **options: Any) -> Any:
+        if isinstance(width, int) and width > MAX_WIDTH:
+            raise SecurityError(f"the width of its filter '{name}' is above {MAX_WIDTH}")
+        return inner(str(value), width, *rest, **options)
+
+    return bounded
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """JSON without HTML escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    """The local time; templates put the date into system messages."""
+    return datetime.now().strftime(form)

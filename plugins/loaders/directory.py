@@ -1,0 +1,56 @@
+"""What directories in Hugging Face's layout say besides weights: configuration, generation defaults, tokenizer.
+
+Owns: reading these JSON files. Never does: read weights. Called by: the safetensors and dummy loaders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.api.checkpoint import TokenizerSource
+from core.api.errors import CheckpointError
+
+
+class ModelDirectory(NamedTuple):
+    """path: absolute. config: `config.json`. generation: `generation_config.json`, with the configuration's end tokens."""
+
+    path: Path
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    tokenizer: TokenizerSource
+
+
+def read_directory(ref: str) -> ModelDirectory:
+    """Read the directory. Raises CheckpointError when it is none, or its configuration is missing or not understood."""
+    path = Path(os.path.abspath(Path(ref).expanduser()))
+    if not path.exists():
+        raise CheckpointError(f"{ref}: there is no such directory; expected one with config.json.")
+    if not path.is_dir():
+        raise CheckpointError(f"{ref}: is a file; expected a directory with config.json.")
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{ref}: the directory has no config.json; expected a model in Hugging Face's layout.")
+    config = read_json(path / "config.json")
+    if not isinstance(config.get("model_type"), str):
+        raise CheckpointError(f"{path / 'config.json'}: model_type is {config.get('model_type')!r}, expected a name.")
+    generation = read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {}
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if config.get(key) is not None:
+            generation.setdefault(key, config[key])
+    has_tokenizer = (path / "tokenizer.json").is_file()
+    return ModelDirectory(path, config, generation, TokenizerSource(directory=str(path) if has_tokenizer else None))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError naming the file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not valid JSON ({error}).") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(found).__name__}, expected an object.")
+    return found

@@ -1,0 +1,1 @@
+"""The loader that invents weights for a configuration."""

@@ -1,0 +1,1 @@
+"""The loader of Hugging Face directories with safetensors files."""

