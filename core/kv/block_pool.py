@@ -1,0 +1,183 @@
+"""All blocks of the KV cache: who is free, who is in use, who may be evicted.
+
+Owns: reference counts, the free blocks and the prefix table. Never does: know sequences or tokens.
+Called by: the manager.
+
+Block 0 is the null block: it pads block tables, is never handed out, and is the anchor of the eviction list.
+Every other block is in exactly one place:
+
+    in use    reference count > 0 (cached in the prefix table or not)
+    evictable reference count 0 but cached: a doubly linked list, least recently used first
+    spare     reference count 0 and not cached: a stack
+    fresh     never used: all ids from `_num_touched` on; such a block takes no memory and no time at creation
+
+Allocation takes spare blocks, then fresh ones, and evicts only when both are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from core.api.errors import ConfigError
+from core.kv.hashing import PrefixKey, PrefixTable
+from core.kv.integrity import IntegrityError, require
+
+NULL_BLOCK = 0
+COLUMN_STEP = 4096
+
+
+class BlockPool:
+    """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, whatever the pool's size.
+
+    num_free: blocks that `allocate` can hand out now (evictable ones included).
+    prefixes: the cached blocks by key.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ConfigError(
+                [f"The KV cache has {num_blocks} blocks; expected at least 2 (one is reserved). Give it more memory."]
+            )
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks - 1
+        self.prefixes = PrefixTable()
+        self._num_touched = 1
+        self._spare: list[int] = []
+        self._references = [0]
+        self._next = [NULL_BLOCK]
+        self._previous = [NULL_BLOCK]
+
+    @property
+    def capacity(self) -> int:
+        """Blocks that can be in use at once."""
+        return self.num_blocks - 1
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks with one reference each. The caller checks `num_free` first."""
+        if count > self.num_free:
+            raise IntegrityError("allocation", f"{count} blocks were asked for, {self.num_free} are free")
+        self.num_free -= count
+        spare = self._spare
+        if count == 1 and spare:
+            self._references[spare[-1]] = 1
+            return [spare.pop()]
+        keep = max(len(spare) - count, 0)
+        block_ids = spare[keep:]
+        del spare[keep:]
+        block_ids += self._take_fresh(count - len(block_ids))
+        while len(block_ids) < count:
+            block_ids.append(self._evict_oldest())
+        references = self._references
+        for block_id in block_ids:
+            references[block_id] = 1
+        return block_ids
+
+    def touch(self, block_ids: Iterable[int]) -> None:
+        """Add one reference to each of these cached or used blocks."""
+        references = self._references
+        for block_id in block_ids:
+            if references[block_id] == 0:
+                self._unlink(block_id)
+                self.num_free -= 1
+            references[block_id] += 1
+
+    def free(self, block_ids: Iterable[int]) -> None:
+        """Drop one reference from each. Evicted first is what comes first here: give the tail of a prefix first."""
+        references, prefixes, spare = self._references, self.prefixes, self._spare
+        for block_id in block_ids:
+            count = references[block_id] - 1
+            if count < 0:
+                raise IntegrityError("reference_counts", f"block {block_id} is freed but not in use")
+            references[block_id] = count
+            if count == 0:
+                self.num_free += 1
+                if block_id in prefixes:
+                    self._link_newest(block_id)
+                else:
+                    spare.append(block_id)
+
+    def cache(self, key: PrefixKey, block_id: int) -> None:
+        """Make a block in use findable under `key`. The first block of a key stays; later ones are left uncached."""
+        self.prefixes.insert(key, block_id)
+
+    def num_evictable(self, block_ids: Iterable[int]) -> int:
+        """How many of these cached blocks are counted in `num_free` (a `touch` takes them out)."""
+        references = self._references
+        return sum(references[block_id] == 0 for block_id in block_ids)
+
+    def reset(self) -> bool:
+        """Forget all cached prefixes; False, and no change, while any block is in use."""
+        if self.num_free != self.capacity:
+            return False
+        self.prefixes.clear()
+        self._spare = list(range(self._num_touched - 1, NULL_BLOCK, -1))
+        self._next[NULL_BLOCK] = self._previous[NULL_BLOCK] = NULL_BLOCK
+        return True
+
+    def _take_fresh(self, count: int) -> Sequence[int]:
+        """Up to `count` blocks that were never used."""
+        first = self._num_touched
+        count = min(count, self.num_blocks - first)
+        if count <= 0:
+            return ()
+        self._num_touched += count
+        if self._num_touched > len(self._references):
+            self._extend_columns(count)
+        return range(first, first + count)
+
+    def _extend_columns(self, count: int) -> None:
+        """Make the columns longer by `count` blocks at least; by many at once, so that this is rare."""
+        zeros = [0] * max(count, min(COLUMN_STEP, self.num_blocks - len(self._references)))
+        for column in (self._references, self._next, self._previous):
+            column.extend(zeros)
+
+    def _evict_oldest(self) -> int:
+        block_id = self._next[NULL_BLOCK]
+        self._unlink(block_id)
+        self.prefixes.discard(block_id)
+        return block_id
+
+    def _unlink(self, block_id: int) -> None:
+        before, after = self._previous[block_id], self._next[block_id]
+        self._next[before] = after
+        self._previous[after] = before
+
+    def _link_newest(self, block_id: int) -> None:
+        newest = self._previous[NULL_BLOCK]
+        self._next[newest] = block_id
+        self._previous[block_id] = newest
+        self._next[block_id] = NULL_BLOCK
+        self._previous[NULL_BLOCK] = block_id
+
+    def check_integrity(self, expected: Mapping[int, int]) -> None:
+        """Raise `IntegrityError` unless every block is in exactly one place. O(blocks ever used).
+
+        expected: references that sequences hold, by block id.
+        """
+        used = {block_id: count for block_id, count in enumerate(self._references) if count}
+        require(used == dict(expected), "reference_counts", f"the pool counts {used}, sequences hold {dict(expected)}")
+        require(NULL_BLOCK not in used, "null_block", "the null block is in use")
+        evictable = self._walk_evictable()
+        spare = set(self._spare)
+        require(len(spare) == len(self._spare), "spare_blocks", "a spare block is listed twice")
+        require(not spare & used.keys() and not spare & evictable, "spare_blocks", "a spare block is elsewhere as well")
+        require(not any(block_id in self.prefixes for block_id in spare), "spare_blocks", "a spare block is cached")
+        num_fresh = self.num_blocks - self._num_touched
+        require(
+            len(used) + len(evictable) + len(spare) == self._num_touched - 1, "lost_blocks", "a block is in no place"
+        )
+        require(self.num_free == len(evictable) + len(spare) + num_fresh, "num_free", f"{self.num_free} is wrong")
+        self.prefixes.check_integrity()
+
+    def _walk_evictable(self) -> set[int]:
+        seen: set[int] = set()
+        previous, block_id = NULL_BLOCK, self._next[NULL_BLOCK]
+        while block_id != NULL_BLOCK:
+            require(block_id not in seen, "eviction_list", f"block {block_id} is linked twice")
+            require(self._previous[block_id] == previous, "eviction_list", f"block {block_id} has a wrong back link")
+            require(self._references[block_id] == 0, "eviction_list", f"block {block_id} is in use")
+            require(block_id in self.prefixes, "eviction_list", f"block {block_id} is not cached")
+            seen.add(block_id)
+            previous, block_id = block_id, self._next[block_id]
+        require(self._previous[NULL_BLOCK] == previous, "eviction_list", "the list's end is wrong")
+        return seen

@@ -1,0 +1,37 @@
+"""How long a sequence may become.
+
+Owns: the bound that context and KV cache set together, and the sentences that explain it. Never does: end a sequence.
+Called by: the scheduler.
+"""
+
+from __future__ import annotations
+
+
+class LengthLimits:
+    """The longest sequence of an engine.
+
+    max_length: prompt plus output tokens: `max_model_len`, or less when the whole KV cache holds less. The last token
+                of a sequence is never computed, so it needs no room. A sequence alone can always reach it.
+    """
+
+    def __init__(self, max_model_len: int, num_blocks: int, block_size: int) -> None:
+        self.max_model_len = max_model_len
+        self.max_length = min(max_model_len, num_blocks * block_size + 1)
+        self._capacity = f"The KV cache holds {num_blocks * block_size} tokens ({num_blocks} blocks of {block_size})"
+
+    def why_never(self, num_prompt_tokens: int) -> str:
+        """Why a prompt of that many tokens can never run, as a sentence, or an empty string."""
+        if num_prompt_tokens == 0:
+            return "The prompt is empty; expected at least one token."
+        if num_prompt_tokens < self.max_length:
+            return ""
+        problem = f"The prompt has {num_prompt_tokens} tokens; expected at most {self.max_length - 1}. "
+        if self.max_length < self.max_model_len:
+            return f"{problem}{self._capacity}: shorten the prompt or give the cache more memory."
+        return f"{problem}The context holds {self.max_length} and one is left for the output: shorten the prompt."
+
+    def why_full(self, length: int) -> str | None:
+        """Why a sequence of that length had to end, when the cache and not the request or the context is the reason."""
+        if self.max_length < self.max_model_len and length >= self.max_length:
+            return f"{self._capacity} and this sequence has filled it."
+        return None

@@ -1,0 +1,224 @@
+"""Anything may happen in any order: invariants hold after each step and every answer is the one a request gets alone."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference, run
+
+SHARED = [random.Random(1).randrange(40) for _ in range(24)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed):
+    rng = random.Random(seed)
+    block_size = rng.choice([1, 3, 4, 16])
+    num_blocks = 2 + rng.randint(48, 120) // block_size
+    scheduler = make_scheduler(
+        num_blocks,
+        block_size,
+        prefix_caching=rng.random() < 0.8,
+        max_num_seqs=rng.randint(1, 8),
+        max_num_batched_tokens=rng.choice([1, 7, 16, 64]),
+        max_model_len=48,
+        enable_chunked_prefill=rng.random() < 0.8,
+        long_prefill_token_threshold=rng.choice([0, 0, 5]),
+        policy=rng.choice(["fcfs", "priority"]),
+        num_speculative_tokens=rng.choice([0, 3, 6]),
+    )
+    executor, client, requests = FakeExecutor(num_blocks, block_size, seed=seed), Client(), []
+    for number in range(25):
+        prompt = SHARED[: rng.randint(0, 24)] + [rng.randrange(40) for _ in range(rng.randint(1, 12))]
+        for choice in range(rng.choice([1, 1, 3])):
+            priority = rng.randint(0, 2)
+            requests.append(make_request(f"r{number}", prompt, rng.randint(1, 20), choice=choice, priority=priority))
+    for request in requests:
+        scheduler.add(request)
+        for _ in range(rng.choice([0, 0, 1, 4])):
+            plan = scheduler.schedule()
+            client.receive(scheduler.update(plan, executor.execute(plan)))
+            scheduler.check_integrity()
+    run(scheduler, executor, client)
+    for request in requests:
+        output, reason, _ = reference(request, 48)
+        assert client.tokens[request.key] == output
+        assert client.last[request.key].finish_reason == reason
+        if len(request.prompt_token_ids) + request.params.max_tokens <= 48:
+            assert len(output) == request.params.max_tokens
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Adds, aborts, steps, fails and resets at random."""
+
+    @initialize(
+        num_blocks=st.integers(12, 30),
+        block_size=st.sampled_from([2, 4]),
+        max_num_seqs=st.integers(1, 5),
+        max_num_batched_tokens=st.sampled_from([2, 9, 64]),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        num_speculative_tokens=st.sampled_from([0, 4]),
+        prefix_caching=st.booleans(),
+        chunked=st.booleans(),
+    )
+    def start(
+        self,
+        num_blocks,
+        block_size,
+        max_num_seqs,
+        max_num_batched_tokens,
+        policy,
+        num_speculative_tokens,
+        prefix_caching,
+        chunked,
+    ):
+        self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
+        self.max_num_seqs = max_num_seqs
+        self.max_length = min(40, (num_blocks - 1) * block_size + 1)
+        self.scheduler = make_scheduler(
+            num_blocks,
+            block_size,
+            prefix_caching=prefix_caching,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=40,
+            policy=policy,
+            num_speculative_tokens=num_speculative_tokens,
+            enable_chunked_prefill=chunked,
+        )
+        self.executor = FakeExecutor(num_blocks, block_size)
+        self.client = Client()
+        self.live = {}
+        self.refused = {}
+        self.count = 0
+
+    @rule(
+        shared=st.integers(0, 24),
+        own=st.lists(st.integers(0, 39), min_size=1, max_size=8),
+        max_tokens=st.integers(1, 24),
+        choices=st.integers(1, 3),
+        priority=st.integers(0, 2),
+        eos=st.booleans(),
+        min_tokens=st.integers(0, 3),
+        prompt_logprobs=st.booleans(),
+        salt=st.sampled_from([None, None, "a"]),
+    )
+    def add(self, shared, own, max_tokens, choices, priority, eos, min_tokens, prompt_logprobs, salt):
+        self.count += 1
+        for choice in range(choices):
+            request = make_request(
+                f"r{self.count}",
+                SHARED[:shared] + own,
+                max_tokens,
+                choice=choice,
+                priority=priority,
+                eos=[EOS, 1, 2] if eos else [],
+                salt=salt,
+                min_tokens=min(min_tokens, max_tokens),
+                prompt_logprobs=0 if prompt_logprobs else None,
+            )
+            self.scheduler.add(request)
+            fits = len(request.prompt_token_ids) < self.max_length
+            (self.live if fits else self.refused)[request.key] = request
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count):
+        for _ in range(count):
+            plan, result = self.execute()
+            self.receive(self.scheduler.update(plan, result))
+            self.scheduler.check_integrity()
+
+    @rule(data=st.data())
+    def abort_one_in_flight(self, data):
+        plan, result = self.execute()
+        if self.live:
+            key = data.draw(st.sampled_from(sorted(self.live)))
+            self.scheduler.abort_choices([key])
+            self.drop(key)
+        self.receive(self.scheduler.update(plan, result))
+
+    @rule(data=st.data())
+    def abort_request(self, data):
+        if self.live:
+            name = data.draw(st.sampled_from(sorted({key[0] for key in self.live})))
+            self.scheduler.abort([name])
+            for key in [key for key in self.live if key[0] == name]:
+                self.drop(key)
+
+    @rule(data=st.data())
+    def fail_one(self, data):
+        plan, result = self.execute()
+        if plan.num_scheduled:
+            key = data.draw(st.sampled_from(sorted(plan.num_scheduled)))
+            result.errors[key] = "broken"
+            outputs = self.scheduler.update(plan, result)
+            (failed,) = [output for output in outputs if output.stop_reason == "broken"]
+            assert (failed.request_id, failed.choice) == key
+            self.receive([output for output in outputs if output is not failed])
+            self.drop(key)
+        else:
+            self.receive(self.scheduler.update(plan, result))
+
+    @rule()
+    def reset(self):
+        assert self.scheduler.reset_prefix_cache() == (self.scheduler.stats().kv_cache_usage == 0.0)
+
+    @invariant()
+    def consistent(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity()
+            stats = self.scheduler.stats()
+            assert stats.num_running + stats.num_waiting == len(self.live)
+
+    def execute(self):
+        num_preemptions = self.scheduler.stats().num_preemptions
+        plan = self.scheduler.schedule()
+        assert not plan.new or self.scheduler.stats().num_preemptions == num_preemptions, "thrashing"
+        assert plan.total_num_tokens <= self.budget
+        assert len(plan.num_scheduled) <= self.max_num_seqs
+        assert plan.num_scheduled or not self.live, "something waits and nothing runs"
+        return plan, self.executor.execute(plan)
+
+    def receive(self, outputs):
+        self.client.receive(outputs)
+        for output in outputs:
+            if output.finish_reason is not None:
+                key = output.request_id, output.choice
+                if key in self.refused:
+                    del self.refused[key]
+                    assert "The prompt has" in output.stop_reason
+                    continue
+                request = self.live.pop(key)
+                expected = reference(request, self.max_length)
+                assert (self.client.tokens[key], output.finish_reason) == expected[:2]
+                if expected[1] == "stop":
+                    assert output.stop_reason == expected[2]
+                if request.params.prompt_logprobs is not None:
+                    sent = [entry.token_ids[0] for entry in self.client.prompt_logprobs[key]]
+                    assert sent == request.prompt_token_ids[1:]
+
+    def drop(self, key):
+        del self.live[key]
+        self.client.forget(key)
+
+    def teardown(self):
+        if hasattr(self, "scheduler"):
+            for _ in range(5000):
+                if not self.scheduler.has_unfinished():
+                    break
+                self.step(1)
+            assert not self.live and not self.refused
+            assert not self.executor.held
+            assert self.scheduler.stats().kv_cache_usage == 0.0
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
