@@ -18,7 +18,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
-from core.weights.formats import CanonicalWeight, Dense, IntGroups
+from core.weights.formats import CanonicalWeight, Dense
 
 VERSION = 1  # grows when a kernel's results change
 ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
@@ -57,8 +57,23 @@ def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
     rows, heads, width = tensor.shape
     row_stride, head_stride, step = tensor.stride()
     if step != 1 or tensor.dtype is not torch.float32:
-        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads")
+        raise ValueError(
+            f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads"
+        )
     return rows, heads, width, row_stride, head_stride
+
+
+def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
+    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
+    if tensor.dtype is not dtype or not tensor.is_contiguous():
+        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
+    return int(tensor.data_ptr())
+
+
+def check_same(rows: int, other: int, what: str) -> None:
+    """Raises ValueError when `what` has another number of rows."""
+    if rows != other:
+        raise ValueError(f"{what} has {other} rows, expected {rows}")
 
 
 class NativeLinear:
@@ -66,7 +81,9 @@ class NativeLinear:
 
     __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
 
-    def __init__(self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None) -> None:
+    def __init__(
+        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
+    ) -> None:
         self.shape = weight.shape
         arguments, keep = _pack_arguments(weight, activation)
         bias = None if bias is None else bias.detach().float().contiguous()
@@ -83,8 +100,7 @@ class NativeLinear:
         n, k = self.shape
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n, "out")
-        if rows != out_rows:
-            raise ValueError(f"x has {rows} rows, out has {out_rows}")
+        check_same(rows, out_rows, "out")
         self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
@@ -143,23 +159,27 @@ class NativeKernels:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
         width = weight.shape[0]
         rows, stride = check_rows(x, width, "x")
-        out_stride = check_rows(out, width, "out")[1]
-        self._native.rms_norm(
-            x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0, weight.data_ptr(), eps, rows, 1, width
-        )
+        out_rows, out_stride = check_rows(out, width, "out")
+        check_same(rows, out_rows, "out")
+        gain = check_table(weight, torch.float32, "weight")
+        self._native.rms_norm(x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0, gain, eps, rows, 1, width)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
         """In place over the last axis of x [T, H, D]."""
         rows, heads, width, row, head = check_heads(x, "x")
-        data = x.data_ptr()
-        self._native.rms_norm(data, row, head, data, row, head, weight.data_ptr(), eps, rows, heads, width)
+        if weight.shape[0] != width:
+            raise ValueError(f"weight has {weight.shape[0]} elements, expected the head size {width}")
+        data, gain = x.data_ptr(), check_table(weight, torch.float32, "weight")
+        self._native.rms_norm(data, row, head, data, row, head, gain, eps, rows, heads, width)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
         """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
         half = cos.shape[1]
-        tail = (half, cos.data_ptr(), sin.data_ptr(), positions.data_ptr())
+        tables = check_table(cos, torch.float32, "cos"), check_table(sin, torch.float32, "sin")
+        tail = (half, *tables, check_table(positions, torch.int64, "positions"))
         for x in (q, k):
             rows, heads, width, row, head = check_heads(x, "q or k")
+            check_same(positions.shape[0], rows, "q or k")
             if 2 * half > width:
                 raise ValueError(f"cos has {half} columns, expected at most half of the head size {width}")
             self._native.rotary(x.data_ptr(), row, head, rows, heads, *tail)
@@ -168,14 +188,16 @@ class NativeKernels:
         """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
         width = out.shape[1]
         rows, stride = check_rows(x, 2 * width, "x")
-        out_stride = check_rows(out, width, "out")[1]
+        out_rows, out_stride = check_rows(out, width, "out")
+        check_same(rows, out_rows, "out")
         self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, GATES[activation], 0.0)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x, both [T, H]."""
         width = residual.shape[1]
         rows, stride = check_rows(x, width, "x")
-        out_stride = check_rows(residual, width, "residual")[1]
+        out_rows, out_stride = check_rows(residual, width, "residual")
+        check_same(rows, out_rows, "residual")
         self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0, 0.0)
 
     def scale(self, x: Tensor, factor: float) -> None:

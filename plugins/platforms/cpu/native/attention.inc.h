@@ -13,20 +13,23 @@ template <bool Half> LANE F load_kv(const uint8_t *p, long index) {
     return Half ? as_float(shift_left<16>(load_u16((const uint16_t *)p + index))) : load((const float *)p + index);
 }
 
-// acc[r] += x[r][i] * m[i] for 0 <= i < steps: rows of x are floats `x_stride` apart, rows of m elements `m_stride` apart.
-template <bool Half, int R, int V>
-LANE void outer(F (&acc)[R][V], const float *x, long x_stride, const uint8_t *const (&m)[V], long m_stride, long steps) {
+// acc[r] += x[r * Row + i * Step] * m[i] for 0 <= i < steps; rows of m are `m_stride` elements apart.
+template <bool Half, int Row, int Step, int R, int V>
+LANE void outer(F (&acc)[R][V], const float *x, const uint8_t *const (&m)[V], long m_stride, long steps) {
     for (long i = 0; i < steps; i++) {
         F value[V];
         for (int v = 0; v < V; v++) value[v] = load_kv<Half>(m[v], i * m_stride);
         for (int r = 0; r < R; r++)
-            for (int v = 0; v < V; v++) acc[r][v] = fma(set1(x[r * x_stride + i]), value[v], acc[r][v]);
+            for (int v = 0; v < V; v++) acc[r][v] = fma(set1(x[r * Row + i * Step]), value[v], acc[r][v]);
     }
 }
 
+// Rows of a task's outputs are one vector longer than needed: powers of two would share few cache sets.
+LANE long padded(long width) { return width + 16; }
+
 struct Softmax { // of the rows of one task, within one span
-    float q[kTaskRows * kMaxHead]; // scaled
-    float out[kTaskRows * kMaxHead];
+    float q[kMaxHead * kTaskRows]; // scaled, [dim][row]
+    float out[kTaskRows * (kMaxHead + 16)];
     float weights[kTaskRows * kKeyTile];
     float maximum[kTaskRows], total[kTaskRows], shrink[kTaskRows];
 };
@@ -85,7 +88,7 @@ LANE void weigh_columns(const AttentionCall &c, Softmax &s, const Tile &tile, lo
     F acc[R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++)
-            acc[r][v] = mul(load(s.out + (row + r) * kMaxHead + column + v * 16), set1(s.shrink[row + r]));
+            acc[r][v] = mul(load(s.out + (row + r) * padded(c.dim_v) + column + v * 16), set1(s.shrink[row + r]));
     for (int half = 0; half < 2; half++) {
         long begin = tile.first + half * 16, end = begin + 16;
         long low = tile.low > begin ? tile.low : begin, high = tile.high < end ? tile.high : end;
@@ -93,10 +96,10 @@ LANE void weigh_columns(const AttentionCall &c, Softmax &s, const Tile &tile, lo
         const uint8_t *m[V];
         for (int v = 0; v < V; v++)
             m[v] = tile.v[half] + ((low - begin) * c.dim_v + column + v * 16) * (Half ? 2 : 4);
-        outer<Half, R, V>(acc, s.weights + row * kKeyTile + (low - tile.first), kKeyTile, m, c.dim_v, high - low);
+        outer<Half, kKeyTile, 1>(acc, s.weights + row * kKeyTile + (low - tile.first), m, c.dim_v, high - low);
     }
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) store(s.out + (row + r) * kMaxHead + column + v * 16, acc[r][v]);
+        for (int v = 0; v < V; v++) store(s.out + (row + r) * padded(c.dim_v) + column + v * 16, acc[r][v]);
 }
 
 template <bool Half, int R>
@@ -117,7 +120,7 @@ static __attribute__((noinline)) void tile_rows(const AttentionCall &c, const At
         for (int v = 0; v < V; v++) m[v] = tile.k[half + v];
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) acc[r][v] = zero();
-        outer<Half, R, V>(acc, s.q + row * kMaxHead, kMaxHead, m, 16, c.dim);
+        outer<Half, 1, kTaskRows>(acc, s.q + row, m, 16, c.dim);
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) score[half + v][r] = acc[r][v];
     }
@@ -133,6 +136,7 @@ template <bool Half> static void tile_all_rows(const AttentionCall &c, const Att
         for (; row + 8 <= t.rows; row += 8) tile_rows<Half, kMaxRows >= 8 ? 8 : 1>(c, t, s, tile, row);
     if (kMaxRows >= 4)
         for (; row + 4 <= t.rows; row += 4) tile_rows<Half, kMaxRows >= 4 ? 4 : 1>(c, t, s, tile, row);
+    if (t.rows - row == 3) return tile_rows<Half, 3>(c, t, s, tile, row); // groups of three heads are common
     for (; row + 2 <= t.rows; row += 2) tile_rows<Half, 2>(c, t, s, tile, row);
     for (; row < t.rows; row++) tile_rows<Half, 1>(c, t, s, tile, row);
 }
@@ -159,7 +163,7 @@ LANE void load_queries(const AttentionCall &c, const AttentionTask &t, Softmax &
     for (long r = 0; r < t.rows; r++) {
         long row = c.cu_seqlens[t.sequence] + (t.row + r) / group, head = t.head_kv * group + (t.row + r) % group;
         const float *q = c.q + row * c.q_row_stride + head * c.q_head_stride;
-        for (long i = 0; i < c.dim; i += 16) store(s.q + r * kMaxHead + i, mul(load(q + i), set1(c.scale)));
+        for (long i = 0; i < c.dim; i++) s.q[i * kTaskRows + r] = q[i] * c.scale;
     }
 }
 
@@ -167,7 +171,7 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Softmax 
     for (long r = 0; r < t.rows; r++) {
         s.maximum[r] = -__builtin_inff();
         s.total[r] = 0;
-        for (long i = 0; i < c.dim_v; i += 16) store(s.out + r * kMaxHead + i, zero());
+        for (long i = 0; i < c.dim_v; i += 16) store(s.out + r * padded(c.dim_v) + i, zero());
     }
     long low, high, unused;
     row_range(c, t, 0, low, unused);
@@ -214,23 +218,23 @@ static void attention(const AttentionCall *call, const AttentionTask *task) {
     const AttentionCall &c = *call;
     const AttentionTask &t = *task;
     Softmax s;
-    float sums[kTaskRows * kMaxHead];
+    float sums[kTaskRows * (kMaxHead + 16)];
     Merge merged[kTaskRows];
     load_queries(c, t, s);
     for (long r = 0; r < t.rows; r++) {
-        merged[r] = {0, 0, sums + r * kMaxHead};
+        merged[r] = {0, 0, sums + r * padded(c.dim_v)};
         for (long i = 0; i < c.dim_v; i += 16) store(merged[r].out + i, zero());
     }
     for (long span = 0; span < t.spans; span++) {
         attend_span(c, t, s, t.span + span);
         for (long r = 0; r < t.rows; r++) {
             if (!t.partial) {
-                merge_span(merged[r], s.maximum[r], s.total[r], s.out + r * kMaxHead, c.dim_v);
+                merge_span(merged[r], s.maximum[r], s.total[r], s.out + r * padded(c.dim_v), c.dim_v);
                 continue;
             }
             float *partial = t.partial + (span * t.rows + r) * (c.dim_v + 2);
             partial[0] = s.maximum[r], partial[1] = s.total[r];
-            for (long i = 0; i < c.dim_v; i += 16) store(partial + 2 + i, load(s.out + r * kMaxHead + i));
+            for (long i = 0; i < c.dim_v; i += 16) store(partial + 2 + i, load(s.out + r * padded(c.dim_v) + i));
         }
     }
     if (t.partial) return;

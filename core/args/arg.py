@@ -1,0 +1,48 @@
+"""What the schema says about one argument beyond its type and default.
+
+Owns: `Arg` (an annotation), `Given` (a value with its origin). Never does: parse or convert.
+Called by: the group files (they annotate with `Arg`), schema, parser, sources, help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """Annotation of a field: `port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000`.
+
+    help:     one or two sentences.
+    choices:  allowed values, empty for any.
+    ge, gt, le: limits of a number.
+    aliases:  other long names. short: spellings with one dash, without it.
+    human:    an integer that may be written `25.6k` (1000) or `1K` (1024).
+    words:    {word: value} accepted in place of a value, such as {"auto": -1}.
+    served:   values that the engine can serve today (None: all); `unserved` says why others are refused.
+    plugin:   the kind of plugin that this argument names, for help and errors.
+    metavar:  what help calls the value.
+    """
+
+    help: str
+    choices: tuple[Any, ...] = ()
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    aliases: tuple[str, ...] = ()
+    short: tuple[str, ...] = ()
+    human: bool = False
+    words: tuple[tuple[str, Any], ...] = ()
+    served: tuple[Any, ...] | None = None
+    unserved: str = ""
+    plugin: str | None = None
+    metavar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and where it came from: `command line`, `config file PATH`, `argument`, `default`, ..."""
+
+    value: Any
+    origin: str

@@ -1,0 +1,36 @@
+"""Arguments about the HTTP server. Owns: declarations only. Called by: schema."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from core.args.arg import Arg
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Server."""
+
+    config: Annotated[str | None, Arg("YAML file with arguments; the command line wins over it.")] = None
+    host: Annotated[str, Arg("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000
+    api_key: Annotated[list[str] | None, Arg("Bearer keys, one of which every request must carry.")] = None
+    chat_template: Annotated[str | None, Arg("Chat template: a file, or the template itself.")] = None
+    response_role: Annotated[str, Arg("Role of generated messages.")] = "assistant"
+    allowed_origins: Annotated[list[str], Arg("CORS: origins.")] = msgspec.field(default_factory=lambda: ["*"])
+    allowed_methods: Annotated[list[str], Arg("CORS: methods.")] = msgspec.field(default_factory=lambda: ["*"])
+    allowed_headers: Annotated[list[str], Arg("CORS: headers.")] = msgspec.field(default_factory=lambda: ["*"])
+    allow_credentials: Annotated[bool, Arg("CORS: allow credentials.")] = False
+    root_path: Annotated[str | None, Arg("Path prefix behind a proxy.")] = None
+    ssl_keyfile: Annotated[str | None, Arg("TLS key.")] = None
+    ssl_certfile: Annotated[str | None, Arg("TLS certificate.")] = None
+    disable_fastapi_docs: Annotated[bool, Arg("No OpenAPI schema and documentation pages.")] = False
+    uvicorn_log_level: Annotated[str, Arg("Log level of the HTTP server.", choices=LOG_LEVELS)] = "info"
+    disable_uvicorn_access_log: Annotated[bool, Arg("No access log.")] = False
+    enable_request_id_headers: Annotated[bool, Arg("Answer with an X-Request-Id header.")] = False
+    enable_prompt_tokens_details: Annotated[bool, Arg("Report cached prompt tokens in the usage.")] = False
+    enable_force_include_usage: Annotated[bool, Arg("Report the usage in every response, streamed ones too.")] = False
+    return_tokens_as_token_ids: Annotated[bool, Arg("Write tokens in log probabilities as token_id:N.")] = False

@@ -1,0 +1,20 @@
+"""Arguments about reading a checkpoint. Owns: declarations only. Called by: schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Loading of weights."""
+
+    load_format: Annotated[
+        str, Arg("Loader of the checkpoint; auto asks which loader knows the files.", plugin="loader")
+    ] = "auto"
+    model_loader_extra_config: Annotated[dict[str, Any], Arg("The loader's own arguments.")] = {}
+    download_dir: Annotated[str | None, Arg("Directory for downloads. Unset: the hub's cache.")] = None
+    use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True

@@ -1,0 +1,96 @@
+"""Arguments about the model: which one, how long, how precise. Owns: declarations only. Called by: schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Model and tokenizer."""
+
+    model: Annotated[
+        str | None, Arg("Model to run: a GGUF file, a directory, or a hub name. Unset: the embedded model.")
+    ] = None
+    tokenizer: Annotated[str | None, Arg("Directory that the tokenizer comes from. Unset: the model itself.")] = None
+    tokenizer_mode: Annotated[
+        str,
+        Arg(
+            "Which tokenizer implementation to use.",
+            choices=("auto", "hf", "slow", "mistral", "deepseek_v32", "qwen_vl", "custom"),
+            served=("auto", "hf"),
+            unserved="only fast tokenizers are available",
+        ),
+    ] = "auto"
+    tokenizer_revision: Annotated[str | None, Arg("Revision of a tokenizer that comes from the hub.")] = None
+    served_model_name: Annotated[
+        list[str] | None, Arg("Names that the API answers to; the first is reported. Unset: the model as given.")
+    ] = None
+    dtype: Annotated[
+        str,
+        Arg(
+            "Precision of matrix inputs and dense weights; auto lets the platform decide.",
+            choices=("auto", "bfloat16", "float16", "float32", "half", "float"),
+        ),
+    ] = "auto"
+    max_model_len: Annotated[
+        int | None,
+        Arg(
+            "Context length, prompt plus output. Unset: what the model allows; auto: the most that fits the KV cache.",
+            human=True,
+            ge=-1,
+            words=(("auto", -1),),
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, Arg("Seed from which requests without a seed draw theirs; none: from the system.", ge=0)
+    ] = 0
+    max_logprobs: Annotated[
+        int, Arg("Most log probabilities that a request may ask for; -1: the whole vocabulary.", ge=-1)
+    ] = 20
+    logprobs_mode: Annotated[
+        str,
+        Arg(
+            "Whether log probabilities are reported before or after processing of the logits.",
+            choices=("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"),
+            served=("raw_logprobs",),
+            unserved="only raw log probabilities are reported",
+        ),
+    ] = "raw_logprobs"
+    quantization: Annotated[
+        str | None,
+        Arg("Quantization method. Unset: what the checkpoint declares.", short=("q",), plugin="quantization"),
+    ] = None
+    quantization_config: Annotated[dict[str, Any], Arg("The quantization method's own arguments.")] = {}
+    hf_overrides: Annotated[dict[str, Any], Arg("Values that replace those of the model's configuration.")] = {}
+    hf_token: Annotated[str | None, Arg("Bearer token for downloads that need one.")] = None
+    generation_config: Annotated[
+        str, Arg("Where default sampling parameters come from: auto (the checkpoint), none, or a directory.")
+    ] = "auto"
+    override_generation_config: Annotated[
+        dict[str, Any], Arg("Default sampling parameters, laid over the generation configuration.")
+    ] = {}
+    runner: Annotated[
+        str,
+        Arg(
+            "What the model is run for.",
+            choices=("auto", "generate", "pooling", "draft"),
+            served=("auto", "generate"),
+            unserved="only text generation is served",
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Arg("Run code that comes with a checkpoint.", served=(False,), unserved="checkpoint code is never run")
+    ] = False
+    skip_tokenizer_init: Annotated[
+        bool, Arg("Run without a tokenizer.", served=(False,), unserved="the engine needs the tokenizer")
+    ] = False
+    enforce_eager: Annotated[bool, Arg("Never capture the forward pass; it runs eagerly today in any case.")] = False
+    disable_sliding_window: Annotated[
+        bool,
+        Arg("Ignore the model's sliding window.", served=(False,), unserved="windows are always honoured"),
+    ] = False
+    revision: Annotated[str | None, Arg("Branch, tag or commit of a model that comes from the hub.")] = None

@@ -1,0 +1,22 @@
+"""Arguments about speculative decoding. Owns: declarations only. Called by: schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class SpeculativeArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding."""
+
+    speculative_config: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            "Drafts: method (a plugin), num_speculative_tokens, and the method's own arguments. Unset: none.",
+            short=("sc",),
+            plugin="speculative",
+        ),
+    ] = None

@@ -1,0 +1,95 @@
+"""Entry of the command `core`: dispatch, user errors as sentences, exit codes.
+
+Owns: the first words of a command line. Never does: import torch before a command needs it. Called by: the shell.
+Exit codes: 0 done, 1 the engine failed, 2 a mistake of the user, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from core.api.errors import ConfigError, CoreError, UserError, nearest
+from core.args.help import Section, show
+from core.version import __version__
+
+Command = Callable[[list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except ConfigError as error:
+        _say(error.problems)
+        return 2
+    except UserError as error:
+        _say([str(error)])
+        return 2
+    except CoreError as error:
+        _say([str(error)])
+        return 1
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        show("core COMMAND [ARGUMENTS]", "Serve large language models.", [_overview()])
+        return 0 if words else 2
+    if words[0] in ("-V", "--version", "version"):
+        print(f"core {__version__}")
+        return 0
+    command = _command(words[0])
+    return command(words[1:])
+
+
+def _command(name: str) -> Command:
+    """The function behind a command's name, imported when it is needed."""
+    if name == "serve":
+        from core.cli.serve import serve
+
+        return serve
+    if name == "plugins":
+        from core.cli.plugins import plugins
+
+        return plugins
+    if name == "build-kernels":
+        from core.cli.build_kernels import build_kernels
+
+        return build_kernels
+    commands = [row[0].split()[0] for row in _overview().rows]
+    raise UserError(
+        f"core {name}: unknown command; known: {', '.join(dict.fromkeys(commands))}.{nearest(name, commands)}"
+    )
+
+
+def _overview() -> Section:
+    return Section(
+        "Commands",
+        (
+            ("serve [MODEL]", "Start the server; without MODEL the embedded one."),
+            ("plugins list", "Every plugin that is installed, and whether it can be used."),
+            ("plugins show NAME", "One plugin: what it is, what it takes, why it is broken."),
+            ("plugins explain [MODEL]", "What `serve` would use, and why: arguments, plugins, memory."),
+            ("build-kernels", "Compile native kernels again."),
+            ("--version", "The version."),
+        ),
+    )
+
+
+def _say(problems: Sequence[str]) -> None:
+    """Problems on standard error, one a line."""
+    for problem in problems:
+        print(f"core: {problem}" if len(problems) == 1 else f"core: - {problem}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

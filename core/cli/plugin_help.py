@@ -1,0 +1,72 @@
+"""A plugin's own arguments, for `--help=KIND.NAME` and `core plugins show`.
+
+Owns: reading types and descriptions from a plugin's Struct. Never does: import a plugin other than the one named.
+Called by: the commands.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError, nearest
+from core.args.help import Section
+from core.plugin.kinds import KINDS, kind_named
+from core.plugin.manifest import Manifest
+from core.plugin.registry import PluginRegistry
+
+
+def plugin_sections(word: str) -> list[Section]:
+    """Help for `KIND.NAME`. Raises UserError."""
+    kind, _, name = word.partition(".")
+    kinds = [known.name for known in KINDS]
+    if kind not in kinds:
+        raise UserError(f"--help={word}: no such kind of plugin; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
+    manifest = PluginRegistry().get(kind, name)
+    rows = tuple((f"{flag} {kind_of}", text) for flag, kind_of, text in own_arguments(manifest))
+    title = f"{kind} {manifest.row.name}: {manifest.spec.summary}"
+    return [Section(title, rows or (("(none)", "It takes no arguments of its own."),))]
+
+
+def own_arguments(manifest: Manifest) -> list[tuple[str, str, str]]:
+    """(flag, type, description with default) of each of a plugin's arguments."""
+    struct, kind = manifest.spec.arguments, kind_named(manifest.row.kind)
+    if struct is None or kind.config_argument is None:
+        return []
+    prefix = (
+        "--" + kind.config_argument.replace("_", "-") + (f".{manifest.row.name}" if kind.name == "attention" else "")
+    )
+    hints = typing.get_type_hints(struct, include_extras=True)
+    found = []
+    for info in msgspec.structs.fields(struct):
+        default = "" if info.required else f" Default: {_default(info)}."
+        found.append((f"{prefix}.{info.name}", _type_name(hints[info.name]), _description(hints[info.name]) + default))
+    return found
+
+
+def _default(info: msgspec.structs.FieldInfo) -> Any:
+    return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+
+
+def _description(hint: Any) -> str:
+    for extra in getattr(hint, "__metadata__", ()):
+        text = getattr(extra, "description", None)
+        if text:
+            return f"{text[0].upper()}{text[1:].rstrip('.')}."
+    return ""
+
+
+def _type_name(hint: Any) -> str:
+    """`int`, `auto|none|int8`, `int|none`."""
+    if hasattr(hint, "__metadata__"):
+        return _type_name(typing.get_args(hint)[0])
+    if hint is type(None):
+        return "none"
+    if typing.get_origin(hint) is typing.Literal:
+        return "|".join(str(value) for value in typing.get_args(hint))
+    members = typing.get_args(hint)
+    if members and typing.get_origin(hint) not in (list, dict, tuple):
+        return "|".join(_type_name(member) for member in members)
+    return getattr(hint, "__name__", str(hint))

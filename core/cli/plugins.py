@@ -1,0 +1,179 @@
+"""`core plugins list | show NAME | explain [MODEL]`.
+
+Owns: the output of these commands, as text and as JSON. Never does: load a plugin's implementation.
+Called by: main.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError, nearest
+from core.args.help import Section, show
+from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch
+from core.cli.plugin_help import own_arguments
+from core.cli.tables import print_table
+from core.plugin.kinds import KINDS, normalize
+from core.plugin.registry import Listed, PluginRegistry
+
+COMMANDS = ("list", "show", "explain")
+EXPLAIN = "core plugins explain [MODEL] [ARGUMENTS] [--json]"
+
+
+def plugins(words: list[str]) -> int:
+    """Dispatch; returns the exit code."""
+    command = words[0] if words else ""
+    rest = words[1:]
+    if command == "explain":
+        return _explain(rest)
+    if command in ("", "-h", "--help") or take_help(rest) is not None:
+        rows = (
+            ("list [--kind=KIND] [--json]", "Every plugin that is installed, and whether it can be used."),
+            ("show [KIND.]NAME [--json]", "One plugin: what it is, what it takes, why it is broken."),
+            ("explain [MODEL] [ARGUMENTS] [--json]", "What `core serve` would use with these arguments, and why."),
+            ("--plugins WORDS", "As for `core serve`: NAME, no:NAME, ./file.py, module:object."),
+        )
+        show("core plugins COMMAND", "Look at plugins.", [Section("Commands", rows)])
+        return 0 if command else 2
+    if command == "list":
+        return _list(rest)
+    if command == "show":
+        return _show(rest)
+    raise UserError(f"core plugins {command}: unknown; known: {', '.join(COMMANDS)}.{nearest(command, COMMANDS)}")
+
+
+def _list(words: list[str]) -> int:
+    as_json = take_switch(words, "--json")
+    kind = _take_value(words, "--kind")
+    registry = PluginRegistry(words=_take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
+    _no_more("core plugins list", words, ("--json", "--kind", "--plugins"))
+    kinds = [known.name for known in KINDS]
+    if kind is not None and kind not in kinds:
+        raise UserError(f"--kind {kind}: no such kind; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
+    listed = [_row(item) for item in registry.listing() if kind in (None, item.row.kind)]
+    if as_json:
+        _print_json(listed)
+        return 0
+    heads = ("kind", "name", "distribution", "version", "status", "reason")
+    for row in listed:
+        row["reason"] = row["reason"].splitlines()[0][:160] if row["reason"] else ""
+    print_table(heads, [[str(row[head] or "") for head in heads] for row in listed], colour="status")
+    return 0
+
+
+def _show(words: list[str]) -> int:
+    as_json = take_switch(words, "--json")
+    registry = PluginRegistry(words=_take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
+    if not words:
+        raise UserError("core plugins show: name a plugin, such as cpu or attention.torch_sdpa.")
+    name = words.pop(0)
+    _no_more("core plugins show", words, ("--json", "--plugins"))
+    kind, _, plain = name.rpartition(".")
+    found = [
+        item for item in registry.listing() if item.row.name == normalize(plain) and (not kind or item.row.kind == kind)
+    ]
+    if not found:
+        known = sorted({row.name for row in registry.rows()})
+        raise UserError(f"core plugins show {name}: no such plugin; known: {', '.join(known)}.{nearest(name, known)}")
+    details = [_row(item) | _details(item) for item in found]
+    if as_json:
+        _print_json(details)
+        return 0
+    for number, detail in enumerate(details):
+        if number:
+            print()
+        for key, value in detail.items():
+            if value not in (None, "", [], {}):
+                _print_entry(key, value)
+    return 0
+
+
+def _explain(words: list[str]) -> int:
+    wanted = take_help(words)
+    if wanted is not None:
+        show_engine_help(EXPLAIN, "What `core serve` would use with these arguments, and why.", wanted)
+        return 0
+    as_json = take_switch(words, "--json")
+    from core.cli.explain import explanation, print_explanation
+    from core.config.resolve import resolve
+
+    parsed = parse_engine_arguments(words)
+    resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
+    resolution.warnings[:0] = parsed.warnings
+    if as_json:
+        _print_json(explanation(resolution))
+    else:
+        print_explanation(resolution)
+    return 0
+
+
+def _row(item: Listed) -> dict[str, Any]:
+    row = item.row
+    return {
+        "kind": row.kind,
+        "name": row.name,
+        "distribution": row.distribution,
+        "version": row.version,
+        "contract": item.contract,
+        "status": item.status,
+        "reason": item.reason,
+    }
+
+
+def _details(item: Listed) -> dict[str, Any]:
+    """What `show` adds to a row."""
+    detail: dict[str, Any] = {"target": item.row.target}
+    if item.manifest is not None:
+        spec = item.manifest.spec
+        detail |= {
+            "summary": spec.summary,
+            "priority": spec.priority,
+            "alias_of": spec.alias_of,
+            "capabilities": spec.capabilities,
+            "constraints": spec.constraints,
+            "arguments": [
+                {"flag": flag, "type": kind, "help": text} for flag, kind, text in own_arguments(item.manifest)
+            ],
+        }
+    return detail | {"traceback": item.details}
+
+
+def _print_entry(key: str, value: Any) -> None:
+    if key == "arguments":
+        print("arguments:")
+        for argument in value:
+            print(f"  {argument['flag']} {argument['type']}  {argument['help']}")
+    elif isinstance(value, dict):
+        print(f"{key}:")
+        for name, entry in value.items():
+            shown = ", ".join(str(part) for part in entry) if isinstance(entry, list) else entry
+            print(f"  {name}: {shown}")
+    elif "\n" in str(value):
+        print(f"{key}:\n  " + str(value).rstrip().replace("\n", "\n  "))
+    else:
+        print(f"{key}: {value}")
+
+
+def _take_value(words: list[str], flag: str) -> str | None:
+    """Remove `flag VALUE` or `flag=VALUE`."""
+    for index, word in enumerate(words):
+        if word == flag:
+            if index + 1 >= len(words):
+                raise UserError(f"{flag}: a value is missing.")
+            del words[index]
+            return words.pop(index)
+        if word.startswith(flag + "="):
+            return words.pop(index).partition("=")[2]
+    return None
+
+
+def _no_more(command: str, words: list[str], valid: tuple[str, ...]) -> None:
+    if words:
+        raise UserError(f"{command} {words[0]}: unexpected argument.{nearest(words[0], valid)}")
+
+
+def _print_json(value: Any) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())

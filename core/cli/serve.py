@@ -1,0 +1,32 @@
+"""`core serve [MODEL] [ARGUMENTS]`.
+
+Owns: the way from words to the server. Never does: resolve or serve itself. Called by: main.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from core.cli.options import parse_engine_arguments, show_engine_help, take_help
+
+USAGE = "core serve [MODEL] [ARGUMENTS]"
+INTRO = (
+    "Start an OpenAI-compatible server for MODEL: a GGUF file, a directory or a hub name; unset: the embedded model."
+)
+
+
+def serve(words: list[str]) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    wanted = take_help(words)
+    if wanted is not None:
+        show_engine_help(USAGE, INTRO, wanted)
+        return 0
+    from core.config.resolve import resolve
+
+    parsed = parse_engine_arguments(words)
+    resolution = resolve(parsed.values, context="serve", problems=parsed.problems)
+    for warning in [*parsed.warnings, *resolution.warnings]:
+        print(f"core: warning: {warning}", file=sys.stderr)
+    from core.serving.launch import serve as launch
+
+    return launch(resolution)

@@ -1,0 +1,107 @@
+"""The first stages: from a model reference to its manifest, through the loader that knows the files.
+
+Owns: reference → path → loader → manifest, configuration overrides. Never does: read weights.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.errors import CheckpointError, CoreError, PluginError
+from core.config import hub
+from core.config.default_model import NAME, default_model
+from core.config.files import file_facts, is_hub_name
+from core.config.settings import Settings
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import Choice, select_loader
+from core.plugin.table import load_plugin
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """path: what loaders are given. served_as: the name when the user gives none. loader: the choice."""
+
+    path: str
+    served_as: str
+    loader: Choice
+    manifest: CheckpointManifest
+
+
+def find_checkpoint(settings: Settings, registry: PluginRegistry) -> Checkpoint:
+    """Find, claim and resolve the model. Raises UserError or PluginError."""
+    ref = settings["model"]
+    if ref is None:
+        path, served_as = str(default_model()), NAME
+        settings.derive("model", path, "no model was named: the embedded one")
+    elif is_hub_name(ref):
+        served_as = ref
+        path = str(
+            hub.download(
+                ref, revision=settings["revision"], directory=settings["download_dir"], token=settings["hf_token"]
+            )
+        )
+    else:
+        path, served_as = str(Path(ref).expanduser().absolute()), ref
+    name = settings["load_format"]
+    facts = file_facts(path)
+    loader = select_loader(registry, None if name == "auto" else name, facts)
+    if name == "auto":
+        settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
+    manifest = _resolve(loader, path, settings["model_loader_extra_config"])
+    overrides = settings["hf_overrides"]
+    if overrides:
+        manifest = msgspec.structs.replace(manifest, config=merged_config(manifest.config, overrides))
+    return Checkpoint(path, served_as, loader, manifest)
+
+
+def find_tokenizer(settings: Settings) -> str | None:
+    """The local directory (or file) of `--tokenizer`, None without one. Raises UserError."""
+    ref = settings["tokenizer"]
+    if ref is None:
+        return None
+    path = Path(ref).expanduser()
+    if path.exists():
+        return str(path.absolute())
+    if not is_hub_name(ref):
+        raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
+    revision, token = settings["tokenizer_revision"], settings["hf_token"]
+    patterns = ("tokenizer*", "*.jinja", "special_tokens_map.json")
+    found = hub.download(ref, revision=revision, directory=settings["download_dir"], token=token, patterns=patterns)
+    return str(found)
+
+
+def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` laid over `config`, mappings key by key."""
+    out = dict(config)
+    for key, value in overrides.items():
+        before = out.get(key)
+        out[key] = merged_config(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return out
+
+
+def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:
+    """The loader's `resolve`, under guard."""
+    row = choice.manifest.row
+    try:
+        loader = load_plugin(choice.manifest, LoadContext(arguments=arguments))
+        manifest = loader.resolve(path)
+    except (CoreError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"loader plugin '{row.name}' ({origin(row)}): failed on '{path}': {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(manifest, CheckpointManifest):
+        raise PluginError(f"loader plugin '{row.name}' ({origin(row)}): resolve answered no CheckpointManifest.")
+    if not manifest.config.get("model_type") and not manifest.config.get("architectures"):
+        raise CheckpointError(f"model '{path}': its configuration names neither model_type nor architectures.")
+    return manifest

@@ -1,0 +1,64 @@
+"""The server's settings, from its arguments.
+
+Owns: `ServerConfig` and the checks between its arguments. Never does: open a socket. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.api.config import ServerConfig
+from core.args.sources import Merged
+
+_SAME = (
+    "host",
+    "port",
+    "response_role",
+    "allow_credentials",
+    "disable_fastapi_docs",
+    "uvicorn_log_level",
+    "disable_uvicorn_access_log",
+    "enable_request_id_headers",
+    "enable_prompt_tokens_details",
+    "enable_force_include_usage",
+    "return_tokens_as_token_ids",
+    "enable_log_requests",
+    "max_log_len",
+    "ssl_keyfile",
+    "ssl_certfile",
+)
+_TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
+
+
+def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
+    """Build it; sentences about what is wrong go to `problems`."""
+    values = {name: merged.value(name) for name in _SAME}
+    values |= {name: tuple(merged.value(name)) for name in _TUPLES}
+    for name in ("ssl_keyfile", "ssl_certfile"):
+        path = merged.value(name)
+        if path is not None and not Path(path).is_file():
+            problems.append(f"--{name.replace('_', '-')} {path}: no such file.")
+    if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
+        problems.append("--ssl-keyfile: needs --ssl-certfile as well.")
+    anywhere = merged.is_set("allowed_origins") and "*" in merged.value("allowed_origins")
+    if merged.value("allow_credentials") and anywhere:
+        problems.append("--allow-credentials: browsers refuse it together with --allowed-origins '*'; name origins.")
+    keys = merged.value("api_key") or []
+    if any(not key for key in keys):
+        problems.append("--api-key: a key is empty; give a key or leave the argument out.")
+    root = merged.value("root_path") or ""
+    if root and not root.startswith("/"):
+        problems.append(f"--root-path {root}: expected a path that starts with '/'.")
+    template = _template(merged.value("chat_template"), problems)
+    return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, **values)
+
+
+def _template(given: str | None, problems: list[str]) -> str | None:
+    """The template's text: the argument itself when it looks like one, else the file that it names."""
+    if given is None or "{" in given or "\n" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"--chat-template {given}: neither a template nor a readable file: {error}.")
+        return None

@@ -1,0 +1,60 @@
+"""The arguments while they are being resolved: user's values, proposals and derived values, each with its reason.
+
+Owns: the rule that a value the user set is never replaced. Never does: know what an argument means.
+Called by: the other modules of `core.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.api.errors import PluginError
+from core.args.convert import convert
+from core.args.schema import schema
+from core.args.sources import Merged
+from core.plugin.hookspecs import Proposal
+
+Row = tuple[Any, str, str]
+
+
+class Settings:
+    """Values by argument name. `rows` is what `core plugins explain` prints: (value, origin, reason)."""
+
+    def __init__(self, merged: Merged) -> None:
+        self._merged = merged
+        self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in merged.values.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.rows[name][0]
+
+    def user_set(self, name: str) -> bool:
+        """Whether the user gave `name`."""
+        return self._merged.is_set(name)
+
+    def values(self) -> dict[str, Any]:
+        """All values as they stand."""
+        return {name: row[0] for name, row in self.rows.items()}
+
+    def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
+        """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
+        known = self.rows[name][1] if self.user_set(name) else origin
+        self.rows[name] = (value, known, reason)
+
+    def open(self, name: str) -> bool:
+        """Whether neither the user nor anyone else has settled `name` yet."""
+        return self.rows[name][1] == "default"
+
+    def propose(self, proposals: Mapping[str, Proposal], proposer: str) -> None:
+        """Take a platform's proposals for arguments that are open. Raises PluginError for an impossible one."""
+        for name, proposal in proposals.items():
+            declared = schema().fields.get(name)
+            if declared is None:
+                raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
+            if not self.open(name) or name == "attention_backend":
+                continue
+            try:
+                value = convert(declared, proposal.value)
+            except ValueError as error:
+                raise PluginError(f"{proposer} proposes {name} = {proposal.value!r}: {error}.") from error
+            self.derive(name, value, proposal.reason, origin=proposer)

@@ -1,0 +1,178 @@
+"""One plugin's manifest: imported, checked and called under guard.
+
+Owns: the import, the contract number, pluggy's validation, the type of every answer. Never does: choose a plugin, or let
+a plugin's failure reach anyone as anything but `PluginError`. Called by: registry, probe, table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import PluginError, UserError
+from core.api.reason import Reason
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
+from core.plugin.kinds import RESERVED_NAMES, normalize
+
+ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
+
+
+class ManifestError(PluginError):
+    """A manifest cannot be used. details: the traceback, for `core plugins show`."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Manifest:
+    """A validated manifest. row: its entry point. spec: what it says about itself. contract: its number."""
+
+    def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
+        self.row = row
+        self.contract = contract
+        self._manager = _register(row, module)
+        self.spec: PluginSpec = self.call("core_spec")
+        if row.name in RESERVED_NAMES:
+            raise ManifestError(f"{_label(row)}: '{row.name}' is a reserved word; the plugin needs another name.")
+        if normalize(self.spec.name) != row.name:
+            raise ManifestError(f"{_label(row)}: core_spec names itself '{self.spec.name}', expected '{row.name}'.")
+
+    def implements(self, hook: str) -> bool:
+        """Whether the manifest has `hook`."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
+    def call(self, hook: str, **arguments: Any) -> Any:
+        """Call one hook. None (or no reasons) when the manifest lacks it.
+
+        Raises ManifestError for every failure, but for a UserError that the plugin raises on purpose.
+        """
+        if not self.implements(hook):
+            if hook in ("core_spec", "core_load"):
+                raise ManifestError(f"{_label(self.row)}: the manifest has no {hook}.")
+            return [] if hook == "core_supports" else None
+        try:
+            answer = getattr(self._manager.hook, hook)(**arguments)
+        except (KeyboardInterrupt, UserError):
+            raise
+        except BaseException as error:
+            raise _failure(self.row, f"{hook} failed", error) from error
+        expected = _expectation(hook, answer)
+        if expected:
+            raise ManifestError(f"{_label(self.row)}: {hook} answered {answer!r:.80}, expected {expected}.")
+        return answer
+
+
+def load_manifest(row: ResolvedPlugin) -> Manifest:
+    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised."""
+    had_torch = "torch" in sys.modules
+    try:
+        module = _import(row)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _failure(row, "the manifest cannot be imported", error) from error
+    contract = getattr(module, "CONTRACT", None)
+    if isinstance(contract, bool) or not isinstance(contract, int):
+        raise ManifestError(f"{_label(row)}: the manifest has no integer CONTRACT; expected CONTRACT = {CONTRACT}.")
+    if contract not in ACCEPTED_CONTRACTS:
+        accepted = " or ".join(str(number) for number in ACCEPTED_CONTRACTS)
+        way_out = "upgrade the engine" if contract > CONTRACT else "upgrade the plugin"
+        raise ManifestError(f"{_label(row)}: CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
+    manifest = Manifest(row, module, contract)
+    if not had_torch and "torch" in sys.modules:
+        raise ManifestError(f"{_label(row)}: the manifest imports torch; only core_load may.")
+    return manifest
+
+
+def source_file(target: str) -> Path | None:
+    """The file behind a target that has no distribution, without importing it."""
+    if target.startswith("file:"):
+        return Path(target.removeprefix("file:"))
+    spec = importlib.util.find_spec(target.partition(":")[0])
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal digest of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _import(row: ResolvedPlugin) -> Any:
+    """The object that a target names."""
+    if row.target.startswith("file:"):
+        return import_file(Path(row.target.removeprefix("file:")))
+    name, _, attribute = row.target.partition(":")
+    found: Any = importlib.import_module(name.strip())
+    for part in filter(None, attribute.strip().split(".")):
+        found = getattr(found, part)
+    return found
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a Python file under a name made from its path."""
+    name = f"core_plugin_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
+    """A manager of its own for one manifest, so that its mistakes stay its own."""
+    manager = pluggy.PluginManager("core")
+    manager.add_hookspecs(ManifestHooks)
+    try:
+        manager.register(module, name=row.name)
+        manager.check_pending()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _failure(row, "the manifest's hooks are wrong", error) from error
+    return manager
+
+
+def _expectation(hook: str, answer: Any) -> str:
+    """What `hook` should have answered, or an empty string when the answer is right."""
+    if hook == "core_spec":
+        return "" if isinstance(answer, PluginSpec) else "a PluginSpec"
+    if hook == "core_claim":
+        return "" if answer is None or isinstance(answer, str) else "a sentence or None"
+    if hook == "core_probe":
+        return "" if isinstance(answer, Probe) else "a Probe"
+    if hook == "core_supports":
+        right = isinstance(answer, (list, tuple)) and all(isinstance(reason, Reason) for reason in answer)
+        return "" if right else "a list of Reason"
+    if hook == "core_propose":
+        right = answer is None or (isinstance(answer, dict) and all(isinstance(p, Proposal) for p in answer.values()))
+        return "" if right else "a dict of Proposal or None"
+    return "" if answer is not None else "an object of the kind's contract"
+
+
+def _label(row: ResolvedPlugin) -> str:
+    return f"{row.kind} plugin '{row.name}' ({origin(row)})"
+
+
+def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
+    details = "".join(traceback.format_exception(error))
+    text = " ".join(str(error).split())
+    return ManifestError(f"{_label(row)}: {what}: {type(error).__name__}{': ' + text if text else ''}.", details)

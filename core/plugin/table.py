@@ -1,0 +1,95 @@
+"""The resolved table, as a worker or engine process uses it: load exactly what was chosen, or refuse.
+
+Owns: verification and loading of chosen plugins. Never does: discover, choose, or fall back.
+Called by: executor and engine processes; config, for the loader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import PluginError
+from core.args.convert import convert_struct
+from core.plugin import contracts
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.manifest import Manifest, load_manifest, sha256_of, source_file
+
+CONTRACTS: dict[str, type] = {
+    "loader": contracts.Loader,
+    "quantization": contracts.QuantizationMethod,
+    "kernels": contracts.Kernels,
+    "attention": contracts.AttentionBackend,
+    "platform": contracts.Platform,
+    "speculative": contracts.Proposer,
+}
+
+
+class PluginTable:
+    """Chosen plugins by kind and name. rows: `EngineConfig.plugins.table`."""
+
+    def __init__(self, rows: Sequence[ResolvedPlugin]) -> None:
+        self._rows = {(row.kind, row.name): row for row in rows}
+
+    def load(self, kind: str, name: str, context: LoadContext) -> Any:
+        """Build the plugin's object.
+
+        context.arguments may be a mapping of plain values (or None): it becomes the plugin's own Struct.
+        Raises PluginError when the plugin is not in the table, is not the one that was chosen, fails, or answers with an
+        object that lacks a part of its kind's contract.
+        """
+        row = self._rows.get((kind, name))
+        if row is None:
+            known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
+            raise PluginError(f"{kind} plugin '{name}' is not in the resolved table; it holds: {known}.")
+        verify(row)
+        return load_plugin(load_manifest(row), context)
+
+
+def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
+    """`core_load` of one manifest, with its arguments converted and its answer checked. Raises PluginError."""
+    row = manifest.row
+    if context.arguments is None or isinstance(context.arguments, Mapping):
+        values, problems = convert_struct(manifest.spec.arguments, context.arguments or {}, f"{row.kind}.{row.name}")
+        if problems:
+            raise PluginError(" ".join(problems))
+        context = dataclasses.replace(context, arguments=values)
+    loaded = manifest.call("core_load", context=context)
+    lacking = missing_parts(row.kind, loaded)
+    if lacking:
+        raise PluginError(
+            f"{row.kind} plugin '{row.name}' ({origin(row)}): core_load answered a {type(loaded).__name__} "
+            f"without {', '.join(lacking)}; see core.plugin.contracts.{CONTRACTS[row.kind].__name__}."
+        )
+    return loaded
+
+
+def missing_parts(kind: str, loaded: Any) -> list[str]:
+    """Names that the contract of `kind` asks for and `loaded` does not have."""
+    contract = CONTRACTS[kind]
+    methods = [name for name, value in vars(contract).items() if callable(value) and not name.startswith("_")]
+    return [name for name in [*contract.__annotations__, *methods] if not hasattr(loaded, name)]
+
+
+def verify(row: ResolvedPlugin) -> None:
+    """Whether what is installed here is what was chosen. Raises PluginError."""
+    if row.distribution:
+        try:
+            installed = importlib.metadata.version(row.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "nothing"
+        if installed != row.version:
+            raise PluginError(
+                f"{row.kind} plugin '{row.name}': chosen from {origin(row)}, but here {installed} is installed; "
+                "install the same version in every process's environment."
+            )
+        return
+    source = source_file(row.target)
+    if source is None or not source.is_file():
+        raise PluginError(f"{row.kind} plugin '{row.name}': {row.target} does not exist here.")
+    if row.sha256 and sha256_of(source) != row.sha256:
+        raise PluginError(f"{row.kind} plugin '{row.name}': {source} has changed since it was chosen; start again.")

@@ -1,0 +1,48 @@
+"""NVIDIA's driver through ctypes: how many devices, their names and memory, without torch.
+
+Owns: the few driver calls of the probe. Never does: create a context. Called by: the manifest, in a helper process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from core.plugin.hookspecs import Device, Probe
+
+LIBRARY = "libcuda.so.1"
+
+
+def probe_driver() -> Probe:
+    """Devices of the driver, or why there are none."""
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        return Probe(unavailable=f"no NVIDIA driver: {error}")
+    status = cuda.cuInit(0)
+    if status:
+        return Probe(unavailable=f"the NVIDIA driver does not start: {_name(cuda, status)}")
+    count = ctypes.c_int()
+    status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status:
+        return Probe(unavailable=f"the NVIDIA driver does not count its devices: {_name(cuda, status)}")
+    if count.value == 0:
+        return Probe(unavailable="the NVIDIA driver knows no device")
+    return Probe(tuple(_device(cuda, index) for index in range(count.value)))
+
+
+def _device(cuda: ctypes.CDLL, index: int) -> Device:
+    handle = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(handle), index)
+    name = ctypes.create_string_buffer(256)
+    cuda.cuDeviceGetName(name, len(name), handle)
+    total = ctypes.c_size_t()
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
+    return Device(f"cuda:{index}", name.value.decode(errors="replace"), total.value)
+
+
+def _name(cuda: ctypes.CDLL, status: int) -> str:
+    """`CUDA_ERROR_NO_DEVICE`."""
+    text = ctypes.c_char_p()
+    if cuda.cuGetErrorName(status, ctypes.byref(text)) or text.value is None:
+        return f"error {status}"
+    return text.value.decode()

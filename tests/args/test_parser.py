@@ -1,0 +1,138 @@
+"""The command line: spellings, conversions, and that every mistake is reported, with the nearest valid name."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.args.arg import Given
+from core.args.parser import Parser
+from core.args.schema import schema
+
+
+def parse(line):
+    return Parser().parse(line if isinstance(line, list) else line.split())
+
+
+def values(line):
+    parsed = parse(line)
+    assert parsed.problems == []
+    return {name: entry.value for name, entry in parsed.values.items()}
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("model.gguf", {"model": "model.gguf"}),
+        ("--model model.gguf", {"model": "model.gguf"}),
+        ("--port 80 model.gguf", {"port": 80, "model": "model.gguf"}),
+        ("--max-model-len=1k", {"max_model_len": 1000}),
+        ("--max_model_len 1K", {"max_model_len": 1024}),
+        ("--max-model-len 25.6k", {"max_model_len": 25600}),
+        ("--max-model-len auto", {"max_model_len": -1}),
+        ("--kv-cache-memory-bytes 1.5G", {"kv_cache_memory_bytes": 3 << 29}),
+        ("-q gguf", {"quantization": "gguf"}),
+        ("-tp 1", {"tensor_parallel_size": 1}),
+        ("-tp=1", {"tensor_parallel_size": 1}),
+        ("--max-logprobs -1", {"max_logprobs": -1}),
+        ("--enable-prefix-caching", {"enable_prefix_caching": True}),
+        ("--no-enable-prefix-caching", {"enable_prefix_caching": False}),
+        ("--no_enable_prefix_caching m", {"enable_prefix_caching": False, "model": "m"}),
+        ("--enable-prefix-caching=false", {"enable_prefix_caching": False}),
+        ("--enable-log-requests m", {"enable_log_requests": True, "model": "m"}),
+        ("--served-model-name a b --port 1", {"served_model_name": ["a", "b"], "port": 1}),
+        (["--allowed-origins", '["http://a", "http://b"]'], {"allowed_origins": ["http://a", "http://b"]}),
+        (["--hf-overrides", '{"rope_theta": 5}'], {"hf_overrides": {"rope_theta": 5}}),
+        ("--hf-overrides.rope.factor 2", {"hf_overrides": {"rope": {"factor": 2}}}),
+        ("--attention-config.torch_sdpa.key text", {"attention_config": {"torch_sdpa": {"key": "text"}}}),
+        (
+            "-sc.method ngram -sc.num_speculative_tokens 3",
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        ),
+        (
+            ["--speculative-config.method=ngram", "--speculative-config", '{"n": 2}'],
+            {"speculative_config": {"n": 2, "method": "ngram"}},
+        ),
+        ("--quantization none", {"quantization": None}),
+        ("-- -strange-", {"model": "-strange-"}),
+    ],
+)
+def test_spellings(line, expected):
+    assert values(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("--prot 80", ["--prot", "Did you mean '--port'?"]),
+        ("--no-prefix-cachin", ["unknown", "Did you mean"]),
+        ("--dtype bf16", ["--dtype bf16", "'bfloat16'"]),
+        ("--port 99999", ["--port 99999", "from 0 to 65535"]),
+        ("--port x", ["--port x", "an integer"]),
+        ("--port 1.5", ["an integer"]),
+        ("--port", ["--port", "value is missing"]),
+        ("--port --host x", ["--port", "value is missing"]),
+        ("--max-model-len 1.0001k", ["whole number"]),
+        ("--max-model-len lots", ["25.6k"]),
+        ("--gpu-memory-utilization nan", ["a number"]),
+        ("--gpu-memory-utilization 0", ["above 0"]),
+        ("--hf-overrides {x", ["not valid JSON"]),
+        ("--hf-overrides [1]", ["a JSON object"]),
+        ("--hf-overrides..x 1", ["key is empty"]),
+        ("--port.x 1", ["unknown"]),
+        ("--tensor-parallel-size 2", ["does not serve", "use 1"]),
+        ("--tokenizer-mode slow", ["does not serve", "fast tokenizers"]),
+        ("--trust-remote-code", ["does not serve", "never run"]),
+        ("--no-enable-prefix-caching=1", ["takes no value"]),
+        ("a b", ["'b'", "already 'a'"]),
+        ("-z", ["-z", "unknown"]),
+    ],
+)
+def test_mistakes_say_what_was_expected(line, words):
+    (problem,) = parse(line).problems
+    for word in words:
+        assert word in problem
+
+
+def test_all_problems_are_reported_together_and_the_rest_is_kept():
+    parsed = parse("m --prot 80 --dtype x --seed abc --max-num-seqs 4")
+    assert len(parsed.problems) == 3
+    assert {name: entry.value for name, entry in parsed.values.items()} == {"model": "m", "max_num_seqs": 4}
+
+
+def test_a_repeated_argument_warns_and_the_last_one_counts():
+    parsed = parse("--port 1 --port 2")
+    assert parsed.values["port"] == Given(2, "command line")
+    assert "twice" in parsed.warnings[0]
+    assert parse("--port 1 --port 1").warnings == []
+
+
+def test_plain_flags_agree_with_argparse():
+    """Oracle: argparse with the same flags, on well-formed lines."""
+    oracle = argparse.ArgumentParser(allow_abbrev=False)
+    oracle.add_argument("model", nargs="?")
+    for field in schema().fields.values():
+        if field.name != "model" and field.base in (int, str) and not field.arg.choices and not field.arg.human:
+            oracle.add_argument(*field.flags, type=field.base, default=None, dest=field.name)
+    for line in (
+        "m --port 3 --host=0.0.0.0",
+        "--seed 7 m -q gguf",
+        "--attention-backend torch_sdpa --max-log-len 5",
+        "--response-role=a=b --root-path /x",
+    ):
+        wanted = {name: value for name, value in vars(oracle.parse_args(line.split())).items() if value is not None}
+        assert values(line) == wanted
+
+
+@given(st.lists(st.text(max_size=12), max_size=6))
+def test_no_line_breaks_the_parser(words):
+    parsed = Parser().parse(words)
+    assert all(isinstance(problem, str) and problem for problem in parsed.problems)
+
+
+@given(st.integers(1, 10**9))
+def test_numbers_come_back(number):
+    assert values(f"--max-num-batched-tokens {number}") == {"max_num_batched_tokens": number}

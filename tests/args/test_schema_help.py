@@ -1,0 +1,53 @@
+"""The schema is sound, and help shows all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.api.errors import UserError
+from core.args.convert import convert, convert_struct
+from core.args.help import argument_sections, render
+from core.args.schema import schema
+
+
+def test_every_default_is_a_valid_value():
+    for field in schema().fields.values():
+        if field.default is not None or field.optional:
+            assert convert(field, field.default) == field.default, field.name
+
+
+def test_no_spelling_means_two_arguments():
+    flags = [flag for field in schema().fields.values() for flag in field.flags]
+    assert len(flags) == len(set(flags))
+    assert all(flag.count("-") for flag in flags)
+
+
+def test_help_names_every_flag_and_fits_the_width():
+    text = render("core serve", "intro", argument_sections(), 100)
+    for field in schema().fields.values():
+        assert field.flag in text
+    assert max(len(line) for line in text.splitlines() if not line.strip().startswith("-")) <= 100
+
+
+def test_help_can_be_narrowed():
+    def names(word):
+        return [row[0] for section in argument_sections(word) for row in section.rows]
+
+    assert names("cache")[0].split()[0] == "--block-size"
+    assert len(names("port")) == 1
+    assert any("--ssl-keyfile" in name for name in names("TLS"))
+    with pytest.raises(UserError, match="no such group or argument"):
+        argument_sections("zzzz")
+
+
+def test_a_plugins_arguments_report_every_problem():
+    from plugins.speculative.ngram.manifest import NgramArguments
+
+    struct, problems = convert_struct(NgramArguments, {"prompt-lookup-max": "4"}, "--x")
+    assert problems == [] and struct.prompt_lookup_max == 4
+    struct, problems = convert_struct(NgramArguments, {"prompt_lookup_mx": 1, "prompt_lookup_min": "a"}, "--x")
+    assert struct is None and len(problems) == 2
+    assert "'prompt_lookup_max'" in problems[0]
+    _, problems = convert_struct(NgramArguments, {"prompt_lookup_max": 2, "prompt_lookup_min": 3}, "--x")
+    assert "prompt_lookup_min is 3" in problems[0]
+    assert convert_struct(None, {"a": 1}, "--x")[1] == ["--x.a: unknown key; it takes no arguments."]

@@ -1,0 +1,70 @@
+"""Precedence and origins: explicit > YAML > environment > default."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.args.arg import Given
+from core.args.schema import schema
+from core.args.sources import merge
+
+
+def write(tmp_path, text):
+    path = tmp_path / "engine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_are_complete_and_fresh():
+    first, second = merge({}, {}), merge({}, {})
+    assert set(first.values) == set(schema().fields)
+    assert first.set_by_user() == ()
+    first.value("allowed_origins").append("x")
+    assert second.value("allowed_origins") == ["*"]
+
+
+def test_command_line_beats_file_beats_environment_beats_default(tmp_path):
+    path = write(tmp_path, "port: 9\nmax-model-len: 1k\nplugins: from-file\nspeculative_config: {method: ngram}\n")
+    merged = merge({"port": Given(7, "command line"), "config": path}, {"CORE_PLUGINS": "from-environment"})
+    assert merged.values["port"] == Given(7, "command line")
+    assert merged.values["max_model_len"] == Given(1000, f"config file {path}")
+    assert merged.values["plugins"] == Given("from-file", f"config file {path}")
+    assert merged.values["host"] == Given("127.0.0.1", "default")
+    assert merged.value("speculative_config") == {"method": "ngram"}
+    assert merged.problems == []
+    assert merge({}, {"CORE_PLUGINS": "a"}).values["plugins"] == Given("a", "environment CORE_PLUGINS")
+
+
+def test_keyword_arguments_are_checked_like_the_command_line():
+    problems = merge({"modle": "x", "port": "a", "dtype": "half", "seed": True, "enforce_eager": "maybe"}, {}).problems
+    assert len(problems) == 4
+    assert "modle" in problems[0] and "'model'" in problems[0]
+    assert any("port 'a'" in problem for problem in problems)
+
+
+def test_a_name_may_be_one_text_or_a_list():
+    assert merge({"served_model_name": "a"}, {}).value("served_model_name") == ["a"]
+    assert merge({"served_model_name": ("a", "b")}, {}).value("served_model_name") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("prot: 1", ["prot", "'port'"]),
+        ("port: [1", ["not valid YAML"]),
+        ("- a", ["expected a mapping"]),
+        ("config: other.yaml", ["cannot name another file"]),
+        ("port: many", ["port", "an integer"]),
+        ("tensor_parallel_size: 4", ["does not serve"]),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path, text, words):
+    path = write(tmp_path, text)
+    (problem,) = merge({"config": path}, {}).problems
+    for word in [*words, path]:
+        assert word in problem
+
+
+def test_a_missing_file_is_a_problem_and_an_empty_one_is_not(tmp_path):
+    assert "cannot be read" in merge({"config": str(tmp_path / "none.yaml")}, {}).problems[0]
+    assert merge({"config": write(tmp_path, "")}, {}).problems == []

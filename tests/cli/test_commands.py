@@ -1,0 +1,149 @@
+"""The command `core`: fast, torch-free, sentences instead of tracebacks, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from core.version import __version__
+
+FAST = [["--version"], ["--help"], ["serve", "--help"], ["plugins", "list"]]
+
+
+def core(*words, timeout=60, **environment):
+    command = [sys.executable, "-P", "-m", "core", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "COLUMNS": "100", **environment}
+    )
+
+
+@pytest.mark.parametrize("words", FAST, ids=" ".join)
+def test_quick_commands_import_no_torch(words):
+    code = (
+        "import sys, time, resource; begin = time.perf_counter(); from core.cli.main import main; "
+        f"code = main({words!r}); seconds = time.perf_counter() - begin; "
+        "print(code, 'torch' in sys.modules, seconds, file=sys.stderr)"
+    )
+    best = 9.0
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+        best = min(best, time.perf_counter() - begin)
+        exit_code, torch_loaded, _ = done.stderr.split()[-3:]
+        assert (exit_code, torch_loaded) == ("0", "False")
+        if best < 0.4:
+            break
+    print(f"core {' '.join(words)}: {best:.2f} s")
+    assert best < 0.4 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1)), f"{best:.2f} s"
+
+
+def test_version_and_module_entry():
+    import importlib.metadata
+
+    assert core("--version").stdout.strip() == f"core {__version__}"
+    assert importlib.metadata.version("core-engine") == __version__
+
+
+def test_a_folder_called_core_in_the_working_directory_changes_nothing(tmp_path):
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").write_text("raise SystemExit('shadowed')")
+    command = [sys.executable, "-P", "-m", "core", "plugins", "list", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)}
+    assert rows["platform", "cpu"]["status"] == "available"
+
+
+def test_list_as_json_has_every_field():
+    rows = json.loads(core("plugins", "list", "--json").stdout)
+    for row in rows:
+        assert set(row) >= {"kind", "name", "distribution", "version", "contract", "status", "reason"}
+        assert row["status"] in ("available", "unavailable", "broken", "blocked")
+        assert row["reason"] or row["status"] == "available"
+    ours = {(row["kind"], row["name"]) for row in rows if row["status"] == "available"}
+    assert ours >= {
+        ("platform", "cpu"),
+        ("loader", "gguf"),
+        ("loader", "safetensors"),
+        ("loader", "dummy"),
+        ("quantization", "gguf"),
+        ("attention", "torch_sdpa"),
+        ("speculative", "ngram"),
+    }
+    kinds = {row["kind"] for row in json.loads(core("plugins", "list", "--json", "--kind=loader").stdout)}
+    assert kinds == {"loader"}
+
+
+def test_show():
+    shown = core("plugins", "show", "platform.cpu").stdout
+    assert "--platform-config.threads int|none" in shown
+    (detail,) = json.loads(core("plugins", "show", "ngram", "--json").stdout)
+    assert detail["arguments"][0]["flag"] == "--speculative-config.prompt_lookup_max"
+
+
+def test_explain(tiny_llama):
+    done = core("plugins", "explain", str(tiny_llama), "--max-num-seqs", "5", "--json", "--api-key", "secret-word")
+    told = json.loads(done.stdout)
+    assert told["arguments"]["max_num_seqs"] == {"value": 5, "origin": "command line", "reason": ""}
+    assert told["memory"]["kv_bytes"] == told["memory"]["num_blocks"] * told["memory"]["kv_block_bytes"]
+    assert "secret-word" not in done.stdout
+    text = core("plugins", "explain", str(tiny_llama)).stdout
+    for words in ("loader: safetensors", "platform: cpu", "speculative: none", "weights", "KV cache"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["srve"], "Did you mean 'serve'?"),
+        (["plugins", "lst"], "Did you mean 'list'?"),
+        (["plugins", "show", "ngrm"], "Did you mean 'ngram'?"),
+        (["plugins", "list", "--kind", "loadr"], "Did you mean 'loader'?"),
+        (["plugins", "list", "--jso"], "Did you mean '--json'?"),
+        (["plugins", "show"], "name a plugin"),
+        (["serve", "/nowhere/model.gguf"], "no such file or directory"),
+        (["serve", "--prot", "1"], "Did you mean '--port'?"),
+        (["serve", "--help=zzzz"], "no such group or argument"),
+        (["serve", "--help=speculative.ngrm"], "Did you mean 'ngram'?"),
+        (["build-kernels", "cuda"], "no native kernels"),
+    ],
+)
+def test_mistakes_are_sentences_and_exit_with_2(words, expected, capsys):
+    from core.cli.main import main
+
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{sys.executable} -P -m core serve --help | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0].startswith("Usage: core serve")
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
+    from core.cli.main import main
+    from core.serving import launch
+
+    seen = []
+    monkeypatch.setattr(launch, "serve", lambda resolution: seen.append(resolution) or 0)
+    assert main(["serve", str(tiny_llama), "--port", "81", "--port", "82", "--device=cpu"]) == 0
+    assert seen[0].server.port == 82
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_build_kernels_calls_what_the_platform_declares(monkeypatch, capsys):
+    from core.cli.main import main
+    from plugins.platforms.cpu import build
+
+    monkeypatch.setattr(build, "rebuild", lambda: "compiled")
+    assert main(["build-kernels"]) == 0
+    assert capsys.readouterr().out == "compiled\n"

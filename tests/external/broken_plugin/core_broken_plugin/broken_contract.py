@@ -1,0 +1,3 @@
+"""Made for a later engine."""
+
+CONTRACT = 99

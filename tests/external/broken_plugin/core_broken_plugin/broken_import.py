@@ -1,0 +1,3 @@
+"""Fails at import."""
+
+raise RuntimeError("a vendor library is missing")

@@ -1,0 +1,1 @@
+"""One plugin of each kind. Everything here uses only the published surface of `core`."""

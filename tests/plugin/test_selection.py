@@ -1,0 +1,176 @@
+"""The rules of choice, stage by stage."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.api.errors import CoreError, UserError
+from core.api.specs import AttentionQuery, AttentionSpec
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import (
+    select_attention,
+    select_kernels,
+    select_loader,
+    select_platform,
+    select_quantization,
+    select_speculative,
+)
+
+FILES = FileFacts("m", "/m", True, ("config.json",))
+FULL = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125), "cpu", "bfloat16", 16)
+SLIDING = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125, window=8), "cpu", "bfloat16", 16)
+
+
+def claims(text):
+    return f"@hookimpl\ndef core_claim(facts): return {text!r}\n"
+
+
+def probes(*names):
+    devices = "".join(f"Device({name!r}, '', 1)," for name in names)
+    return f"@hookimpl\ndef core_probe(): return Probe(({devices}), {'' if names else 'no driver'!r})\n"
+
+
+def refuses(sentence):
+    return f"@hookimpl\ndef core_supports(query): return [Reason('thing', {sentence!r})]\n"
+
+
+def chosen(choice):
+    return choice.selection.chosen
+
+
+def verdicts(choice):
+    return {candidate.name: candidate.verdict for candidate in choice.selection.candidates}
+
+
+def facts(quantization=None):
+    return CheckpointFacts("m", "f", "llama", quantization=quantization)
+
+
+def test_loader_by_claim_then_priority_then_name(make_plugin):
+    rows = [
+        make_plugin("loader", "a"),
+        make_plugin("loader", "c", claims("mine")),
+        make_plugin("loader", "b", claims("mine too")),
+        make_plugin("loader", "bad", "1 / 0"),
+    ]
+    choice = select_loader(PluginRegistry(rows), None, FILES)
+    assert chosen(choice) == ("b",) and choice.selection.why == "mine too"
+    assert verdicts(choice) == {"b": "chosen", "c": "fits", "a": "refused", "bad": "refused"}
+    rows.append(make_plugin("loader", "z", claims("best"), priority=1))
+    assert chosen(select_loader(PluginRegistry(rows), None, FILES)) == ("z",)
+    assert chosen(select_loader(PluginRegistry(rows), "a", FILES)) == ("a",)
+    with pytest.raises(UserError, match=r"no loader knows these files \(config.json\)"):
+        select_loader(PluginRegistry(rows[:1]), None, FILES)
+
+
+def test_an_explicit_choice_never_falls_back(make_plugin):
+    rows = [
+        make_plugin("attention", "good"),
+        make_plugin("attention", "bad", "1 / 0"),
+        make_plugin("attention", "no", refuses("a chip")),
+    ]
+    registry = PluginRegistry(rows)
+    with pytest.raises(CoreError, match="ZeroDivisionError"):
+        select_attention(registry, "bad", FULL, [], "cpu")
+    with pytest.raises(UserError, match="thing: needs a chip"):
+        select_attention(registry, "no", FULL, [], "cpu")
+    assert chosen(select_attention(registry, None, FULL, ["bad", "no"], "cpu")) == ("good",)
+
+
+def test_platform_preference_beats_priority(make_plugin):
+    rows = [
+        make_plugin("attention", "high", priority=9),
+        make_plugin("attention", "low"),
+        make_plugin("attention", "mid", priority=1),
+    ]
+    registry = PluginRegistry(rows)
+    assert chosen(select_attention(registry, None, FULL, [], "cpu")) == ("high",)
+    assert chosen(select_attention(registry, None, FULL, ["gone", "low", "mid"], "cpu")) == ("low",)
+
+
+@pytest.mark.parametrize(
+    "capabilities, query, code",
+    [
+        ({"head_sizes": [32, 128]}, FULL, "head_size: needs 32 or 128, got 64"),
+        ({"kv_dtypes": ["float32"]}, FULL, "--kv-cache-dtype"),
+        ({"block_sizes": [8]}, FULL, "--block-size"),
+        ({"devices": ["cuda"]}, FULL, "device: needs cuda, got cpu"),
+        ({"window": False}, SLIDING, "window"),
+        ({"window": False}, FULL, None),
+        ({"head_sizes": [64], "window": True}, SLIDING, None),
+    ],
+)
+def test_capabilities_are_checked_by_the_core(make_plugin, capabilities, query, code):
+    body = "@hookimpl\ndef core_supports(query): return []\n"
+    registry = PluginRegistry([make_plugin("attention", "a", body, capabilities=capabilities)])
+    if code is None:
+        assert chosen(select_attention(registry, None, query, [], "cpu")) == ("a",)
+    else:
+        with pytest.raises(UserError, match=code):
+            select_attention(registry, None, query, [], "cpu")
+
+
+def test_platform_by_priority_among_those_with_devices(make_plugin):
+    rows = [
+        make_plugin("platform", "absent", probes(), priority=9),
+        make_plugin("platform", "gpu", probes("gpu:0", "gpu:1"), priority=5),
+        make_plugin("platform", "chip", probes("chip")),
+    ]
+    registry = PluginRegistry(rows)
+    choice, device = select_platform(registry, None)
+    assert chosen(choice) == ("gpu",) and device.name == "gpu:0"
+    assert verdicts(choice)["absent"] == "refused"
+    assert select_platform(registry, "gpu:1")[1].name == "gpu:1"
+    assert select_platform(registry, "chip")[1].name == "chip"
+    with pytest.raises(UserError, match="no such device; found: gpu:0, gpu:1"):
+        select_platform(registry, "gpu:2")
+    with pytest.raises(UserError, match="no driver"):
+        select_platform(registry, "absent")
+
+
+def test_quantization_explicit_then_declared_then_claimed(make_plugin):
+    rows = [
+        make_plugin("quantization", "one", claims("looks like it")),
+        make_plugin("quantization", "two"),
+        make_plugin("quantization", "too", alias_of="two"),
+    ]
+    registry = PluginRegistry(rows)
+    assert chosen(select_quantization(registry, None, facts())) == ("one",)
+    assert chosen(select_quantization(registry, None, facts("Two"))) == ("two",)
+    assert chosen(select_quantization(registry, "two", facts())) == ("two",)
+    assert chosen(select_quantization(registry, "too", facts("two"))) == ("two",)
+    with pytest.raises(UserError, match="the checkpoint declares 'two'"):
+        select_quantization(registry, "one", facts("two"))
+    with pytest.raises(UserError, match=r"the checkpoint declares 'gptq'.*no such plugin"):
+        select_quantization(registry, None, facts("gptq"))
+    assert chosen(select_quantization(PluginRegistry(rows[1:]), None, facts())) == ()
+
+
+def test_all_fitting_kernels_are_taken_best_first(make_plugin):
+    rows = [
+        make_plugin("kernels", "slow", capabilities={"devices": ["cpu"]}),
+        make_plugin("kernels", "fast", capabilities={"devices": ["cpu"]}, priority=5),
+        make_plugin("kernels", "gpu", capabilities={"devices": ["cuda"]}, priority=9),
+        make_plugin("kernels", "uncompiled", refuses("a compiler"), priority=9),
+    ]
+    assert chosen(select_kernels(PluginRegistry(rows), "cpu")) == ("fast", "slow")
+    assert chosen(select_kernels(PluginRegistry(rows), "cuda:3")) == ("gpu",)
+    assert chosen(select_kernels(PluginRegistry([]), "cpu")) == ()
+
+
+def test_no_proposer_unless_asked_for(make_plugin):
+    registry = PluginRegistry([make_plugin("speculative", "s", priority=100)])
+    assert chosen(select_speculative(registry, None, facts())) == ()
+    assert chosen(select_speculative(registry, "S", facts())) == ("s",)
+
+
+def test_doubles_are_fatal_when_they_win(make_plugin):
+    rows = [
+        make_plugin("loader", "same", claims("x"), distribution="one"),
+        make_plugin("loader", "same", claims("x"), distribution="two"),
+    ]
+    with pytest.raises(UserError, match="one:same"):
+        select_loader(PluginRegistry(rows), None, FILES)
+    rows.append(make_plugin("loader", "best", claims("x"), priority=1))
+    assert chosen(select_loader(PluginRegistry(rows), None, FILES)) == ("best",)
