@@ -127,6 +127,11 @@ class LLM:
             )
         return self._tokenizer
 
+    @property
+    def model_path(self) -> str:
+        """Where the checkpoint lies on disk."""
+        return self._config.model.model
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when blocks are still in use."""
         return self._live_client().reset_prefix_cache()

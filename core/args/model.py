@@ -83,7 +83,7 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     trust_remote_code: Annotated[
-        bool, Arg("Run code that comes with a checkpoint.", served=(False,), unserved="checkpoint code is never run")
+        bool, Arg("Allow code that comes with a checkpoint; no architecture served today needs any, so none is run.")
     ] = False
     skip_tokenizer_init: Annotated[
         bool, Arg("Run without a tokenizer.", served=(False,), unserved="the engine needs the tokenizer")

@@ -24,6 +24,8 @@ def check_relations(settings: Settings) -> tuple[list[str], list[str]]:
         warnings.append(
             f"--gpu-memory-utilization {settings['gpu_memory_utilization']}: above 0.98 memory may run out."
         )
+    if settings["trust_remote_code"]:
+        warnings.append("--trust-remote-code has no effect: no served architecture needs code from its checkpoint.")
     if not settings.user_set("enable_log_requests") and settings.user_set("max_log_len"):
         warnings.append("--max-log-len has no effect without --enable-log-requests.")
     for name in ("revision", "tokenizer_revision"):
