@@ -17,10 +17,20 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, CompileError, ExecError
+from setuptools.modified import newer_group
 
 NATIVE = Path("plugins/platforms/cpu/native")
-COMMON = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"]
-COMMON += ["-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-pthread"]
+COMMON = [
+    "-O3",
+    "-g0",
+    "-std=c++17",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-pthread",
+]
+COMMON += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
 INSTRUCTION_SETS = {
@@ -62,6 +72,8 @@ class BuildNative(build_ext):
     def build_extension(self, ext: Extension) -> None:
         error_file = self.package_directory / "native_build_error.txt"
         error_file.parent.mkdir(parents=True, exist_ok=True)
+        if not self.force and not newer_group(ext.depends, self.get_ext_fullpath(ext.name), "newer"):
+            return
         with captured_output() as log:
             try:
                 self._compile_and_link(ext)
@@ -93,8 +105,13 @@ class BuildNative(build_ext):
         return self.compiler.compile(sources, output_dir=self.build_temp, macros=macros, extra_postargs=arguments)
 
 
-SOURCES = [str(NATIVE / f"{name}.cpp") for name in ("kernels_generic", "dispatch", "pool", "pack", "ops", "attention", "module")]
+NAMES = ("kernels_generic", "dispatch", "pool", "pack", "ops", "attention", "module")
+SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
+DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
 setup(
-    ext_modules=[Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True)],
+    ext_modules=[
+        Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS)
+    ],
     cmdclass={"build_ext": BuildNative},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

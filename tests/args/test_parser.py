@@ -85,7 +85,6 @@ def test_spellings(line, expected):
         ("--port.x 1", ["unknown"]),
         ("--tensor-parallel-size 2", ["does not serve", "use 1"]),
         ("--tokenizer-mode slow", ["does not serve", "fast tokenizers"]),
-        ("--trust-remote-code", ["does not serve", "never run"]),
         ("--no-enable-prefix-caching=1", ["takes no value"]),
         ("a b", ["'b'", "already 'a'"]),
         ("-z", ["-z", "unknown"]),

@@ -12,6 +12,7 @@ import torch
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.weights.formats import Dense
+from plugins.platforms.cpu import extension
 from plugins.platforms.cpu import kernels as binding
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,10 +108,10 @@ def test_packed_memory_is_given_back(kernels):
 def test_without_the_extension_there_is_a_reason(monkeypatch, tmp_path):
     log = tmp_path / "native_build_error.txt"
     log.write_text("g++: command not found")
-    monkeypatch.setattr(binding, "ERROR_FILE", log)
+    monkeypatch.setattr(extension, "ERROR_FILE", log)
     monkeypatch.setitem(sys.modules, "plugins.platforms.cpu._native", None)
     monkeypatch.delattr("plugins.platforms.cpu._native", raising=False)
-    reason = binding.kernels_or_reason()
+    reason = extension.kernels_or_reason()
     assert isinstance(reason, Reason) and "command not found" in reason.actual and "build-kernels" in reason.hint
     with pytest.raises(PluginError, match="cpu_native"):
         binding.NativeKernels(1)
@@ -124,7 +125,9 @@ def test_only_their_own_files_use_wide_registers(native):
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("needs objdump")
-    exported = subprocess.run(["nm", "-DC", "--defined-only", native.__file__], capture_output=True, text=True, check=True)
+    exported = subprocess.run(
+        ["nm", "-DC", "--defined-only", native.__file__], capture_output=True, text=True, check=True
+    )
     assert exported.stdout.split()[2:] == ["PyInit__native"]
     assert "zmm" in text or native.isas() == ["generic"]
 

@@ -131,7 +131,7 @@ def test_wrong_shapes_types_and_rows_are_refused_by_a_sentence(kernels):
         linear(torch.randn(2, 16).double(), out)
     with pytest.raises(ValueError, match="contiguous"):
         linear(torch.randn(16, 2).T, out)
-    with pytest.raises(ValueError, match="3 rows"):
+    with pytest.raises(ValueError, match="out has 2 rows, expected 3"):
         linear(torch.randn(3, 16), out)
     with pytest.raises(IndexError, match="row 8 of a weight with 8 rows"):
         linear.rows(torch.tensor([0, 8]), torch.empty(2, 16))

@@ -84,3 +84,19 @@ def test_large_batches_use_the_pool_and_keep_their_bits(native, kernels, isa):
     kernels.rms_norm(x, weight, 1e-5, again)
     native.pool_init(2)
     assert torch.equal(out, again)
+
+
+def test_wrong_types_and_sizes_are_refused_by_a_sentence(kernels):
+    x, out, positions = torch.randn(2, 16), torch.empty(2, 16), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"weight is .*bfloat16"):
+        kernels.rms_norm(x, torch.ones(16).bfloat16(), 1e-5, out)
+    with pytest.raises(ValueError, match="out has 1 rows, expected 2"):
+        kernels.rms_norm(x, torch.ones(16), 1e-5, out[:1])
+    with pytest.raises(ValueError, match=r"expected float32 \[rows, 32\]"):
+        kernels.gated(x, "silu", out)
+    with pytest.raises(ValueError, match=r"positions is .*int32"):
+        kernels.rotary(
+            x.view(2, 1, 16), x.view(2, 1, 16), out[:, :8].contiguous(), out[:, :8].contiguous(), positions.int()
+        )
+    with pytest.raises(ValueError, match="at most half of the head size 16"):
+        kernels.rotary(x.view(2, 1, 16), x.view(2, 1, 16), out, out, positions)

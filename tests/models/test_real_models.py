@@ -50,14 +50,14 @@ def test_the_embedded_model_answers_sensibly() -> None:
     llm = LLM(max_model_len=512)
     answers = llm.chat(
         [
-            [{"role": "user", "content": "What is the capital of France?"}],
+            [{"role": "user", "content": "What is the capital city of Japan?"}],
             [{"role": "user", "content": "What is 2 + 2?"}],
         ],
         SamplingParams(temperature=0, max_tokens=32),
         use_tqdm=False,
     )
     llm.close()
-    assert "Paris" in answers[0].outputs[0].text
+    assert "Tokyo" in answers[0].outputs[0].text
     assert "4" in answers[1].outputs[0].text
 
 

@@ -75,9 +75,9 @@ def client(server: Server) -> openai.OpenAI:
 
 def test_a_chat_is_answered(client: openai.OpenAI) -> None:
     model = client.models.list().data[0].id
-    question = [{"role": "user", "content": "What is the capital of France?"}]
+    question = [{"role": "user", "content": "What is the capital city of Japan?"}]
     answer = client.chat.completions.create(model=model, messages=question, temperature=0)
-    assert "Paris" in answer.choices[0].message.content
+    assert "Tokyo" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     stream = client.chat.completions.create(model=model, messages=question, temperature=0, stream=True)
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)

@@ -9,7 +9,6 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -19,25 +18,15 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.weights.formats import CanonicalWeight, Dense
+from plugins.platforms.cpu.extension import kernels_or_reason
 
 VERSION = 1  # grows when a kernel's results change
-ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
 OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
 FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
 DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 GROUP_MULTIPLE = 16
-
-
-def kernels_or_reason() -> ModuleType | Reason:
-    """The compiled extension, or why it is not there (with the end of the compiler's message when there is one)."""
-    try:
-        from plugins.platforms.cpu import _native
-    except ImportError as error:
-        log = ERROR_FILE.read_text(encoding="utf-8").strip() if ERROR_FILE.exists() else str(error)
-        return Reason("native_extension", "the compiled C++ extension", log[-2000:], "`core build-kernels` compiles it")
-    return _native
 
 
 def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:

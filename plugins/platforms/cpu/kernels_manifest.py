@@ -5,16 +5,14 @@ Owns: what the kernels claim to support before they are loaded. Called by: `core
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from plugins.platforms.cpu.extension import kernels_or_reason
 
 CONTRACT = 1
 OPERATIONS = frozenset({"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale"})
-ERROR_FILE = Path(__file__).with_name("native_build_error.txt")
 
 
 @hookimpl
@@ -38,14 +36,8 @@ def core_supports(query: KernelQuery) -> list[Reason]:
     reasons = []
     if query.op not in OPERATIONS:
         reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
-    try:
-        from plugins.platforms.cpu import _native  # noqa: F401
-    except ImportError as error:
-        cause = ERROR_FILE.read_text(encoding="utf-8", errors="replace").strip() if ERROR_FILE.exists() else str(error)
-        reasons.append(
-            Reason("native_extension", "the compiled C++ extension", cause[-2000:], "`core build-kernels` compiles it")
-        )
-    return reasons
+    native = kernels_or_reason()
+    return [*reasons, native] if isinstance(native, Reason) else reasons
 
 
 @hookimpl

@@ -2,6 +2,7 @@
 //
 // A block holds, for each kv head: K as [block_size / 16][dim][16 keys], then V as [block_size][dim_v]. So the lanes of
 // a score are keys and the lanes of an output are its columns, and no sum runs across lanes but the softmax's own.
+// Where 16 does not divide the block size, K is [block_size][dim], and tiles are first gathered into that shape (slower).
 
 LANE const uint8_t *head_base(const AttentionCall &c, const AttentionTask &t, long key) {
     const int32_t *table = c.block_table + t.sequence * c.table_stride;
@@ -32,6 +33,7 @@ struct Softmax { // of the rows of one task, within one span
     float out[kTaskRows * (kMaxHead + 16)];
     float weights[kTaskRows * kKeyTile];
     float maximum[kTaskRows], total[kTaskRows], shrink[kTaskRows];
+    uint32_t gathered_k[2][16 * kMaxHead], gathered_v[2][16 * kMaxHead]; // room for either element type
 };
 
 // The part of a tile that any row of the task sees, and where its two halves of 16 keys lie.
@@ -141,17 +143,36 @@ template <bool Half> static void tile_all_rows(const AttentionCall &c, const Att
     for (; row < t.rows; row++) tile_rows<Half, 1>(c, t, s, tile, row);
 }
 
+// Copies the seen keys of a half from blocks of any size; the lanes of unseen keys keep what they had, and are masked.
+template <class Element>
+static void gather(const AttentionCall &c, const AttentionTask &t, Softmax &s, Tile &tile, int half) {
+    Element *keys = (Element *)s.gathered_k[half], *values = (Element *)s.gathered_v[half];
+    const long begin = tile.first + half * 16, end = begin + 16;
+    for (long key = tile.low > begin ? tile.low : begin; key < (tile.high < end ? tile.high : end); key++) {
+        const long lane = key - begin, offset = key % c.block_size;
+        const Element *base = (const Element *)head_base(c, t, key);
+        for (long i = 0; i < c.dim; i++) keys[i * 16 + lane] = base[offset * c.dim + i];
+        memcpy(values + lane * c.dim_v, base + c.block_size * c.dim + offset * c.dim_v, c.dim_v * sizeof(Element));
+    }
+    tile.k[half] = (const uint8_t *)keys;
+    tile.v[half] = (const uint8_t *)values;
+}
+
 // Blocks outside [low, high) may belong to others by now: such a half borrows its neighbour's address, fully masked.
-LANE Tile make_tile(const AttentionCall &c, const AttentionTask &t, long first, long low, long high) {
+LANE Tile make_tile(const AttentionCall &c, const AttentionTask &t, Softmax &s, long first, long low, long high) {
     Tile tile = {first, low, high, {nullptr, nullptr}, {nullptr, nullptr}, {false, false}};
     const long element = c.bf16 ? 2 : 4;
     for (int half = 0; half < 2; half++) {
         long begin = first + half * 16, offset = begin % c.block_size;
         if (begin >= high || begin + 16 <= low) continue;
+        tile.seen[half] = true;
+        if (c.block_size % 16 != 0) {
+            c.bf16 ? gather<uint16_t>(c, t, s, tile, half) : gather<uint32_t>(c, t, s, tile, half);
+            continue;
+        }
         const uint8_t *base = head_base(c, t, begin);
         tile.k[half] = base + offset * c.dim * element;
         tile.v[half] = base + (c.block_size * c.dim + offset * c.dim_v) * element;
-        tile.seen[half] = true;
     }
     for (int half = 0; half < 2; half++)
         if (!tile.seen[half]) tile.k[half] = tile.k[1 - half];
@@ -179,7 +200,7 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Softmax 
     long begin = span * kSpan, end = begin + kSpan < high ? begin + kSpan : high;
     if (begin < low) begin = low / kKeyTile * kKeyTile;
     for (long first = begin; first < end; first += kKeyTile) {
-        Tile tile = make_tile(c, t, first, low, high);
+        Tile tile = make_tile(c, t, s, first, low, high);
         if (c.bf16)
             tile_all_rows<true>(c, t, s, tile);
         else
@@ -264,14 +285,14 @@ LANE void put(uint16_t *p, float x) { // nearest bf16, ties to even
 
 template <class Element> LANE void write_row(const CacheWriteCall &c, long row) {
     if (c.slots[row] < 0) return;
-    const long slot = c.slots[row], offset = slot % c.block_size;
+    const long slot = c.slots[row], offset = slot % c.block_size, lanes = c.block_size % 16 == 0 ? 16 : 1;
     for (long head = 0; head < c.heads_kv; head++) {
         uint8_t *base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
-        Element *keys = (Element *)base + offset / 16 * 16 * c.dim + offset % 16;
+        Element *keys = (Element *)base + offset / lanes * lanes * c.dim + offset % lanes;
         Element *values = (Element *)base + c.block_size * c.dim + offset * c.dim_v;
         const float *k = c.k + row * c.k_row_stride + head * c.k_head_stride;
         const float *v = c.v + row * c.v_row_stride + head * c.v_head_stride;
-        for (long i = 0; i < c.dim; i++) put(keys + i * 16, k[i]);
+        for (long i = 0; i < c.dim; i++) put(keys + i * lanes, k[i]);
         for (long i = 0; i < c.dim_v; i++) put(values + i, v[i]);
     }
 }

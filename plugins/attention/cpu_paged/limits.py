@@ -1,0 +1,31 @@
+"""What `cpu_paged` can serve. Torch-free.
+
+Owns: the limits of the native attention kernel. Never does: import the kernel. Called by: the manifest, the backend.
+"""
+
+from __future__ import annotations
+
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+HEAD_MULTIPLE = 16
+MAX_HEAD_SIZE = 512
+
+
+def unsupported(query: AttentionQuery) -> list[Reason]:
+    """What this backend lacks for one kind of layer; empty means supported. Reads no library."""
+    spec, reasons = query.spec, []
+    if query.device != "cpu":
+        reasons.append(Reason("device", "cpu", query.device))
+    if query.dtype not in ELEMENT_BYTES:
+        reasons.append(Reason("kv_cache_dtype", " or ".join(ELEMENT_BYTES), query.dtype))
+    for size in (spec.head_size, spec.head_size_v):
+        if size % HEAD_MULTIPLE or size > MAX_HEAD_SIZE:
+            reasons.append(Reason("head_size", f"a multiple of {HEAD_MULTIPLE}, at most {MAX_HEAD_SIZE}", str(size)))
+            break
+    if spec.num_heads % spec.num_kv_heads:
+        reasons.append(Reason("num_kv_heads", f"a divisor of {spec.num_heads}", str(spec.num_kv_heads)))
+    if query.role != "decoder":
+        reasons.append(Reason("role", "decoder", query.role))
+    return reasons

@@ -1,0 +1,50 @@
+"""Manifest of the `cpu_paged` attention backend. Torch-free.
+
+Owns: what the backend claims to support. Called by: `core.plugin`.
+"""
+
+from __future__ import annotations
+
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery
+from core.plugin.contracts import AttentionBackend
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, HEAD_MULTIPLE, MAX_HEAD_SIZE, unsupported
+from plugins.platforms.cpu.extension import kernels_or_reason
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """On the CPU, with the native extension; batch invariant."""
+    return PluginSpec(
+        name="cpu_paged",
+        summary="paged attention on the native CPU kernels",
+        capabilities={
+            "devices": ["cpu"],
+            "kv_dtypes": list(ELEMENT_BYTES),
+            "head_size_multiple": HEAD_MULTIPLE,
+            "max_head_size": MAX_HEAD_SIZE,
+            "window": True,
+            "cap": True,
+            "sinks": False,
+            "batch_invariant": True,
+        },
+        priority=100,
+    )
+
+
+@hookimpl
+def core_supports(query: AttentionQuery) -> list[Reason]:
+    """The layer must fit the kernel, and the extension must be compiled."""
+    native = kernels_or_reason()
+    return unsupported(query) + ([native] if isinstance(native, Reason) else [])
+
+
+@hookimpl
+def core_load(context: LoadContext) -> AttentionBackend:
+    """Build the backend; its threads are those of the platform's kernels."""
+    from plugins.attention.cpu_paged.backend import CpuPagedAttention
+
+    return CpuPagedAttention()
