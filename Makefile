@@ -45,7 +45,7 @@ format: $(TEST_STAMP)
 	$(VENV)/bin/ruff format .
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
-	$(PYTHON) benchmarks/run.py
+	$(PYTHON) -m benchmarks.run
 
 clean:
 	rm -rf $(VENV) build *.egg-info
