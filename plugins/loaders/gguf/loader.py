@@ -71,8 +71,8 @@ class GGUFLoader:
                     f"{path}: tensor '{info.name}' ends after the file; was the file changed meanwhile?"
                 )
             yield info.name, _canonical(_view(data, info), info, manifest, architecture)
-            start = info.offset - info.offset % mmap.PAGESIZE
-            data.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+            # From the start of the file: a page fault maps neighbours too, those of tensors already given back among them.
+            data.madvise(mmap.MADV_DONTNEED, 0, info.offset + info.nbytes)
 
 
 def _find_file(ref: str) -> str:
