@@ -7,6 +7,7 @@ Called by: main.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -138,6 +139,9 @@ def _details(item: Listed) -> dict[str, Any]:
                 {"flag": flag, "type": kind, "help": text} for flag, kind, text in own_arguments(item.manifest)
             ],
         }
+        log = Path(str(spec.capabilities.get("build_log", "")))
+        if log.is_file():
+            detail["build_error"] = log.read_text(encoding="utf-8", errors="replace")
     return detail | {"traceback": item.details}
 
 

@@ -14,7 +14,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.weights.formats import CanonicalWeight, Dense
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 1024
 
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
@@ -57,10 +57,8 @@ class ReferenceLinear:
         out.copy_(self.weight.rows(ids).dequantize())
 
     def _rows(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
-        if isinstance(self.weight, Dense):
-            return self.weight.weight[start:stop].to(dtype)
-        index = torch.arange(start, stop, device=self.weight.values.device)
-        return self.weight.rows(index).dequantize().to(dtype)
+        part = self.weight.rows(slice(start, stop))
+        return part.weight.to(dtype) if isinstance(part, Dense) else part.dequantize().to(dtype)
 
 
 class ReferenceKernels:

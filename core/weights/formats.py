@@ -39,8 +39,8 @@ class Dense:
         """W as float32 [N, K]."""
         return self.weight.float()
 
-    def rows(self, index: Tensor) -> Dense:
-        """The rows `index` (int64 [n]) as a new weight."""
+    def rows(self, index: Tensor | slice) -> Dense:
+        """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""
         return Dense(self.weight[index].contiguous())
 
 
@@ -89,14 +89,16 @@ class IntGroups:
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""
         n, k = self.shape
-        groups = (self.unpacked().float() - self.zero).view(n, k // self.group_size, self.group_size)
-        w = groups * self.scale.float().unsqueeze(-1)
+        w = self.unpacked().float().view(n, k // self.group_size, self.group_size)
+        if self.zero:
+            w -= self.zero
+        w *= self.scale.float().unsqueeze(-1)
         if self.minimum is not None:
-            w = w + self.minimum.float().unsqueeze(-1)
+            w += self.minimum.float().unsqueeze(-1)
         return w.view(n, k)
 
-    def rows(self, index: Tensor) -> IntGroups:
-        """The rows `index` (int64 [n]) as a new weight."""
+    def rows(self, index: Tensor | slice) -> IntGroups:
+        """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""
         minimum = None if self.minimum is None else self.minimum[index].contiguous()
         return IntGroups(
             self.bits,

@@ -15,10 +15,13 @@ ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
 
 
 def kernels_or_reason() -> ModuleType | Reason:
-    """The compiled extension, or why it is not there (with the end of the compiler's message when there is one)."""
+    """The compiled extension, or why it is not there."""
     try:
         from plugins.platforms.cpu import _native
     except ImportError as error:
-        log = ERROR_FILE.read_text(encoding="utf-8", errors="replace").strip() if ERROR_FILE.exists() else str(error)
-        return Reason("native_extension", "the compiled C++ extension", log[-2000:], "`core build-kernels` compiles it")
+        failed = ERROR_FILE.exists()
+        actual = "a failed build" if failed else str(error)
+        hint = "`core build-kernels` compiles it"
+        hint += "; `core plugins show cpu` shows what the compiler said" if failed else ""
+        return Reason("native_extension", "the compiled C++ extension", actual, hint)
     return _native

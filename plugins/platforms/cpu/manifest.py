@@ -11,6 +11,7 @@ import msgspec
 
 from core.plugin.contracts import Platform
 from core.plugin.hookspecs import Device, LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
+from plugins.platforms.cpu.extension import ERROR_FILE
 from plugins.platforms.cpu.memory import available_memory, processor_name, usable_processors
 
 CONTRACT = 1
@@ -33,7 +34,11 @@ def core_spec() -> PluginSpec:
         name="cpu",
         summary="processors of this machine, with native kernels where they are compiled",
         arguments=CpuArguments,
-        capabilities={"dtypes": ["bfloat16", "float32"], "build": "plugins.platforms.cpu.build:rebuild"},
+        capabilities={
+            "dtypes": ["bfloat16", "float32"],
+            "build": "plugins.platforms.cpu.build:rebuild",
+            "build_log": str(ERROR_FILE),
+        },
         priority=0,
     )
 
