@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 import torch
 from gguf import GGUFReader
@@ -20,7 +23,11 @@ LOGPROB_TOLERANCE = 2e-3
 PATHS = {"smollm2": smollm2_path, "gemma3": gemma3_path}
 
 
-def reference_model(path):
+LONG_TEXT = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")[:4200]
+
+
+@cache
+def reference_model(path: Path) -> torch.nn.Module:
     """transformers' own reading of the file, dequantized to float32."""
     return AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
@@ -44,6 +51,22 @@ def test_greedy_tokens_and_logprobs_equal_transformers(name: str) -> None:
         entries = zip(output.outputs[0].logprobs, tokens, strict=True)
         got = torch.tensor([position[token].logprob for position, token in entries])
         torch.testing.assert_close(got, expected, atol=LOGPROB_TOLERANCE, rtol=0)
+
+
+def test_prompts_beyond_the_window_score_as_in_transformers() -> None:
+    """Gemma's sliding layers see 512 tokens; the prompt is longer and computed in chunks."""
+    path = gemma3_path()
+    llm = LLM(model=str(path), max_model_len=1400, dtype="float32", max_num_batched_tokens=300)
+    asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    output = llm.generate(LONG_TEXT, asked, use_tqdm=False)[0]
+    llm.close()
+    ids = output.prompt_token_ids
+    assert len(ids) > 900
+    with torch.inference_mode():
+        logprobs = reference_model(path)(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = logprobs[:-1].gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
+    got = torch.tensor([entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)])
+    torch.testing.assert_close(got, expected, atol=LOGPROB_TOLERANCE, rtol=0)
 
 
 def test_the_embedded_model_answers_sensibly() -> None:
