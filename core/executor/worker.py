@@ -15,6 +15,7 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.host_memory import release_unused_memory
 from core.executor.model_runner import ModelRunner
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
@@ -51,6 +52,8 @@ class Worker:
             self.spec = decoder_spec(config.model.hf_config)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
+            del manifest
+            release_unused_memory()
         with self._phase("allocate KV cache"):
             self._bind_attention(model)
         batch = PersistentBatch(
