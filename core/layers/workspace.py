@@ -17,21 +17,14 @@ class Workspace:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._buffers: dict[str, Tensor] = {}
-        self._views: dict[tuple[str, int], Tensor] = {}
 
     def reserve(self, name: str, rows: int, width: int, dtype: torch.dtype) -> None:
         """Make sure that buffer `name` has that size; only when a model is built."""
         self._buffers[name] = torch.empty(rows, width, dtype=dtype, device=self.device)
 
     def view(self, name: str, rows: int) -> Tensor:
-        """The first `rows` rows of a buffer; the same object for the same arguments."""
-        key = (name, rows)
-        found = self._views.get(key)
-        if found is None:
-            if len(self._views) > 4096:
-                self._views.clear()
-            found = self._views[key] = self._buffers[name][:rows]
-        return found
+        """The first `rows` rows of a buffer."""
+        return self._buffers[name][:rows]
 
     @property
     def nbytes(self) -> int:

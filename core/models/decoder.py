@@ -15,11 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import AttentionBackend, LinearKernel
+
+MAX_CACHED_VIEWS = 512
+"""Numbers of tokens whose views are kept."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,27 @@ class AttentionLayer:
         self.kind = kind
 
 
+class StepViews:
+    """The workspace's buffers for one number of tokens, sliced once: a step then makes no tensor of its own."""
+
+    __slots__ = ("attention", "branch", "gate_up", "heads_out", "k", "mlp", "normed", "q", "qkv", "residual", "v")
+
+    def __init__(self, workspace: Workspace, num_tokens: int, attention: AttentionSpec) -> None:
+        self.residual = workspace.view("residual", num_tokens)
+        self.normed = workspace.view("normed", num_tokens)
+        self.branch = workspace.view("branch", num_tokens)
+        self.qkv = workspace.view("qkv", num_tokens)
+        self.attention = workspace.view("attention", num_tokens)
+        self.gate_up = workspace.view("gate_up", num_tokens)
+        self.mlp = workspace.view("mlp", num_tokens)
+        heads = self.qkv.view(num_tokens, -1, attention.head_size)
+        first_v = attention.num_heads + attention.num_kv_heads
+        self.q = heads[:, : attention.num_heads]
+        self.k = heads[:, attention.num_heads : first_v]
+        self.v = heads[:, first_v:]
+        self.heads_out = self.attention.view(num_tokens, attention.num_heads, attention.head_size_v)
+
+
 class Decoder:
     """A decoder ready to run.
 
@@ -81,6 +106,7 @@ class Decoder:
         self.spec, self.weights, self.kernels, self.tables = spec, weights, kernels, tables
         self.workspace = workspace
         self.attention: list[AttentionLayer] = []
+        self._views: dict[int, StepViews] = {}
         self.max_logits = max_logits
         a = spec.blocks[0].attention
         self.q_size, self.kv_size = a.num_heads * a.head_size, a.num_kv_heads * a.head_size
@@ -103,15 +129,14 @@ class Decoder:
 
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
         """
-        num_tokens = token_ids.shape[0]
-        residual = self.workspace.view("residual", num_tokens)
-        self.weights.embedding.rows(token_ids, residual)
+        views = self._step_views(token_ids.shape[0])
+        self.weights.embedding.rows(token_ids, views.residual)
         if self.spec.embed_scale != 1.0:
-            self.kernels.scale(residual, self.spec.embed_scale)
-        for index, block in enumerate(self.weights.blocks):
-            self._attention(index, block, residual, positions, metadata)
-            self._mlp(block, residual)
-        return residual
+            self.kernels.scale(views.residual, self.spec.embed_scale)
+        for block, layer, cos_sin in zip(self.weights.blocks, self.attention, self.tables, strict=True):
+            self._attention(block, layer, cos_sin, views, positions, metadata[layer.kind])
+            self._mlp(block, views)
+        return views.residual
 
     def logits(self, residual: Tensor, rows: Tensor) -> Tensor:
         """float32 logits [R, V] of the residual rows `rows` (int64 [R], R at most `max_logits`), a workspace view."""
@@ -124,43 +149,45 @@ class Decoder:
             out.div_(self.spec.logit_cap).tanh_().mul_(self.spec.logit_cap)
         return out
 
+    def _step_views(self, num_tokens: int) -> StepViews:
+        views = self._views.get(num_tokens)
+        if views is None:
+            if len(self._views) >= MAX_CACHED_VIEWS:
+                self._views.clear()
+            views = self._views[num_tokens] = StepViews(self.workspace, num_tokens, self.spec.blocks[0].attention)
+        return views
+
     def _attention(
-        self, index: int, block: BlockWeights, residual: Tensor, positions: Tensor, metadata: dict[str, Any]
+        self,
+        block: BlockWeights,
+        layer: AttentionLayer,
+        cos_sin: tuple[Tensor, Tensor],
+        views: StepViews,
+        positions: Tensor,
+        metadata: Any,
     ) -> None:
-        spec, kernels, view = self.spec, self.kernels, self.workspace.view
-        layer, a = self.attention[index], self.spec.blocks[index].attention
-        num_tokens = residual.shape[0]
-        normed, qkv, out = view("normed", num_tokens), view("qkv", num_tokens), view("attention", num_tokens)
-        kernels.rms_norm(residual, block.norms["input"], spec.eps, normed)
-        block.qkv(normed, qkv)
-        heads = qkv.view(num_tokens, -1, a.head_size)
-        q = heads[:, : a.num_heads]
-        k = heads[:, a.num_heads : a.num_heads + a.num_kv_heads]
-        v = heads[:, a.num_heads + a.num_kv_heads :]
+        spec, kernels, norms = self.spec, self.kernels, block.norms
+        kernels.rms_norm(views.residual, norms["input"], spec.eps, views.normed)
+        block.qkv(views.normed, views.qkv)
         if spec.qk_norm:
-            kernels.rms_norm_heads(q, block.norms["q"], spec.eps)
-            kernels.rms_norm_heads(k, block.norms["k"], spec.eps)
-        cos, sin = self.tables[index]
-        kernels.rotary(q, k, cos, sin, positions)
-        step = metadata[layer.kind]
-        layer.backend.write(layer.handle, k, v, step)
-        layer.backend.forward(layer.handle, q, step, out.view(num_tokens, a.num_heads, a.head_size_v))
-        self._to_residual(block.o, out, residual, block.norms.get("post_attention"))
+            kernels.rms_norm_heads(views.q, norms["q"], spec.eps)
+            kernels.rms_norm_heads(views.k, norms["k"], spec.eps)
+        kernels.rotary(views.q, views.k, *cos_sin, positions)
+        layer.backend.write(layer.handle, views.k, views.v, metadata)
+        layer.backend.forward(layer.handle, views.q, metadata, views.heads_out)
+        self._to_residual(block.o, views.attention, views, norms.get("post_attention"))
 
-    def _mlp(self, block: BlockWeights, residual: Tensor) -> None:
-        view, num_tokens = self.workspace.view, residual.shape[0]
-        normed, gate_up, mlp = view("normed", num_tokens), view("gate_up", num_tokens), view("mlp", num_tokens)
-        self.kernels.rms_norm(residual, block.norms["pre_mlp"], self.spec.eps, normed)
-        block.gate_up(normed, gate_up)
-        self.kernels.gated(gate_up, self.spec.activation, mlp)
-        self._to_residual(block.down, mlp, residual, block.norms.get("post_mlp"))
+    def _mlp(self, block: BlockWeights, views: StepViews) -> None:
+        self.kernels.rms_norm(views.residual, block.norms["pre_mlp"], self.spec.eps, views.normed)
+        block.gate_up(views.normed, views.gate_up)
+        self.kernels.gated(views.gate_up, self.spec.activation, views.mlp)
+        self._to_residual(block.down, views.mlp, views, block.norms.get("post_mlp"))
 
-    def _to_residual(self, linear: Linear, x: Tensor, residual: Tensor, norm: Tensor | None) -> None:
+    def _to_residual(self, linear: Linear, x: Tensor, views: StepViews, norm: Tensor | None) -> None:
         """residual += linear(x), through a norm when the family has one behind each branch."""
         if norm is None:
-            linear(x, residual, accumulate=True)
+            linear(x, views.residual, accumulate=True)
             return
-        branch = self.workspace.view("branch", residual.shape[0])
-        linear(x, branch)
-        self.kernels.rms_norm(branch, norm, self.spec.eps, branch)
-        self.kernels.add(branch, residual)
+        linear(x, views.branch)
+        self.kernels.rms_norm(views.branch, norm, self.spec.eps, views.branch)
+        self.kernels.add(views.branch, views.residual)
