@@ -1,0 +1,45 @@
+"""The examples run as they are written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from core import LLM, SamplingParams
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=120, cwd=cwd, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_offline(tmp_path: Path) -> None:
+    lines = run("offline.py", tmp_path).splitlines()
+    assert len(lines) == 3 and all("→" in line for line in lines)
+
+
+def test_drafts_change_no_token(tmp_path: Path) -> None:
+    assert "equal tokens: True" in run("speculative.py", tmp_path)
+
+
+def test_a_plugin_in_a_file_is_used(tiny_llama: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    outputs = []
+    for settings in (
+        {},
+        {
+            "plugins": str(EXAMPLES / "file_plugin.py"),
+            "speculative_config": {"method": "again", "num_speculative_tokens": 2},
+        },
+    ):
+        with LLM(model=str(tiny_llama), max_model_len=128, **settings) as llm:
+            outputs.append(llm.generate("hello", params, use_tqdm=False)[0].outputs[0].token_ids)
+            drafted = llm.stats().spec_num_draft_tokens
+    assert drafted > 0
+    assert outputs[0] == outputs[1]
