@@ -98,7 +98,7 @@ class ServerMetrics:
 
 
 class RequestMeter:
-    """Follows one request from its first output to its end. Feed every output, then call `close`."""
+    """Follows one request to its end. Feed every output (or `refuse` it), then call `close`."""
 
     def __init__(self, metrics: ServerMetrics, params: SamplingParams) -> None:
         self.metrics = metrics
@@ -131,10 +131,14 @@ class RequestMeter:
         if output.finished:
             self._finish(output)
 
+    def refuse(self) -> None:
+        """The request never ran, so `close` counts nothing."""
+        self.finished = True
+
     def close(self) -> None:
         """The request is over; what has not ended by itself was aborted."""
-        for _ in range(self.params.n - len(self._ended) if self.last_output and not self.finished else 0):
-            self.metrics.success["abort"].inc()
+        if not self.finished:
+            self.metrics.success["abort"].inc(self.params.n - len(self._ended))
 
     def _finish(self, output: RequestOutput) -> None:
         self.finished = True

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.observe.metrics import RequestMeter
@@ -80,6 +81,9 @@ async def _run_one(
                 meter.update(output)
                 _raise_failure(output)
                 yield output
+    except RequestError:
+        meter.refuse()
+        raise
     finally:
         meter.close()
 
