@@ -1,12 +1,13 @@
-"""Arguments about the KV cache. Owns: declarations only. Called by: schema."""
-
-from __future__ import annotations
+"""Arguments about the KV cache and other state that lives between steps. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated
 
 import msgspec
 
 from core.args.arg import Arg
+
+_RECURRENT = "models with recurrent state are not served"
+_OFFLOAD = "KV blocks stay on the device"
 
 
 class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,17 +23,28 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Arg("Exactly this number of KV blocks, whatever the memory says.", ge=1)
     ] = None
     gpu_memory_utilization: Annotated[
-        float, Arg("Share of an accelerator's memory that this instance may use.", gt=0, le=1)
+        float, Arg("Share of a device's memory that this instance may use.", gt=0, le=1)
     ] = 0.9
     kv_cache_dtype: Annotated[
         str,
         Arg(
             "Storage type of the KV cache; auto follows --dtype.",
-            choices=("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"),
+            choices=(
+                *("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
+                *("fp8_per_token_head", "int8_per_token_head"),
+            ),
             served=("auto", "bfloat16", "float16", "float32"),
             unserved="8-bit KV caches are not available",
         ),
     ] = "auto"
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None,
+        Arg(
+            "Layers, by index or kind, whose KV cache keeps the model's precision.",
+            commas=True,
+            unserved="every layer has the same precision",
+        ),
+    ] = None
     enable_prefix_caching: Annotated[
         bool | None, Arg("Reuse KV blocks of equal prefixes. Unset: on where the model supports it.")
     ] = None
@@ -40,8 +52,57 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Arg(
             "Hash of prefix blocks; hits are checked against the token ids in any case.",
-            choices=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor", "builtin"),
+            choices=("sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor", "builtin"),
             served=("sha256",),
             unserved="only sha256 is available",
         ),
     ] = "sha256"
+    kv_offloading_size: Annotated[
+        float | None,
+        Arg(
+            "GiB of host memory for KV blocks that leave the device, over all ranks. Unset: none.",
+            gt=0,
+            unserved=_OFFLOAD,
+        ),
+    ] = None
+    kv_offloading_backend: Annotated[
+        str,
+        Arg("Who moves those blocks.", choices=("native", "lmcache"), unserved=_OFFLOAD),
+    ] = "native"
+    kv_sharing_fast_prefill: Annotated[
+        bool,
+        Arg(
+            "Where layers share a KV cache, skip those that a prefill does not need.",
+            unserved="every layer runs in a prefill",
+        ),
+    ] = False
+    mamba_block_size: Annotated[
+        int | None,
+        Arg("Tokens in one block of recurrent state; a multiple of 8.", ge=8, unserved=_RECURRENT),
+    ] = None
+    mamba_cache_dtype: Annotated[
+        str,
+        Arg(
+            "Storage type of convolution and recurrent state.",
+            choices=("auto", "float16", "float32"),
+            unserved=_RECURRENT,
+        ),
+    ] = "auto"
+    mamba_ssm_cache_dtype: Annotated[
+        str,
+        Arg("Storage type of the recurrent part.", choices=("auto", "float16", "float32"), unserved=_RECURRENT),
+    ] = "auto"
+    mamba_cache_mode: Annotated[
+        str,
+        Arg(
+            "Which recurrent states the prefix cache keeps: none, all block ends, or the one at which a step ends.",
+            choices=("none", "all", "align"),
+            unserved=_RECURRENT,
+        ),
+    ] = "none"
+    enable_mamba_cache_stochastic_rounding: Annotated[
+        bool, Arg("Round at random when 16-bit state is written.", unserved=_RECURRENT)
+    ] = False
+    mamba_cache_philox_rounds: Annotated[
+        int, Arg("Rounds of the generator behind that rounding; 0: the kernel's own.", ge=0, unserved=_RECURRENT)
+    ] = 0

@@ -1,7 +1,7 @@
 """From what a user wrote to a value of the declared type, or a sentence that says what was expected.
 
-Owns: conversion of one value, and of a plugin's own arguments. Never does: know which argument means what.
-Called by: parser (text), sources (YAML, keyword arguments), plugin (plugins' own arguments).
+Owns: conversion of one value, whether the engine serves it, and a plugin's own arguments. Never does: know which
+argument means what. Called by: parser (text), sources (YAML, keyword arguments), config, plugin (own arguments).
 """
 
 from __future__ import annotations
@@ -9,67 +9,90 @@ from __future__ import annotations
 import json
 import math
 import re
+import typing
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from core.api.errors import nearest
+from core.args.numbers import human_int
 from core.args.schema import Field
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
-_HUMAN = re.compile(r"([+-]?\d+(?:\.\d+)?)([kKmMgGtT]?)")
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_INTEGER = re.compile(r"[+-]?\d{1,400}")
 
 
 def convert(field: Field, value: Any) -> Any:
-    """`value` as `field` declares it. Text is read as on the command line. Raises ValueError with an expectation."""
+    """`value` as `field` declares it, when the engine serves it. Raises ValueError with an expectation."""
+    understood = understand(field, value)
+    reasons = unserved(field, understood)
+    if reasons:
+        raise ValueError("; ".join(f"{path}: {reason}" if path else reason for path, _, reason in reasons))
+    return understood
+
+
+def understand(field: Field, value: Any) -> Any:
+    """`value` as `field` declares it, served or not. Text is read as on the command line. Raises ValueError."""
     arg = field.arg
+    for word, meaning in arg.words:
+        if (isinstance(value, str) and value.lower() == word) or (value is True and word == "true"):
+            return meaning
     if value is None or (isinstance(value, str) and field.optional and value.lower() in ("none", "null")):
         if field.optional:
-            return _served(field, None)
+            return None
         raise ValueError(f"expected {describe(field)}")
-    for word, meaning in arg.words:
-        if isinstance(value, str) and value.lower() == word:
-            return meaning
-    return _served(field, _in_range(field, _typed(field, value)))
+    return _in_range(field, _typed(field, value))
+
+
+def unserved(field: Field, value: Any) -> list[tuple[str, Any, str]]:
+    """Why the engine does not serve `value`: (dotted key or an empty string, its value, reason); empty when it does."""
+    if field.keys and isinstance(value, Mapping):
+        found = []
+        for key, entry in value.items():
+            for path, part, reason in unserved(field.keys[key], entry):
+                found.append((f"{key}.{path}" if path else key, part, reason))
+        return found
+    arg = field.arg
+    if arg.served is None or any(value == allowed and type(value) is type(allowed) for allowed in arg.served):
+        return []
+    others = [str(allowed) for allowed in arg.served if allowed not in (None, "", field.raw_default)]
+    way_out = (
+        f"use {' or '.join([str(field.raw_default), *others])}" if others and field.raw_default else "leave it out"
+    )
+    return [("", value, f"this engine does not serve it yet: {arg.unserved}; {way_out}")]
 
 
 def describe(field: Field) -> str:
     """What `field` expects, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
     arg = field.arg
+    words = "".join(f" or '{word}'" for word, _ in arg.words if word != "true")
     if arg.choices:
-        return "one of " + ", ".join(f"'{choice}'" for choice in arg.choices)
-    text = {bool: "true or false", int: "an integer", float: "a number", str: "text"}.get(field.base)
-    if text is None:
-        text = "a list of texts" if field.is_list else "a JSON object"
-    low = arg.ge if arg.ge is not None else arg.gt
-    if low is not None:
-        text += f" {'from' if arg.ge is not None else 'above'} {low:g}"
-    if arg.le is not None:
-        text += f" {'to' if low is not None else 'up to'} {arg.le:g}"
-    words = "".join(f" or '{word}'" for word, _ in arg.words)
-    return text + words + (" or none" if field.optional else "")
+        text = "one of " + ", ".join(f"'{choice}'" if field.base is not int else str(choice) for choice in arg.choices)
+        if field.is_list:
+            text = "a list of " + text.removeprefix("one of ")
+        return text + words + (" or none" if field.optional else "")
+    text = {bool: "true or false", int: "an integer", float: "a number", str: "text"}.get(field.base, "")
+    if not text:
+        lists = "a list of integers" if field.base == list[int] else "a list of texts"
+        text = lists if field.is_list else "a JSON object"
+    return text + limits(arg.ge, arg.gt, arg.le, arg.lt) + words + (" or none" if field.optional else "")
 
 
-def human_int(text: str) -> int:
-    """`2048`, `25.6k` (25600), `1K` (1024), `1G` (2**30). Raises ValueError when it is no whole number."""
-    match = _HUMAN.fullmatch(text.strip().replace("_", ""))
-    if not match:
-        raise ValueError("expected an integer such as 2048, 25.6k (thousands) or 1K (1024)")
-    number = Decimal(match[1]) * _FACTORS[match[2]]
-    if number != number.to_integral_value():
-        raise ValueError(f"expected a whole number, {text} is {number}")
-    return int(number)
+def limits(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
+    """` from 1 to 8`, ` above 0`, ` from 0 and below 1`, or an empty string."""
+    low = f" from {ge:g}" if ge is not None else f" above {gt:g}" if gt is not None else ""
+    if le is not None:
+        return f"{low} {'to' if low else 'up to'} {le:g}"
+    return low + (f"{' and' if low else ''} below {lt:g}" if lt is not None else "")
 
 
 def loose(text: str) -> Any:
     """The value of a dotted key: JSON when it reads as JSON, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -81,15 +104,7 @@ def _typed(field: Field, value: Any) -> Any:
         if isinstance(value, bool):
             return value
     elif field.base is int:
-        if isinstance(value, str):
-            if field.arg.human:
-                return human_int(value)
-            if re.fullmatch(r"[+-]?\d+", value.strip()):
-                return int(value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            return value
-        elif isinstance(value, float) and value.is_integer():
-            return int(value)
+        return _integer(value, field.arg.human, expected)
     elif field.base is float:
         return _float(value, expected)
     elif field.base is str:
@@ -98,9 +113,22 @@ def _typed(field: Field, value: Any) -> Any:
         if hasattr(value, "__fspath__"):
             return str(value)
     elif field.is_list:
-        return _list(value, expected)
+        return _list(field, value, expected)
     elif field.is_mapping:
-        return _mapping(value, expected)
+        return _keyed(field, _mapping(value, field.arg.pairs, expected))
+    raise ValueError(expected)
+
+
+def _integer(value: Any, human: bool, expected: str) -> int:
+    if isinstance(value, str):
+        if human:
+            return human_int(value)
+        if _INTEGER.fullmatch(value.strip()):
+            return int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return value
+    elif isinstance(value, float) and value.is_integer():
+        return int(value)
     raise ValueError(expected)
 
 
@@ -109,48 +137,97 @@ def _float(value: Any, expected: str) -> float:
         raise ValueError(expected)
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(expected) from None
     if not math.isfinite(number):
         raise ValueError(expected)
     return number
 
 
-def _list(value: Any, expected: str) -> list[str]:
+def _list(field: Field, value: Any, expected: str) -> list[Any]:
     if isinstance(value, str):
-        value = loose(value) if value.lstrip().startswith("[") else [value]
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        text = value.strip()
+        value = loose(text) if text.startswith("[") else text.split(",") if field.arg.commas else [value]
+    if isinstance(value, int) and not isinstance(value, bool) and field.base == list[int]:
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(expected)
+    if field.arg.commas and all(isinstance(item, str) for item in value):
+        value = [part.strip() for item in value for part in item.split(",")]
+    (kind,) = typing.get_args(field.base)
+    if kind is int:
+        return [_integer(item, False, expected) for item in value]
+    if all(isinstance(item, str) for item in value):
         return list(value)
     raise ValueError(expected)
 
 
-def _mapping(value: Any, expected: str) -> dict[str, Any]:
+def _mapping(value: Any, pairs: bool, expected: str) -> dict[str, Any]:
+    if isinstance(value, str) and pairs and not value.lstrip().startswith("{"):
+        return _pairs(value, expected)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError as error:
+            value = json.loads(value, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'{expected} such as {{"key": 1}}; it is not valid JSON: {error}') from None
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return dict(value)
     raise ValueError(expected)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key that comes twice is a mistake."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+        raise ValueError(f"the key '{twice}' is given twice")
+    return found
+
+
+def _pairs(text: str, expected: str) -> dict[str, Any]:
+    """`image=16,video=2` as a mapping."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, number = part.partition("=")
+        if not equals or not key.strip() or not _INTEGER.fullmatch(number.strip()):
+            raise ValueError(f'{expected} such as {{"image": 2}}')
+        if key.strip() in found:
+            raise ValueError(f"'{key.strip()}' is given twice")
+        found[key.strip()] = int(number)
+    return found
+
+
+def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a mapping, converted by their own declarations; all mistakes in one sentence."""
+    if not field.keys:
+        return values
+    found: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for key, value in values.items():
+        declared = field.keys.get(key.replace("-", "_"))
+        if declared is None:
+            hint = nearest(key, field.keys) or f" Known: {', '.join(field.keys)}."
+            mistakes.append(f"'{key}' is no key of it.{hint}")
+            continue
+        try:
+            found[declared.name] = understand(declared, value)
+        except ValueError as error:
+            mistakes.append(f"'{key}' {value!r}: {error}")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return found
+
+
 def _in_range(field: Field, value: Any) -> Any:
     arg = field.arg
-    if arg.choices and value not in arg.choices:
-        raise ValueError(f"expected {describe(field)}." + nearest(str(value), map(str, arg.choices)))
+    if arg.choices:
+        for item in value if field.is_list else [value]:
+            if item not in arg.choices:
+                raise ValueError(f"expected {describe(field)}." + nearest(str(item), map(str, arg.choices)))
     low = (arg.ge is not None and value < arg.ge) or (arg.gt is not None and value <= arg.gt)
-    if low or (arg.le is not None and value > arg.le):
+    if low or (arg.le is not None and value > arg.le) or (arg.lt is not None and value >= arg.lt):
         raise ValueError(f"expected {describe(field)}")
     return value
-
-
-def _served(field: Field, value: Any) -> Any:
-    arg = field.arg
-    if arg.served is None or any(value == allowed and type(value) is type(allowed) for allowed in arg.served):
-        return value
-    shown = " or ".join("unset" if allowed is None else str(allowed) for allowed in arg.served)
-    raise ValueError(f"this engine does not serve it: {arg.unserved}; use {shown}")
 
 
 def convert_struct(

@@ -1,7 +1,7 @@
 """The command line, read against the schema. All problems are collected; none stops the reading.
 
 Owns: flags, switches, short spellings, dotted keys, the positional model. Never does: read files or the environment,
-or know plugins. Called by: the command line.
+know plugins, or say what the engine does not serve (`sources` does, for every source). Called by: the command line.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from typing import Any
 
 from core.api.errors import nearest
 from core.args.arg import Given
-from core.args.convert import convert, describe, loose
+from core.args.convert import describe, loose, understand
+from core.args.legacy import translate
+from core.args.retired import Retired
 from core.args.schema import Field, Schema, schema
 
 ORIGIN = "command line"
 _NEGATIVE = re.compile(r"-\d")
+_ATTACHED = re.compile(r"([A-Za-z][A-Za-z-]*)(\d+)", re.ASCII)
 
 
 @dataclass(slots=True)
 class Parsed:
-    """What was understood, and every problem."""
+    """What was understood, and every problem. trees: mappings while they are put together from JSON and dotted keys."""
 
     values: dict[str, Given] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    trees: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Parser:
@@ -48,11 +52,12 @@ class Parser:
                     self._take_positional(word, out)
                 break
             if token.startswith("--"):
-                self._long(token, rest, out)
+                self._flag(token, "--", rest, out)
             elif token.startswith("-") and len(token) > 1 and not _NEGATIVE.match(token):
-                self._short(token, rest, out)
+                self._flag(token, "-", rest, out)
             else:
                 self._take_positional(token, out)
+        self._finish(out)
         return out
 
     def _take_positional(self, word: str, out: Parsed) -> None:
@@ -66,96 +71,150 @@ class Parser:
             return
         self._store(found, word, word, out)
 
-    def _long(self, token: str, rest: list[str], out: Parsed) -> None:
-        name, equals, value = token[2:].partition("=")
+    def _flag(self, token: str, dashes: str, rest: list[str], out: Parsed) -> None:
+        """One flag and what belongs to it. dashes: `--` for a long name, `-` for a short one."""
+        name, equals, text = token[len(dashes) :].partition("=")
+        value = text if equals else None
         head, dot, path = name.partition(".")
-        found = self._schema.named(head)
-        if found is None and head.replace("_", "-").startswith("no-") and not dot:
-            self._switch_off(token, head[3:], bool(equals), out)
+        if dashes == "-" and (match := _ATTACHED.fullmatch(name)) and self._schema.short(match[1]) and value is None:
+            head, value = match[1], match[2]
+        found = self._named(head, dashes)
+        if dot and found is not None and found.name == "optimization_level":
+            out.warnings.append(f"{dashes}{name}: an older spelling; it is read as -cc.{path}.")
+            found = self._schema.fields["compilation_config"]
+        if found is not None and (not dot or found.is_mapping):
+            if dot:
+                self._dotted(found, path, _next_value(rest) if value is None else value, out)
+            else:
+                self._value(found, dashes + head, value, rest, out)
             return
-        if found is None or (dot and not found.is_mapping):
-            self._unknown(token, f"--{name}", rest, out)
+        off = head[3:] if dashes == "--" and head.replace("_", "-").startswith("no-") and not dot else ""
+        old = self._retired(off or head, dashes)
+        if old is not None:
+            self._take_retired(old, dashes + name, bool(off), value, rest, out)
+        elif off and (switch := self._named(off, dashes)) is not None and switch.base is bool:
+            self._switch_off(switch, token, value is not None, out)
+        else:
+            self._unknown(token, dashes + name, rest, out)
+
+    def _named(self, head: str, dashes: str) -> Field | None:
+        found = self._schema.named(head) if dashes == "--" else self._schema.short(head)
+        return None if found is None or found.arg.internal else found
+
+    def _retired(self, head: str, dashes: str) -> Retired | None:
+        if dashes == "--":
+            return self._schema.gone(head)
+        return next((old for old in self._schema.retired.values() if old.short == head), None)
+
+    def _take_retired(
+        self, old: Retired, shown: str, off: bool, value: str | None, rest: list[str], out: Parsed
+    ) -> None:
+        """A deprecated argument is translated with one warning; a removed one is a problem."""
+        if value is None and not old.switch:
+            value = _next_value(rest)
+        told = old.sentence(shown)
+        if old.status == "removed":
+            out.problems.append(told)
             return
-        if dot:
-            self._dotted(found, path, value if equals else _next_value(rest), out)
-        else:
-            self._value(found, f"--{head}", value if equals else None, rest, out)
+        out.warnings.append(told)
+        if not old.target:
+            return
+        found = self._schema.fields[old.target]
+        given: Any = value if value is not None else (not off if old.switch else None)
+        try:
+            meant = understand(found, given)
+        except ValueError as error:
+            out.problems.append(f"{shown} {given}: {_sentence(error)}")
+            return
+        self._store(found, not meant if old.inverted else meant, shown, out)
 
-    def _short(self, token: str, rest: list[str], out: Parsed) -> None:
-        name, equals, value = token[1:].partition("=")
-        head, dot, path = name.partition(".")
-        found = self._schema.short(head)
-        if found is None:
-            self._unknown(token, f"-{name}", rest, out)
-        elif dot and found.is_mapping:
-            self._dotted(found, path, value if equals else _next_value(rest), out)
-        else:
-            self._value(found, f"-{head}", value if equals else None, rest, out)
-
-    def _switch_off(self, token: str, name: str, has_value: bool, out: Parsed) -> None:
-        found = self._schema.named(name)
-        if found is None or found.base is not bool:
-            self._unknown(token, token, [], out)
-        elif has_value:
+    def _switch_off(self, found: Field, token: str, has_value: bool, out: Parsed) -> None:
+        if has_value:
             out.problems.append(f"{token}: takes no value; write {found.flag}=false or --no-{found.flag[2:]}.")
         else:
             self._store(found, False, token, out)
 
     def _value(self, found: Field, shown: str, value: str | None, rest: list[str], out: Parsed) -> None:
-        if found.base is bool and value is None:
-            self._store(found, True, shown, out)
-            return
-        if found.is_list and value is None:
+        given: Any = value
+        if value is None and found.base is bool:
+            given = True
+        elif value is None and found.is_list:
             words = [rest.pop(0) for _ in range(_run_length(rest))]
-            given: Any = words[0] if len(words) == 1 else words
-            if not words:
-                out.problems.append(f"{shown}: a value is missing; expected {describe(found)}.")
-                return
-            self._store(found, given, shown, out)
-            return
-        value = _next_value(rest) if value is None else value
-        if value is None:
+            given = words[0] if len(words) == 1 else words or None
+        elif value is None:
+            given = _next_value(rest)
+        if given is None:
+            given = found.arg.bare
+        if given is None:
             out.problems.append(f"{shown}: a value is missing; expected {describe(found)}.")
             return
-        self._store(found, value, shown, out)
+        self._store(found, given, shown, out)
 
     def _dotted(self, found: Field, path: str, value: str | None, out: Parsed) -> None:
+        append = path.endswith("+")
+        path = path.removesuffix("+")
         shown = f"{found.flag}.{path}"
         keys = path.replace("-", "_").split(".")
         if value is None or not all(keys):
             problem = "a value is missing" if value is None else "a key is empty"
             out.problems.append(f"{shown}: {problem}; expected {found.flag}.KEY VALUE.")
             return
-        before = out.values.get(found.name)
-        tree: dict[str, Any] = _copy(before.value) if before is not None and before.value else {}
-        node = tree
+        node = out.trees.setdefault(found.name, {})
+        declared: Field | None = found
         for key in keys[:-1]:
+            declared = declared.keys.get(key) if declared is not None else None
             child = node.setdefault(key, {})
             if not isinstance(child, dict):
                 out.problems.append(f"{shown}: '{key}' already has the value {child!r} and cannot have keys.")
                 return
             node = child
-        last = keys[-1].replace("-", "_")
-        if last in node and node[last] != loose(value):
+        last = keys[-1]
+        if append:
+            self._append(node, last, shown, value, out)
+            return
+        leaf = declared.keys.get(last) if declared is not None else None
+        given = value if leaf is not None and not leaf.is_mapping else loose(value)
+        if last in node and node[last] != given:
             out.warnings.append(f"{shown}: given twice; the last one, {value}, is used.")
-        node[last] = loose(value)
-        out.values[found.name] = Given(tree, ORIGIN)
+        node[last] = given
+
+    def _append(self, node: dict[str, Any], key: str, shown: str, value: str, out: Parsed) -> None:
+        """`--x.key+ a` and `--x.key+=a,b`: further items of a list."""
+        before = node.get(key, [])
+        if not isinstance(before, list):
+            out.problems.append(f"{shown}+ {value}: '{key}' already has the value {before!r}, which is no list.")
+            return
+        node[key] = [*before, *(loose(item) for item in value.split(","))]
 
     def _store(self, found: Field, value: Any, shown: str, out: Parsed) -> None:
+        text = value if isinstance(value, str) else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        written = text if shown == text else shown if isinstance(value, bool) else f"{shown} {text}"
+        translated, warnings = translate(found, value)
+        out.warnings += warnings
         try:
-            converted = convert(found, value)
+            converted = understand(found, translated)
         except ValueError as error:
-            text = value if isinstance(value, str) else repr(value)
-            out.problems.append(
-                f"{shown} {text}: {_sentence(error)}" if value != shown else f"{found.flag} {text}: {error}."
-            )
+            out.problems.append(f"{written}: {_sentence(error)}")
+            return
+        if isinstance(converted, dict):
+            tree = out.trees.setdefault(found.name, {})
+            tree |= {key: entry for key, entry in _copy(converted).items() if key not in tree}
             return
         before = out.values.get(found.name)
-        if before is not None and found.is_mapping and isinstance(converted, dict):
-            converted = {**converted, **before.value} if before.value else converted
-        elif before is not None and before.value != converted:
+        if before is not None and before.value != converted:
             out.warnings.append(f"{found.flag}: given twice; the last value, {converted}, is used.")
         out.values[found.name] = Given(converted, ORIGIN)
+
+    def _finish(self, out: Parsed) -> None:
+        """Mappings are converted when all their parts are known."""
+        for name, tree in out.trees.items():
+            found = self._schema.fields[name]
+            translated, warnings = translate(found, tree)
+            out.warnings += [warning for warning in warnings if warning not in out.warnings]
+            try:
+                out.values[name] = Given(understand(found, translated), ORIGIN)
+            except ValueError as error:
+                out.problems.append(f"{found.flag}: {_sentence(error)}")
 
     def _unknown(self, token: str, shown: str, rest: list[str], out: Parsed) -> None:
         flag = shown.partition(".")[0].replace("_", "-")

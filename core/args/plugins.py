@@ -1,16 +1,14 @@
-"""Arguments about which plugins may be used. Owns: declarations only. Called by: schema."""
+"""Arguments about plugins and the device they run on. Owns: declarations only. Called by: schema."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from core.args.arg import Arg
 
 
-class PluginArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """Plugins."""
+class PluginsArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Plugins and device."""
 
     plugins: Annotated[
         str | None,
@@ -19,3 +17,7 @@ class PluginArgs(msgspec.Struct, frozen=True, kw_only=True):
             "The environment variable CORE_PLUGINS means the same.",
         ),
     ] = None
+    device: Annotated[
+        str, Arg("Platform to run on, such as cpu or cuda:0; auto takes the best that answers.", plugin="platform")
+    ] = "auto"
+    platform_config: Annotated[dict[str, Any], Arg("The platform's own arguments.")] = {}

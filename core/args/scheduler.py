@@ -1,12 +1,12 @@
 """Arguments about batching and order of requests. Owns: declarations only. Called by: schema."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 
 from core.args.arg import Arg
+
+_PARTIAL = "partial prefills are not limited by number"
 
 
 class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +22,12 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: Annotated[
         int, Arg("Most prompt tokens of one request in one step; 0: no limit but the budget.", human=True, ge=0)
     ] = 0
+    max_num_partial_prefills: Annotated[
+        int, Arg("Most prompts that are computed in part at the same time.", ge=1, unserved=_PARTIAL)
+    ] = 1
+    max_long_partial_prefills: Annotated[
+        int, Arg("Most long prompts among them, so that short ones overtake.", ge=1, unserved=_PARTIAL)
+    ] = 1
     scheduling_policy: Annotated[
         str,
         Arg(
@@ -29,6 +35,13 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
             choices=("fcfs", "priority"),
         ),
     ] = "fcfs"
+    scheduler_reserve_full_isl: Annotated[
+        bool,
+        Arg(
+            "Admit a request only when the KV cache has room for its whole prompt.",
+            unserved="admission always asks for the whole prompt",
+        ),
+    ] = True
     async_scheduling: Annotated[
         bool | None,
         Arg(
@@ -38,6 +51,18 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     stream_interval: Annotated[
-        int,
-        Arg("Send streamed output every so many tokens.", ge=1, served=(1,), unserved="every token is sent at once"),
+        int, Arg("Send streamed output every so many tokens.", ge=1, unserved="every token is sent at once")
     ] = 1
+    scheduler_cls: Annotated[
+        str | None, Arg("Import path of another scheduler.", unserved="the scheduler cannot be replaced")
+    ] = None
+    disable_chunked_mm_input: Annotated[
+        bool, Arg("Never spread one item of media over two steps.", unserved="requests carry text")
+    ] = False
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool | None,
+        Arg(
+            "Give every layer the same amount of KV cache even when attention kinds differ. Unset: derived.",
+            unserved="how layers share the cache is derived from the model",
+        ),
+    ] = None

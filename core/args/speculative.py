@@ -1,7 +1,5 @@
 """Arguments about speculative decoding. Owns: declarations only. Called by: schema."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

@@ -61,10 +61,18 @@ def _command(name: str) -> Command:
         from core.cli.plugins import plugins
 
         return plugins
+    if name == "config":
+        from core.cli.config import config
+
+        return config
     if name == "build-kernels":
         from core.cli.build_kernels import build_kernels
 
         return build_kernels
+    if name == "completion":
+        from core.cli.completion import completion
+
+        return lambda words: completion(words, _overview())
     commands = [row[0].split()[0] for row in _overview().rows]
     raise UserError(
         f"core {name}: unknown command; known: {', '.join(dict.fromkeys(commands))}.{nearest(name, commands)}"
@@ -79,7 +87,11 @@ def _overview() -> Section:
             ("plugins list", "Every plugin that is installed, and whether it can be used."),
             ("plugins show NAME", "One plugin: what it is, what it takes, why it is broken."),
             ("plugins explain [MODEL]", "What `serve` would use, and why: arguments, plugins, memory."),
+            ("config explain [MODEL]", "Every value with its origin and reason, plugins, and the memory plan."),
+            ("config show [MODEL]", "The configuration as YAML, for --config."),
+            ("config schema", "JSON Schema of all arguments."),
             ("build-kernels", "Compile native kernels again."),
+            ("completion bash|zsh|fish", "Print a script that completes commands, flags and plugin names."),
             ("--version", "The version."),
         ),
     )

@@ -5,8 +5,12 @@ Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by
 
 from __future__ import annotations
 
-from core.args.help import Section, argument_sections, show
+from core.api.errors import UserError
+from core.args.help import OLDER, Section, argument_sections, group_sections, show
 from core.args.parser import Parsed, Parser
+from core.plugin.kinds import KINDS
+
+_WORDS = "All arguments; or a group, an argument, a word in the help, KIND.NAME (a plugin's own), listgroup, page."
 
 
 def take_switch(words: list[str], *names: str) -> bool:
@@ -28,13 +32,30 @@ def take_help(words: list[str]) -> str | None:
 
 def show_engine_help(usage: str, intro: str, word: str) -> None:
     """All engine arguments, or those that `word` names; `KIND.NAME` shows one plugin's own arguments."""
-    if "." in word:
-        from core.cli.plugin_help import plugin_sections
+    own = Section("Help", (("-h, --help, --help=WORD", _WORDS),))
+    if word in ("", "page"):
+        show(usage, intro, [own, *argument_sections()], page=word == "page")
+    elif word == "listgroup":
+        show(usage, intro, [own, *group_sections()])
+    else:
+        show(usage, intro, _narrowed(word))
 
-        show(usage, intro, plugin_sections(word))
-        return
-    own = Section("Help", (("-h, --help, --help=WORD", "All arguments; or a group, an argument, a word, KIND.NAME."),))
-    show(usage, intro, [own, *argument_sections(word or None)])
+
+def _narrowed(word: str) -> list[Section]:
+    """What `word` names among the engine's arguments, else among the plugins'. Raises UserError."""
+    from core.cli.plugin_help import plugin_sections, plugins_with
+
+    head, dot, _ = word.partition(".")
+    if dot and not head.startswith("-") and head in [kind.name for kind in KINDS]:
+        return plugin_sections(word)
+    try:
+        sections = argument_sections(head if dot and head.startswith("-") else word)
+    except UserError:
+        found = plugins_with(word)
+        if not found:
+            raise
+        return found
+    return [*plugins_with(word), *sections] if [section.title for section in sections] == [OLDER] else sections
 
 
 def parse_engine_arguments(words: list[str]) -> Parsed:

@@ -30,6 +30,27 @@ def plugin_sections(word: str) -> list[Section]:
     return [Section(title, rows or (("(none)", "It takes no arguments of its own."),))]
 
 
+def plugins_with(word: str) -> list[Section]:
+    """Arguments of usable plugins whose name or description has `word`, a section a plugin."""
+    wanted = word.lower().lstrip("-").replace("-", "_")
+    found: list[Section] = []
+    for manifest in usable_manifests(PluginRegistry()):
+        rows = tuple(
+            (f"{flag} {kind_of}", text)
+            for flag, kind_of, text in own_arguments(manifest)
+            if wanted in flag.lstrip("-").replace("-", "_").lower() or wanted.replace("_", " ") in text.lower()
+        )
+        if rows:
+            found.append(Section(f"{manifest.row.kind} {manifest.row.name}: {manifest.spec.summary}", rows))
+    return found
+
+
+def usable_manifests(registry: PluginRegistry) -> list[Manifest]:
+    """Manifests that are sound and not blocked, aliases left out; no device is probed."""
+    found = [manifest for kind in KINDS for _, manifest in registry.candidates(kind.name)]
+    return [manifest for manifest in found if isinstance(manifest, Manifest) and manifest.spec.alias_of is None]
+
+
 def own_arguments(manifest: Manifest) -> list[tuple[str, str, str]]:
     """(flag, type, description with default) of each of a plugin's arguments."""
     struct, kind = manifest.spec.arguments, kind_named(manifest.row.kind)

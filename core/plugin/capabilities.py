@@ -1,17 +1,21 @@
 """What a plugin declares in `PluginSpec.capabilities` and `constraints`, held against what is asked.
 
-Owns: the meaning of the known keys. Never does: call a plugin. Called by: selection and config.
+Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
 An absent key means no limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from core.api.errors import nearest
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.hookspecs import PluginSpec
+
+if TYPE_CHECKING:
+    from core.args.schema import Field
 
 
 def device_reasons(spec: PluginSpec, device: str) -> list[Reason]:
@@ -46,6 +50,38 @@ def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) 
             flag = "--" + name.replace("_", "-")
             problems.append(f"{flag} {values[name]}: {kind} plugin '{spec.name}' allows only {shown}.")
     return problems
+
+
+def constraint_mistakes(spec: PluginSpec) -> list[str]:
+    """What is wrong with the declared constraints themselves: unknown arguments, values that an argument cannot have."""
+    if not isinstance(spec.constraints, Mapping):
+        return [f"its constraints are {spec.constraints!r}, expected {{engine argument: allowed values}}"]
+    if not spec.constraints:
+        return []
+    from core.args.schema import schema  # only when it is needed: probes read manifests, too
+
+    fields = schema().fields
+    mistakes = []
+    for name, allowed in spec.constraints.items():
+        if name not in fields:
+            mistakes.append(
+                f"it constrains '{name}', which is no engine argument.{nearest(str(name), fields)}".rstrip(".")
+            )
+        elif not isinstance(allowed, (list, tuple)) or not allowed:
+            mistakes.append(f"it constrains {name} to {allowed!r}, expected a list of allowed values")
+        else:
+            mistakes += [text for value in allowed if (text := _impossible(fields[name], value))]
+    return mistakes
+
+
+def _impossible(field: Field, value: Any) -> str:
+    from core.args.convert import understand
+
+    try:
+        understand(field, value)
+    except ValueError as error:
+        return f"it constrains {field.name} to {value!r}: {error}".rstrip(".")
+    return ""
 
 
 def _member(spec: PluginSpec, key: str, code: str, actual: Any, hint: str = "") -> list[Reason]:

@@ -69,9 +69,25 @@ class LinearKernel(Protocol):
         ...
 
 
+class RaceKernel(Protocol):
+    """Plain sampling of rows of logits with the keyed noise of `core.sampling.noise`, to the bit."""
+
+    def __call__(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
+        """out[i] = argmax of (logit − largest) / T − ln E over the row which[i], the lowest id on ties.
+
+        logits float32 [R, V], rows may be strided; which int64 [S]; keys int64 [S, 5], 32-bit words: seed (low, high),
+        output index, choice, purpose; temperatures float32 [S], positive; out int64 [S]: −1 where a logit is not finite.
+        """
+        ...
+
+
 @runtime_checkable
 class Kernels(Protocol):
-    """Kind `kernels`: the operations of a forward pass on one device."""
+    """Kind `kernels`: the operations of a forward pass on one device.
+
+    A provider may also have a method `race` (a `RaceKernel`); it is used when `supports` has no reason against the
+    operation `race`. The sampler does without when no provider has one.
+    """
 
     name: str
     numerics: str

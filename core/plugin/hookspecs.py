@@ -37,7 +37,10 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `typing.Annotated[..., msgspec.Meta(description=...)]`), or None.
     capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
                   `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `batch_invariant` (booleans),
-                  `formats` (canonical formats), `model_types` (lists).
+                  `formats` (canonical formats), `model_types` (lists). For the memory plan: kernels declare
+                  `row_multiple` (outputs packed side by side), platforms `activation_dtype` (between layers; absent: the
+                  run's). Platforms may declare `quantization` (methods), `chunked_prefill`, `prefix_caching` and
+                  `device_graphs` (booleans); loaders `quantized` (a boolean).
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.
@@ -53,11 +56,19 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device that a platform found. name: `cpu`, `cuda:0`, ...; memory in bytes."""
+    """One device that a platform found. name: `cpu`, `cuda:0`, ...; memory in bytes.
+
+    memory_bytes: what may be used. total_bytes: what there is, of which shares are taken; 0: the same.
+    processors:   of a host device, which ranks share; 0 for a device that serves one rank.
+    profile:      the platform's own word for the class of the device, such as an architecture; for its proposals.
+    """
 
     name: str
     description: str
     memory_bytes: int
+    total_bytes: int = 0
+    processors: int = 0
+    profile: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -127,6 +138,10 @@ class ManifestHooks:
     @hookspec(firstresult=True)
     def core_propose(self, view: PlatformView) -> dict[str, Proposal] | None:
         """Platforms: propose values for arguments that the user left open; also `attention_backend` (a list: preference)."""
+
+    @hookspec(firstresult=True)
+    def core_numerics(self) -> str | None:
+        """Kernels and attention: the `numerics` that the loaded object will have, told without torch."""
 
     @hookspec(firstresult=True)
     def core_load(self, context: LoadContext) -> Any:

@@ -20,6 +20,7 @@ import pluggy
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.api.reason import Reason
+from core.plugin.capabilities import constraint_mistakes
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
 from core.plugin.kinds import RESERVED_NAMES, normalize
@@ -47,6 +48,9 @@ class Manifest:
             raise ManifestError(f"{_label(row)}: '{row.name}' is a reserved word; the plugin needs another name.")
         if normalize(self.spec.name) != row.name:
             raise ManifestError(f"{_label(row)}: core_spec names itself '{self.spec.name}', expected '{row.name}'.")
+        mistakes = constraint_mistakes(self.spec)
+        if mistakes:
+            raise ManifestError(f"{_label(row)}: {'; '.join(mistakes)}.")
 
     def implements(self, hook: str) -> bool:
         """Whether the manifest has `hook`."""
@@ -155,7 +159,7 @@ def _expectation(hook: str, answer: Any) -> str:
     """What `hook` should have answered, or an empty string when the answer is right."""
     if hook == "core_spec":
         return "" if isinstance(answer, PluginSpec) else "a PluginSpec"
-    if hook == "core_claim":
+    if hook in ("core_claim", "core_numerics"):
         return "" if answer is None or isinstance(answer, str) else "a sentence or None"
     if hook == "core_probe":
         return "" if isinstance(answer, Probe) else "a Probe"

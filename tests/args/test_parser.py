@@ -33,7 +33,34 @@ def values(line):
         ("--max_model_len 1K", {"max_model_len": 1024}),
         ("--max-model-len 25.6k", {"max_model_len": 25600}),
         ("--max-model-len auto", {"max_model_len": -1}),
-        ("--kv-cache-memory-bytes 1.5G", {"kv_cache_memory_bytes": 3 << 29}),
+        ("--kv-cache-memory-bytes 1.5g", {"kv_cache_memory_bytes": 1_500_000_000}),
+        ("--kv-cache-memory-bytes 2G", {"kv_cache_memory_bytes": 2 << 30}),
+        ("--kv-cache-memory-bytes 3T", {"kv_cache_memory_bytes": 3 << 40}),
+        ("--max-num-batched-tokens 0.001m", {"max_num_batched_tokens": 1000}),
+        ("--max-model-len -1", {"max_model_len": -1}),
+        ("--model-tag m", {"model": "m"}),
+        ("-O2 -tp1", {"optimization_level": 2, "tensor_parallel_size": 1}),
+        ("-O 0", {"optimization_level": 0}),
+        ("-O=0", {"optimization_level": 0}),
+        ("-cc.mode=3", {"compilation_config": {"mode": 3}}),
+        ("-cc 3", {"compilation_config": {"mode": 3}}),
+        (["-cc", '{"mode": 3}'], {"compilation_config": {"mode": 3}}),
+        ("--compilation_config.compile-sizes 1,2", {"compilation_config": {"compile_sizes": [1, 2]}}),
+        ("--compilation-config.cache_dir 5", {"compilation_config": {"cache_dir": "5"}}),
+        (
+            "-cc.inductor_compile_config.combo_kernels false",
+            {"compilation_config": {"inductor_compile_config": {"combo_kernels": False}}},
+        ),
+        ("-ep --nnodes 2 -r 0", {"enable_expert_parallel": True, "nnodes": 2, "node_rank": 0}),
+        ("--hf-overrides.k+ a --hf-overrides.k+=b,3", {"hf_overrides": {"k": ["a", "b", 3]}}),
+        (["--hf-overrides.a.k+=x", "--hf-overrides", '{"b": 1}'], {"hf_overrides": {"a": {"k": ["x"]}, "b": 1}}),
+        ("--cudagraph-capture-sizes 1 2 4", {"cudagraph_capture_sizes": [1, 2, 4]}),
+        ("--cudagraph-capture-sizes 1,2,4", {"cudagraph_capture_sizes": [1, 2, 4]}),
+        ("--collect-detailed-traces model,worker", {"collect_detailed_traces": ["model", "worker"]}),
+        ("--hf-token --port 1", {"hf_token": None, "port": 1}),
+        ("--hf-token abc", {"hf_token": "abc"}),
+        ("--generation-config vllm", {"generation_config": "none"}),
+        ("--disable-sliding-window", {"disable_sliding_window": True}),
         ("-q gguf", {"quantization": "gguf"}),
         ("-tp 1", {"tensor_parallel_size": 1}),
         ("-tp=1", {"tensor_parallel_size": 1}),
@@ -76,6 +103,19 @@ def test_spellings(line, expected):
         ("--port", ["--port", "value is missing"]),
         ("--port --host x", ["--port", "value is missing"]),
         ("--max-model-len 1.0001k", ["whole number"]),
+        ("--max-model-len 1.5K", ["a fraction goes with k", "1.5k is 1500", "1.5K would be 1536"]),
+        ("--max-model-len -2", ["from -1"]),
+        ("--video-pruning-rate 1", ["from 0 and below 1"]),
+        ("--max-lora-rank 7", ["one of 1, 8, 16"]),
+        ("--collect-detailed-traces modle", ["modle", "Did you mean 'model'?"]),
+        ("--cudagraph-capture-sizes 1 x", ["a list of integers"]),
+        ("--eplb-config.windw_size 3", ["--eplb-config", "'windw_size'", "'window_size'"]),
+        ("--eplb-config.window_size many", ["'window_size'", "an integer from 1"]),
+        ('--hf-overrides {"a":1,"a":2}', ["'a' is given twice"]),
+        ("--limit-mm-per-prompt image=1,image=2", ["'image' is given twice"]),
+        ("--hf-overrides.k 1 --hf-overrides.k+ 2", ["no list"]),
+        ("--tokens-only", ["unknown"]),
+        ("-tpx", ["-tpx", "unknown"]),
         ("--max-model-len lots", ["25.6k"]),
         ("--gpu-memory-utilization nan", ["a number"]),
         ("--gpu-memory-utilization 0", ["above 0"]),
@@ -83,8 +123,6 @@ def test_spellings(line, expected):
         ("--hf-overrides [1]", ["a JSON object"]),
         ("--hf-overrides..x 1", ["key is empty"]),
         ("--port.x 1", ["unknown"]),
-        ("--tensor-parallel-size 2", ["does not serve", "use 1"]),
-        ("--tokenizer-mode slow", ["does not serve", "fast tokenizers"]),
         ("--no-enable-prefix-caching=1", ["takes no value"]),
         ("a b", ["'b'", "already 'a'"]),
         ("-z", ["-z", "unknown"]),
@@ -114,7 +152,8 @@ def test_plain_flags_agree_with_argparse():
     oracle = argparse.ArgumentParser(allow_abbrev=False)
     oracle.add_argument("model", nargs="?")
     for field in schema().fields.values():
-        if field.name != "model" and field.base in (int, str) and not field.arg.choices and not field.arg.human:
+        plain = field.flags and not field.arg.choices and not field.arg.human and not field.arg.bare
+        if field.name != "model" and field.base in (int, str) and plain:
             oracle.add_argument(*field.flags, type=field.base, default=None, dest=field.name)
     for line in (
         "m --port 3 --host=0.0.0.0",
@@ -124,6 +163,37 @@ def test_plain_flags_agree_with_argparse():
     ):
         wanted = {name: value for name, value in vars(oracle.parse_args(line.split())).items() if value is not None}
         assert values(line) == wanted
+
+
+def test_equal_spellings_give_equal_values_whatever_the_order():
+    wanted = {"hf_overrides": {"a": {"b": 1, "c": [1, "x"]}}}
+    for line in (
+        ["--hf-overrides", '{"a": {"b": 1, "c": [1, "x"]}}'],
+        ["--hf-overrides.a.b", "1", "--hf-overrides.a.c", '[1, "x"]'],
+        ["--hf_overrides.a.c+=1,x", "--hf-overrides.a.b=1"],
+        ["--hf-overrides.a.c+", "1", "--hf-overrides.a.c+", "x", "--hf-overrides.a.b=1"],
+    ):
+        assert values(line) == wanted, line
+
+
+def test_older_keys_of_compilation_are_translated_with_a_warning():
+    parsed = parse("-O.level=3 -cc.use_inductor false --compilation-config.max_capture_size 8")
+    assert parsed.values["compilation_config"].value == {
+        "mode": 3,
+        "backend": "eager",
+        "max_cudagraph_capture_size": 8,
+    }
+    assert parsed.problems == [] and len(parsed.warnings) == 4
+    limits = parse("--limit-mm-per-prompt image=16,video=2")
+    assert limits.values["limit_mm_per_prompt"].value == {"image": 16, "video": 2}
+    assert "older spelling" in limits.warnings[0]
+
+
+def test_parsing_leaves_its_input_alone():
+    line = ["--hf-overrides.a.k+=x", "--served-model-name", "a", "b"]
+    before = list(line)
+    first, second = Parser().parse(line), Parser().parse(line)
+    assert line == before and first.values == second.values
 
 
 @given(st.lists(st.text(max_size=12), max_size=6))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from core.api.errors import UserError
@@ -25,7 +28,7 @@ def test_no_spelling_means_two_arguments():
 def test_help_names_every_flag_and_fits_the_width():
     text = render("core serve", "intro", argument_sections(), 100)
     for field in schema().fields.values():
-        assert field.flag in text
+        assert field.arg.internal or field.flag in text
     assert max(len(line) for line in text.splitlines() if not line.strip().startswith("-")) <= 100
 
 
@@ -34,7 +37,11 @@ def test_help_can_be_narrowed():
         return [row[0] for section in argument_sections(word) for row in section.rows]
 
     assert names("cache")[0].split()[0] == "--block-size"
-    assert len(names("port")) == 1
+    assert names("port")[0] == "--port N"
+    assert names("CacheConfig") == names("cache") and names("StructuredOutputsConfig") == names("structured-outputs")
+    assert names("-tp")[0].startswith("--tensor-parallel-size, -tp")
+    assert "--compilation-config.mode N" in names("compilation-config")
+    assert names("swap-space") == ["--swap-space"]
     assert any("--ssl-keyfile" in name for name in names("TLS"))
     with pytest.raises(UserError, match="no such group or argument"):
         argument_sections("zzzz")
@@ -51,3 +58,24 @@ def test_a_plugins_arguments_report_every_problem():
     _, problems = convert_struct(NgramArguments, {"prompt_lookup_max": 2, "prompt_lookup_min": 3}, "--x")
     assert "prompt_lookup_min is 3" in problems[0]
     assert convert_struct(None, {"a": 1}, "--x")[1] == ["--x.a: unknown key; it takes no arguments."]
+
+
+def test_every_argument_says_what_it_is_and_since_when():
+    for field in [*schema().fields.values(), *(k for f in schema().fields.values() for k in f.keys.values())]:
+        assert field.arg.help.endswith("."), field.name
+        assert field.arg.since and (field.arg.served is None or field.arg.unserved), field.name
+        assert field.raw_default is None or field.arg.served is None or field.raw_default in field.arg.served, (
+            field.name
+        )
+
+
+def test_the_schema_is_built_quickly_and_without_torch():
+    code = "import sys, time; import core.args.schema as s; b = time.perf_counter(); s.schema(); "
+    code += "print(time.perf_counter() - b, 'torch' in sys.modules)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    ]
+    print(f"schema: {min(float(seconds) for seconds, _ in runs) * 1000:.1f} ms")
+    assert all(loaded == "False" for _, loaded in runs)
+    assert min(float(seconds) for seconds, _ in runs) < 0.1

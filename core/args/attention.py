@@ -1,0 +1,22 @@
+"""Arguments about attention backends. Owns: declarations only. Called by: schema."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class AttentionArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention."""
+
+    attention_backend: Annotated[
+        str | None,
+        Arg(
+            "Attention backend of all layers, or one a layer kind: full=NAME,sliding=NAME. Unset: the platform decides.",
+            plugin="attention",
+        ),
+    ] = None
+    attention_config: Annotated[
+        dict[str, Any], Arg("Attention backends' own arguments: --attention-config.NAME.KEY VALUE.", short=("ac",))
+    ] = {}

@@ -1,0 +1,124 @@
+"""`--help` and its narrower forms: complete, quick, plain in a pipe and coloured in a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from core.args.schema import schema
+from core.cli.main import main
+
+
+def text_of(word, capsys):
+    assert main(["serve", f"--help={word}" if word else "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_whole_help_names_every_argument(capsys):
+    text = text_of("", capsys)
+    for field in schema().fields.values():
+        assert all(flag in text for flag in field.flags)
+    assert text_of("page", capsys) == text
+
+
+@pytest.mark.parametrize(
+    "word, there, absent",
+    [
+        ("scheduler", ["Scheduling:", "--max-num-seqs", "--async-scheduling"], ["--port"]),
+        ("SchedulerConfig", ["--max-num-seqs"], ["--port"]),
+        ("max-model-len", ["--max-model-len N", "expects", "since"], ["--max-num-seqs"]),
+        ("--max_model_len", ["--max-model-len N"], ["--max-num-seqs"]),
+        ("-tp", ["--tensor-parallel-size, -tp N", "Only the default is"], ["--pipeline"]),
+        ("TLS", ["--ssl-keyfile", "--ssl-certfile"], ["--max-num-seqs"]),
+        ("listgroup", ["scheduler", "structured_outputs", "served"], ["--max-num-seqs"]),
+        (
+            "compilation-config",
+            ["--compilation-config.mode N", "--compilation-config.inductor_compile_config.combo"],
+            [],
+        ),
+        ("swap-space", ["--swap-space", "Removed", "--kv-offloading-size"], ["--max-num-seqs"]),
+        ("platform.cpu", ["--platform-config.threads"], ["--max-num-seqs"]),
+        ("prompt_lookup_max", ["--speculative-config.prompt_lookup_max", "Removed"], ["--max-num-seqs"]),
+    ],
+)
+def test_narrowed(word, there, absent, capsys):
+    text = text_of(word, capsys)
+    assert all(words in text for words in there), text
+    assert not any(words in text for words in absent), text
+
+
+@pytest.mark.parametrize("word", ["", "scheduler", "cache", "tokens", "prompt_lookup_max"])
+def test_quick(word):
+    """The figure is printed; the limit is on the best of five, and grows with what else the machine does."""
+    words = ["serve", f"--help={word}" if word else "--help"]
+    best = 9.0
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-P", "-m", "core", *words], capture_output=True, check=True, timeout=60)
+        best = min(best, time.perf_counter() - begin)
+        if best < 0.4:
+            break
+    print(f"core {' '.join(words)}: {best:.2f} s")
+    assert best < 0.4 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def in_terminal(words):
+    """What a command writes to a terminal of 100 columns."""
+    parent, child = pty.openpty()
+    command = [sys.executable, "-P", "-m", "core", *words]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "PAGER": "cat"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(command, stdout=child, stdin=child, stderr=child, env=environment)
+    os.close(child)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(parent, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(parent)
+    assert process.wait(timeout=60) == 0
+    return b"".join(chunks).decode()
+
+
+@pytest.mark.parametrize("word", ["scheduler", "page"])
+def test_a_terminal_gets_colours_and_a_pipe_does_not(word, capsys):
+    coloured, plain = in_terminal(["serve", f"--help={word}"]), text_of(word, capsys)
+    assert "\x1b[36m" in coloured and "--max-num-seqs" in coloured
+    assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["serve", "--help=schedler"], "Did you mean 'scheduler'?"),
+        (["serve", "--swap-space", "4"], "use --kv-offloading-size"),
+        (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size 2: this engine does not serve it yet"),
+        (["serve", "--max-model-len", "1.5K"], "1.5k is 1500"),
+        (["serve", "-O3"], "is -cc.mode"),
+        (["serve", "-cc.mode=3"], "--compilation-config.mode 3: this engine does not serve it yet"),
+        (["serve", "--config", "/nowhere.yaml"], "cannot be read"),
+    ],
+)
+def test_mistakes_exit_with_2(words, expected, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert expected in told and "Traceback" not in told
+
+
+def test_a_deprecated_argument_warns_once_and_works(monkeypatch, tiny_llama, capsys):
+    from core.serving import launch
+
+    seen = []
+    monkeypatch.setattr(launch, "serve", lambda resolution: seen.append(resolution) or 0)
+    assert main(["serve", str(tiny_llama), "--device=cpu", "--enable-log-requests", "--disable-log-requests"]) == 0
+    assert seen[0].server.enable_log_requests is False
+    assert capsys.readouterr().err.count("deprecated") == 1
