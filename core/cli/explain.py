@@ -1,73 +1,108 @@
 """A resolution for people and for programs.
 
-Owns: the words of `core plugins explain`. Never does: resolve. Called by: the command.
+Owns: the words of `core config explain` and `core plugins explain`. Never does: resolve. Called by: the commands.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
 
 from core.cli.tables import print_table
-from core.config.memory import human_bytes
+from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
+
+SECRETS = ("api_key", "hf_token")
+UNTOLD = "known when the engine is up: a plugin does not declare it"
 
 
 def explanation(resolution: Resolution) -> dict[str, Any]:
     """Everything as plain values."""
-    memory = resolution.memory
     return {
         "model": resolution.engine.model.model,
         "device": resolution.engine.device,
         "arguments": {
-            name: {"value": _hidden(name, value), "origin": origin, "reason": reason}
+            name: {"value": hidden(name, value), "origin": origin, "reason": reason}
             for name, (value, origin, reason) in resolution.arguments.items()
         },
-        "selections": msgspec.to_builtins(resolution.selections),
-        "memory": {
-            "weights_bytes": memory.weights,
-            "kv_bytes": memory.kv,
-            "kv_block_bytes": memory.block,
-            "num_blocks": memory.num_blocks,
-            "block_size": memory.block_size,
-            "kv_tokens": memory.tokens,
+        "plugins": {
+            selection.kind: {
+                "chosen": list(selection.chosen),
+                "why": selection.why,
+                "candidates": [
+                    {"name": c.name, "verdict": c.verdict, "reasons": list(c.reasons), "distribution": c.distribution}
+                    for c in selection.candidates
+                ],
+            }
+            for selection in resolution.selections
         },
-        "plugins": msgspec.to_builtins(resolution.engine.plugins),
+        "selections": msgspec.to_builtins(resolution.selections),
+        "memory": memory_values(resolution.memory),
+        "numerics": resolution.numerics,
         "warnings": resolution.warnings,
         "waivers": resolution.waivers,
     }
 
 
+def memory_values(plan: MemoryPlan) -> dict[str, Any]:
+    """The memory plan: bytes and tokens."""
+    return {
+        "weights_bytes": plan.weights,
+        "kv_bytes": plan.kv,
+        "kv_bytes_per_token": plan.kv_per_token,
+        "kv_block_bytes": plan.block,
+        "num_blocks": plan.num_blocks,
+        "block_size": plan.block_size,
+        "kv_tokens": plan.tokens,
+        "max_model_len": plan.max_model_len,
+        "max_concurrency": round(plan.max_concurrency, 2),
+        "workspace_bytes": plan.workspace,
+    }
+
+
 def print_explanation(resolution: Resolution) -> None:
     """Arguments that are not at their default, selections with losers, and the memory plan."""
-    print(f"model   {resolution.engine.model.model}")
-    print(f"device  {resolution.engine.device}")
+    print(f"model     {resolution.engine.model.model}")
+    print(f"device    {resolution.engine.device}")
+    print(f"numerics  {resolution.numerics or UNTOLD}")
     for warning in resolution.warnings:
-        print(f"warning {warning}")
-    print("\nArguments (those that someone has settled)")
+        print(f"warning   {warning}")
+    _heading("Arguments (those that someone has settled)")
     rows = [
-        [f"  {name}", str(_hidden(name, value)), origin, reason]
+        [f"  {name}", str(hidden(name, value)), origin, reason]
         for name, (value, origin, reason) in resolution.arguments.items()
         if origin != "default"
     ]
     print_table(("  name", "value", "from", "because"), rows)
-    print("\nSelections")
+    _heading("Plugins")
     for selection in resolution.selections:
         print(f"  {selection.kind}: {', '.join(selection.chosen) or 'none'} ({selection.why})")
         for candidate in selection.candidates:
             if candidate.verdict != "chosen":
                 print(f"      {candidate.name}: {candidate.verdict}: {'; '.join(candidate.reasons)}")
     print("\nSame tokens whatever runs beside a request: " + ("; ".join(resolution.waivers) or "promised"))
-    memory = resolution.memory
-    print("\nMemory, by shapes")
-    print(f"  weights   {human_bytes(memory.weights)}")
-    print(
-        f"  KV cache  {human_bytes(memory.kv)}: {memory.num_blocks} blocks of {memory.block_size} tokens, "
-        f"{human_bytes(memory.block)} each"
-    )
+    _heading("Memory, by shapes")
+    _print_memory(resolution.memory)
 
 
-def _hidden(name: str, value: Any) -> Any:
+def hidden(name: str, value: Any) -> Any:
     """Secrets are not printed."""
-    return "***" if name in ("api_key", "hf_token") and value else value
+    return "***" if name in SECRETS and value else value
+
+
+def _print_memory(plan: MemoryPlan) -> None:
+    blocks = f"{plan.num_blocks} blocks of {plan.block_size} tokens, {human_bytes(plan.block)} each"
+    longest = f"{plan.max_concurrency:.1f} requests of {plan.max_model_len} tokens at the same time"
+    rows = [
+        ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
+        ["  KV cache", human_bytes(plan.kv), blocks],
+        ["", "", f"{plan.tokens} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
+        ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
+    ]
+    print_table(("  what", "size", "of"), rows)
+
+
+def _heading(text: str) -> None:
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")

@@ -18,6 +18,7 @@ from core.api.errors import CheckpointError, CoreError, PluginError
 from core.config import hub
 from core.config.default_model import NAME, default_model
 from core.config.files import file_facts, is_hub_name
+from core.config.rules import Facts
 from core.config.settings import Settings
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
@@ -36,8 +37,8 @@ class Checkpoint:
     manifest: CheckpointManifest
 
 
-def find_checkpoint(settings: Settings, registry: PluginRegistry) -> Checkpoint:
-    """Find, claim and resolve the model. Raises UserError or PluginError."""
+def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) -> Checkpoint:
+    """Find, claim and resolve the model; what is found on the way goes to `known`. Raises UserError or PluginError."""
     ref = settings["model"]
     if ref is None:
         path, served_as = str(default_model()), NAME
@@ -49,10 +50,12 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry) -> Checkpoint:
                 ref, revision=settings["revision"], directory=settings["download_dir"], token=settings["hf_token"]
             )
         )
+        known.snapshot = path
     else:
         path, served_as = str(Path(ref).expanduser().absolute()), ref
     name = settings["load_format"]
     facts = file_facts(path)
+    known.files, known.magic = facts.names, facts.magic
     loader = select_loader(registry, None if name == "auto" else name, facts)
     if name == "auto":
         settings.derive("load_format", loader.manifest.row.name, loader.selection.why)

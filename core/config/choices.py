@@ -154,9 +154,11 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> dict[str, Any]:
     values.pop("method", None)
     choice = chosen.stages.get("speculative")
     struct = choice.manifests[0].spec.arguments if choice is not None and choice.manifests else None
-    if struct is None or "num_speculative_tokens" not in struct.__struct_fields__:
+    known = () if struct is None else struct.__struct_fields__
+    if "num_speculative_tokens" not in known:
         values.pop("num_speculative_tokens", None)
-    return values
+    derived = settings.keys_of("speculative_config")
+    return {**{key: value for key, value in derived.items() if key in known and values.get(key) is None}, **values}
 
 
 def _attention_arguments(

@@ -1,13 +1,16 @@
 """What lies behind a model reference, before any loader is asked.
 
-Owns: `FileFacts` of a reference, and the question whether a reference means a path. Never does: parse a file.
-Called by: resolve.
+Owns: `FileFacts` of a reference, the question whether a reference means a path, and a directory's own configuration.
+Never does: raise for a model that is not there before it is looked for. Called by: resolve.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
@@ -33,3 +36,33 @@ def file_facts(ref: str) -> FileFacts:
         raise CheckpointError(f"model '{ref}': no such file or directory.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"model '{ref}': cannot be read: {error}.") from error
+
+
+def look(ref: str | None) -> tuple[tuple[str, ...], bytes]:
+    """(names, first bytes) of a local reference, empty when nothing can be seen."""
+    if ref is None:
+        return (), b""
+    try:
+        facts = file_facts(ref)
+    except CheckpointError:
+        return (), b""
+    return facts.names, facts.magic
+
+
+def own_config(ref: str | None) -> dict[str, Any]:
+    """`config.json` of a local directory; empty when there is none that can be read (the loader says why)."""
+    if ref is None:
+        return {}
+    try:
+        found = json.loads((Path(ref).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def host_memory() -> int:
+    """Bytes of memory of this machine; 0 when the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0

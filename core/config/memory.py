@@ -1,32 +1,38 @@
-"""The memory plan: weights, KV cache and what fits, computed from shapes alone.
+"""The memory plan: weights, KV cache, workspace and what fits, computed from shapes alone.
 
-Owns: bytes per KV block, the estimate of weights. Never does: read a weight, allocate. Called by: resolve, explain.
+Owns: bytes of prepared weights, of a KV block, of a step's buffers. Never does: read a weight, allocate.
+Called by: resolve, explain.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.api.checkpoint import CheckpointManifest
-from core.api.specs import AttentionSpec
+from core.api.errors import UserError
+from core.api.specs import AttentionSpec, DensePlan, LayerSpec, PartPlan, Unsupported
+from core.models.spec import DecoderSpec
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
+LOGIT_ROWS = 64
+
+Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes, and tokens that the cache holds.
 
-    weights: packed types as in the file, plain matrices in the run's dtype. block: bytes of one KV block in all layers.
+    weights: all matrices as the kernels hold them. block: one KV block in all layers. workspace: a step's buffers (pages
+    that no step touches are never taken). max_model_len: tokens of the longest request.
     """
 
     weights: int
     block: int
     num_blocks: int
     block_size: int
+    workspace: int = 0
+    max_model_len: int = 0
 
     @property
     def kv(self) -> int:
@@ -34,9 +40,19 @@ class MemoryPlan:
         return self.block * self.num_blocks
 
     @property
+    def kv_per_token(self) -> float:
+        """Bytes of a token's keys and values in all layers."""
+        return self.block / self.block_size
+
+    @property
     def tokens(self) -> int:
         """Tokens that one sequence may have at most. One block is reserved as padding."""
         return max(self.num_blocks - 1, 0) * self.block_size
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of the longest length that fit at the same time."""
+        return self.tokens / self.max_model_len if self.max_model_len else 0.0
 
 
 def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> int:
@@ -45,23 +61,54 @@ def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> 
     return heads * block_size * ITEM_BYTES[dtype]
 
 
-def weights_bytes(manifest: CheckpointManifest, dtype: str) -> int:
-    """Bytes of all tensors as they will be held, before a kernel repacks them."""
-    total = 0
-    for info in manifest.tensors.values():
-        if info.dtype in PLAIN:
-            item = ITEM_BYTES[dtype] if len(info.shape) > 1 else 4
-            total += math.prod(info.shape) * item
-        else:
-            total += info.nbytes
-    return total
+def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+    """Bytes of all matrices, a tied one once.
+
+    plan: of the quantization method, None without one. dtype: of plain matrices. multiple: outputs that the kernels for a
+    format pack side by side. Raises UserError when the method cannot serve a part.
+    """
+    groups: list[tuple[LayerSpec, ...]] = [(spec.embedding(),)]
+    groups += [parts for index in range(len(spec.blocks)) for parts in spec.block_linears(index).values()]
+    if not spec.tied:
+        groups.append((spec.head(),))
+    return sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
 
 
-def human_bytes(count: int) -> str:
+def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+    """One layer: neighbours of one format are concatenated along N and padded together."""
+    total, rows, key, row_bytes, form = 0, 0, "", 0.0, dtype
+
+    def padded() -> int:
+        side = multiple(form)
+        return round(-(-rows // side) * side * row_bytes)
+
+    for part in parts:
+        n, k = part.shape[-2:]
+        answer = DensePlan((part.name,)) if plan is None else plan(part)
+        if isinstance(answer, Unsupported):
+            raise UserError(f"The quantization method cannot serve {part.name}: {answer.reason}.")
+        mine = "dense" if isinstance(answer, DensePlan) else answer.fuse_key
+        if mine != key:
+            total, rows, key = total + padded(), 0, mine
+        row_bytes = k * ITEM_BYTES[dtype] if isinstance(answer, DensePlan) else answer.nbytes / n
+        form = dtype if isinstance(answer, DensePlan) else answer.format
+        rows += n
+    return total + padded()
+
+
+def workspace_bytes(spec: DecoderSpec, max_tokens: int, dtype: str) -> int:
+    """Bytes of a step's buffers. dtype: of tensors between layers."""
+    a = spec.blocks[0].attention
+    qkv = (a.num_heads + 2 * a.num_kv_heads) * a.head_size
+    width = 3 * spec.hidden_size + qkv + a.num_heads * a.head_size_v + 3 * spec.intermediate_size
+    return ITEM_BYTES[dtype] * (max_tokens * width + LOGIT_ROWS * spec.hidden_size) + 4 * LOGIT_ROWS * spec.vocab_size
+
+
+def human_bytes(count: float) -> str:
     """`123.4 MiB`."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
+    size = count
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
-    raise AssertionError("the loop returns")
+    return f"{size:.1f} GiB"

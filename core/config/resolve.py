@@ -1,7 +1,7 @@
 """From arguments to everything that an engine and a server are built from.
 
 Owns: the order of stages, the collection of all problems. Never does: import torch, read a weight, start anything.
-Called by: `core serve`, `core plugins explain`, `LLM`.
+Called by: `core serve`, `core config`, `core plugins explain`, `LLM`.
 
 A stage that fails adds its sentences; stages that need its answer are left out, all others still run, so that one
 attempt reports as much as can be known.
@@ -11,24 +11,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from core.api.config import EngineConfig, ServerConfig
 from core.api.errors import ConfigError, CoreError, PluginError
 from core.api.specs import AttentionSpec
-from core.args.sources import merge
+from core.args.sources import Merged, merge
 from core.config import choices, limits
-from core.config.checkpoint import Checkpoint, find_checkpoint, find_tokenizer
+from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import Chosen
-from core.config.generation import eos_token_ids, generation_defaults
-from core.config.memory import MemoryPlan
-from core.config.relations import check_relations
+from core.config.engine import engine_config
+from core.config.files import host_memory, look, own_config
+from core.config.memory import MemoryPlan, block_bytes, workspace_bytes
+from core.config.numerics import numerics_id
+from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
 from core.config.settings import Row, Settings
+from core.config.weights import planned_weights
+from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
-from core.plugin.hookspecs import Device, PlatformView
+from core.plugin.hookspecs import Device, PlatformView, Probe
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
     Choice,
@@ -47,7 +51,8 @@ T = TypeVar("T")
 class Resolution:
     """The outcome.
 
-    arguments: {name: (value, origin, reason)}. memory: bytes, by shapes alone.
+    arguments: {name: (value, origin, reason)}. given: what the user gave, as it was given. memory: bytes, by shapes alone.
+    numerics: what results depend on, as the running engine reports it; None when a plugin tells only after loading.
     waivers: what makes a request's tokens depend on its neighbours, a sentence each; empty when nothing does.
     """
 
@@ -59,6 +64,8 @@ class Resolution:
     warnings: list[str]
     memory: MemoryPlan
     waivers: list[str]
+    given: dict[str, Any]
+    numerics: str | None
 
 
 def resolve(
@@ -75,43 +82,57 @@ def resolve(
     problems: what the command line already found wrong; reported together with the rest.
     Raises ConfigError with every problem.
     """
-    merged = merge(arguments, os.environ if environ is None else environ)
-    resolver = _Resolver(Settings(merged), context, [*problems, *merged.problems])
+    environment = os.environ if environ is None else environ
+    merged = merge(arguments, environment)
+    facts = Facts(Settings(merged), context, environment)
+    resolver = _Resolver(merged, facts, [*problems, *(p for p in merged.problems if p not in problems)])
     resolver.server = server_config(merged, resolver.problems)
     return resolver.run(registry)
 
 
 @dataclass(slots=True)
 class _Resolver:
-    """State of one resolution."""
+    """State of one resolution. asked: the arguments as the user gave them, when some of them are not served."""
 
-    settings: Settings
-    context: Context
+    merged: Merged
+    facts: Facts
     problems: list[str]
     warnings: list[str] = field(default_factory=list)
     chosen: Chosen = field(default_factory=Chosen)
     server: ServerConfig = field(default_factory=ServerConfig)
+    asked: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The arguments as they stand."""
+        return self.facts.settings
 
     def run(self, registry: PluginRegistry | None) -> Resolution:
         """All stages in order."""
-        found, warned = check_relations(self.settings)
-        self.problems += found
-        self.warnings += warned
+        self.warnings += self.merged.warnings
+        if self.merged.refused:
+            self.asked = Settings(self.merged, asked=True)
+        self.rules("arguments")
         plugins = registry or self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
         if plugins is None:
             raise ConfigError(self.problems)
-        checkpoint = self.attempt(lambda: find_checkpoint(self.settings, plugins))
-        specs = self.attempt(lambda: attention_specs(checkpoint.manifest)) if checkpoint else None
+        checkpoint = self.attempt(lambda: self.checkpoint(plugins))
+        spec = self.attempt(lambda: model_spec(checkpoint.manifest)) if checkpoint else None
         opened = self.attempt(lambda: self.platform(plugins, checkpoint))
-        if checkpoint is None or specs is None or opened is None:
+        if checkpoint is None or spec is None or opened is None:
             self.speculative(plugins, checkpoint)
             raise ConfigError(self.problems)
+        self.facts.spec, self.facts.manifest = spec, checkpoint.manifest
         platform, device, wishes = opened
         self.chosen.stages["loader"] = checkpoint.loader
         self.chosen.stages["platform"] = platform
+        specs = [block.attention for block in spec.blocks]
         self.later_stages(plugins, checkpoint, specs, device, wishes)
-        plan = self.attempt(lambda: self.sizes(checkpoint.manifest, specs, device))
-        engine = self.attempt(lambda: self.engine(plugins, checkpoint, plan, device))
+        plan = self.attempt(lambda: self.sizes(checkpoint, spec))
+        engine = self.attempt(
+            lambda: engine_config(self.settings, plugins, checkpoint, self.chosen, plan, self.problems)
+        )
+        told = self.attempt(self.numerics)
         if self.problems or engine is None or plan is None:
             raise ConfigError(self.problems)
         return Resolution(
@@ -123,7 +144,21 @@ class _Resolver:
             self.warnings,
             plan,
             choices.waivers(self.chosen),
+            self.settings.given(),
+            told,
         )
+
+    def rules(self, stage: Stage) -> None:
+        """Run one stage of the table; values that are not served are looked at as well, for their problems."""
+        found = list(findings(RULES, stage, self.facts))
+        if self.asked is not None:
+            asked = findings(RULES, stage, replace(self.facts, settings=self.asked))
+            found += [finding for finding in asked if isinstance(finding, Problem)]
+        for finding in found:
+            if isinstance(finding, Problem) and finding.text not in self.problems:
+                self.problems.append(finding.text)
+            elif isinstance(finding, Warn) and finding.text not in self.warnings:
+                self.warnings.append(finding.text)
 
     def attempt(self, stage: Callable[[], T]) -> T | None:
         """Run a stage; its errors become problems."""
@@ -135,6 +170,17 @@ class _Resolver:
             self.problems.append(str(error))
         return None
 
+    def checkpoint(self, registry: PluginRegistry) -> Checkpoint:
+        """Find the model; first what its directory says by itself."""
+        facts, model = self.facts, self.settings["model"]
+        facts.loaders = [row.name for row in registry.rows("loader")]
+        facts.config = own_config(model)
+        facts.files, facts.magic = look(model)
+        self.rules("reference")
+        draft = facts.speculative.get("model")
+        facts.draft = own_config(draft) if isinstance(draft, str) else {}
+        return find_checkpoint(self.settings, registry, facts)
+
     def platform(self, registry: PluginRegistry, checkpoint: Checkpoint | None) -> tuple[Choice, Device, Any]:
         """Choose the platform and take its proposals. The third item is its preference among attention backends."""
         settings = self.settings
@@ -143,7 +189,7 @@ class _Resolver:
         manifest = choice.manifest
         settings.derive("device", device.name, choice.selection.why)
         view = PlatformView(
-            context=self.context,
+            context=self.facts.context,
             facts=checkpoint.manifest.facts() if checkpoint else None,
             arguments=settings.values(),
             set_by_user=tuple(name for name in settings.rows if settings.user_set(name)),
@@ -152,6 +198,12 @@ class _Resolver:
         proposals = manifest.call("core_propose", view=view) or {}
         settings.propose(proposals, f"platform {manifest.row.name}")
         wishes = proposals["attention_backend"].value if "attention_backend" in proposals else ()
+        facts, answer = self.facts, registry.probe()[manifest.row]
+        facts.device, facts.platform = device, manifest.spec
+        facts.num_devices = len(answer.devices) if isinstance(answer, Probe) else 1
+        facts.platforms = [row.name for row in registry.rows("platform")]
+        facts.host_memory = host_memory()
+        self.rules("platform")
         return choice, device, wishes
 
     def later_stages(
@@ -161,7 +213,7 @@ class _Resolver:
         settings, stages, facts = self.settings, self.chosen.stages, checkpoint.manifest.facts()
         platform = stages["platform"].manifest
         limits.settle_dtypes(settings, checkpoint.manifest)
-        limits.settle_batch(settings)
+        self.rules("model")
         named = settings["quantization"]
         named = None if named is None or named.lower() == "auto" else named
         quantization = self.attempt(lambda: select_quantization(registry, named, facts))
@@ -180,6 +232,10 @@ class _Resolver:
             text = ",".join(f"{kind}={selection.chosen[0]}" for kind, selection in names.items())
             settings.derive("attention_backend", text, next(iter(names.values())).why)
         self.speculative(registry, checkpoint)
+        self.facts.loader = checkpoint.loader.manifest.spec
+        self.facts.quantization = self.chosen.name("quantization")
+        self.facts.kernels = kernels.selection.chosen if kernels is not None else ()
+        self.rules("plugins")
         for manifest in (platform, *(quantization.manifests if quantization else ())):
             for reason in dtype_reasons(manifest.spec, settings["dtype"]):
                 kind = manifest.row.kind
@@ -190,7 +246,7 @@ class _Resolver:
         config = self.settings["speculative_config"]
         method = config.get("method") if config else None
         if config and not isinstance(method, str):
-            return
+            return  # R6 says so
         if checkpoint is None:
             if method is not None:
                 self.attempt(lambda: registry.get("speculative", method))
@@ -200,87 +256,37 @@ class _Resolver:
         if choice is not None:
             self.chosen.stages["speculative"] = choice
 
-    def sizes(self, manifest: CheckpointManifest, specs: list[AttentionSpec], device: Device) -> MemoryPlan:
-        """Context length and KV cache."""
-        settings = self.settings
-        asked = settings["max_model_len"] if settings.user_set("max_model_len") else None
-        limits.settle_context(settings, position_limit(manifest))
-        plan, warned = limits.settle_memory(settings, manifest, specs, device.memory_bytes, asked)
-        self.warnings += warned
-        return plan
+    def sizes(self, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
+        """Weights, KV cache and whether the context fits."""
+        settings, facts, given = self.settings, self.facts, self.settings.given()
+        size, specs = settings["block_size"], [block.attention for block in spec.blocks]
+        facts.block_bytes = block_bytes(specs, size, settings["kv_cache_dtype"])
+        facts.weights_bytes = planned_weights(settings, self.chosen, checkpoint.manifest, spec)
+        self.rules("memory")
+        memory, override = settings["kv_cache_memory_bytes"], settings["num_gpu_blocks_override"]
+        num_blocks = override if override is not None else memory // facts.block_bytes
+        tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
+        between = facts.capability("activation_dtype") or settings["dtype"]
+        workspace = workspace_bytes(spec, tokens, between)
+        plan = MemoryPlan(facts.weights_bytes, facts.block_bytes, num_blocks, size, workspace)
+        self.warnings += limits.fit(settings, plan, given.get("max_model_len"))
+        return replace(plan, max_model_len=settings["max_model_len"])
 
-    def engine(
-        self, registry: PluginRegistry, checkpoint: Checkpoint, plan: MemoryPlan | None, device: Device
-    ) -> EngineConfig:
-        """Put the Structs together."""
-        settings, manifest = self.settings, checkpoint.manifest
-        served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
-        settings.derive("served_model_name", list(served), "the model as given")
-        plugins = choices.plugin_choices(settings, registry, self.chosen, self.problems)
-        generation = generation_defaults(
-            manifest, settings["generation_config"], settings["override_generation_config"]
-        )
-        length = settings["max_model_len"] or 0
-        model = ModelConfig(
-            model=checkpoint.path,
-            served_names=served,
-            tokenizer=find_tokenizer(settings),
-            dtype=settings["dtype"],
-            max_model_len=length,
-            vocab_size=int(manifest.config.get("vocab_size") or 0),
-            hf_config=manifest.config,
-            max_logprobs=settings["max_logprobs"],
-            seed=settings["seed"],
-            eos_token_ids=eos_token_ids(manifest, generation),
-            generation=generation,
-        )
-        cache = CacheConfig(
-            block_size=settings["block_size"],
-            dtype=settings["kv_cache_dtype"],
-            num_blocks=settings["num_gpu_blocks_override"],
-            memory_bytes=plan.kv if plan else 0,
-            enable_prefix_caching=settings["enable_prefix_caching"],
-            hash_algorithm=settings["prefix_caching_hash_algo"],
-        )
-        return EngineConfig(
-            model=model,
-            cache=cache,
-            scheduler=self.scheduler(length),
-            plugins=plugins,
-            device=device.name,
-            disable_log_stats=settings["disable_log_stats"],
-            use_tqdm_on_load=settings["use_tqdm_on_load"],
-        )
-
-    def scheduler(self, length: int) -> SchedulerConfig:
-        """The scheduler's part."""
-        settings = self.settings
-        drafts = (settings["speculative_config"] or {}).get("num_speculative_tokens", 0)
-        return SchedulerConfig(
-            max_num_seqs=settings["max_num_seqs"],
-            max_num_batched_tokens=settings["max_num_batched_tokens"],
-            max_model_len=length,
-            enable_chunked_prefill=settings["enable_chunked_prefill"],
-            long_prefill_token_threshold=settings["long_prefill_token_threshold"],
-            policy=settings["scheduling_policy"],
-            num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
-        )
+    def numerics(self) -> str | None:
+        """What results depend on."""
+        stages, settings = self.chosen.stages, self.settings
+        attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
+        kernels = stages["kernels"].manifests if "kernels" in stages else ()
+        return numerics_id(kernels, attention, settings["dtype"], settings["kv_cache_dtype"])
 
 
-def attention_specs(manifest: CheckpointManifest) -> list[AttentionSpec]:
-    """The attention of every layer. Raises UserError for an unknown architecture, PluginError when the table fails."""
+def model_spec(manifest: CheckpointManifest) -> DecoderSpec:
+    """The model's shape. Raises UserError for an unknown architecture, PluginError when the table fails."""
     from core.models import families
 
     try:
-        return families.attention_specs(manifest.config)
+        return families.decoder_spec(manifest.config)
     except CoreError:
         raise
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise PluginError(f"model '{manifest.ref}': its configuration cannot be understood: {error!r}.") from error
-
-
-def position_limit(manifest: CheckpointManifest) -> int:
-    """Longest context that the model was made for."""
-    from core.models import families
-
-    return families.decoder_spec(manifest.config).max_position

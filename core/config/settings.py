@@ -1,6 +1,6 @@
 """The arguments while they are being resolved: user's values, proposals and derived values, each with its reason.
 
-Owns: the rule that a value the user set is never replaced. Never does: know what an argument means.
+Owns: the rule that a value the user set is never replaced in silence. Never does: know what an argument means.
 Called by: the other modules of `core.config`.
 """
 
@@ -19,27 +19,43 @@ Row = tuple[Any, str, str]
 
 
 class Settings:
-    """Values by argument name. `rows` is what `core plugins explain` prints: (value, origin, reason)."""
+    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason).
 
-    def __init__(self, merged: Merged) -> None:
+    asked: take the values that the user asked for where the engine does not serve them, so that rules can look at them.
+    """
+
+    def __init__(self, merged: Merged, *, asked: bool = False) -> None:
         self._merged = merged
-        self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in merged.values.items()}
+        self._values = {**merged.values, **merged.refused} if asked else merged.values
+        self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in self._values.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self.rows[name][0]
 
     def user_set(self, name: str) -> bool:
         """Whether the user gave `name`."""
-        return self._merged.is_set(name)
+        return name in self._values and self._values[name].origin != "default"
+
+    def given(self) -> dict[str, Any]:
+        """What the user gave, as it was given."""
+        return {name: given.value for name, given in self._values.items() if given.origin != "default"}
 
     def values(self) -> dict[str, Any]:
         """All values as they stand."""
         return {name: row[0] for name, row in self.rows.items()}
 
+    def keys_of(self, name: str) -> dict[str, Any]:
+        """Derived values of single keys of the mapping `name`."""
+        return {key.partition(".")[2]: row[0] for key, row in self.rows.items() if key.startswith(name + ".")}
+
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
         known = self.rows[name][1] if self.user_set(name) else origin
         self.rows[name] = (value, known, reason)
+
+    def replace(self, name: str, value: Any, reason: str) -> None:
+        """Settle `name` even against the user; the caller reports it."""
+        self.rows[name] = (value, "derived", reason)
 
     def open(self, name: str) -> bool:
         """Whether neither the user nor anyone else has settled `name` yet."""

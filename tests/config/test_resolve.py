@@ -38,7 +38,7 @@ def test_the_checkpoint_and_the_platform_settle_the_rest(registry, tiny_llama):
     assert model.vocab_size == config["vocab_size"]
     assert model.eos_token_ids == (config["eos_token_id"],)
     assert (model.dtype, cache.dtype, cache.block_size) == ("bfloat16", "bfloat16", 16)
-    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (64, 2048)
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (256, 4096)
     assert done.engine.plugins.loader == "safetensors" and done.engine.plugins.quantization is None
     assert done.arguments["dtype"][1] == "platform cpu" and done.arguments["dtype"][2]
     assert done.arguments["max_model_len"][1:] == ("derived", "the model's max_position_embeddings")
@@ -105,7 +105,7 @@ def test_a_length_beyond_the_model_names_the_way_out(registry, tiny_llama):
 
 def test_whole_prompts_need_a_large_step(registry, tiny_llama):
     done = engine(registry, tiny_llama, enable_chunked_prefill=False, max_model_len=300)
-    assert done.engine.scheduler.max_num_batched_tokens == 2048
+    assert done.engine.scheduler.max_num_batched_tokens == 4096
     (problem,) = problems(
         registry, model=str(tiny_llama), enable_chunked_prefill=False, max_num_batched_tokens=100, max_num_seqs=8
     )
@@ -129,7 +129,7 @@ def test_speculation(registry, tiny_llama):
     done = engine(registry, tiny_llama, speculative_config=wanted)
     assert done.engine.plugins.speculative == "ngram"
     assert done.engine.scheduler.num_speculative_tokens == 4
-    assert done.engine.plugins.arguments == {"speculative.ngram": {"prompt_lookup_max": 3}}
+    assert done.engine.plugins.arguments == {"speculative.ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}}
     for config, words in [
         ({"method": "ngram"}, "'num_speculative_tokens' is missing"),
         ({"num_speculative_tokens": 2}, "'method' is missing"),
@@ -258,8 +258,83 @@ def test_a_model_swallowed_by_a_list_is_noticed(registry):
 
 
 def test_settings_without_effect_are_named(registry, tiny_llama):
-    (warning,) = engine(registry, tiny_llama, gpu_memory_utilization=0.5, device="cpu").warnings
-    assert "--gpu-memory-utilization has no effect" in warning and "platform cpu" in warning
+    given = {"gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 20}
+    (warning,) = engine(registry, tiny_llama, **given, device="cpu").warnings
+    assert "--gpu-memory-utilization 0.5 has no effect beside --kv-cache-memory-bytes" in warning
+
+
+def test_a_share_of_memory_counts_on_the_processor_when_it_is_given(registry, tiny_llama):
+    from plugins.platforms.cpu.memory import total_memory
+
+    done = engine(registry, tiny_llama, gpu_memory_utilization=0.02, device="cpu")
+    expected = total_memory() * 0.02 - done.memory.weights
+    assert 0 <= expected - done.memory.kv < done.memory.block + 1
+    assert done.arguments["kv_cache_memory_bytes"][1] == "derived"
+    assert "0.02 of" in done.arguments["kv_cache_memory_bytes"][2]
+    (problem,) = problems(registry, model=str(tiny_llama), gpu_memory_utilization=1e-9, device="cpu")
+    assert "at least 2 are needed" in problem and "--gpu-memory-utilization" in problem
+
+
+def test_batch_defaults_follow_the_use(registry, tiny_llama):
+    sizes = {}
+    for context in ("serve", "llm"):
+        done = resolve({"model": str(tiny_llama), "device": "cpu"}, context=context, registry=registry, environ={})
+        sizes[context] = (done.engine.scheduler.max_num_seqs, done.engine.scheduler.max_num_batched_tokens)
+        assert done.arguments["max_num_seqs"][1] == "platform cpu"
+    assert sizes == {"serve": (128, 2048), "llm": (256, 4096)}
+
+
+def test_a_relation_is_told_beside_what_is_not_served(registry, tiny_llama):
+    found = problems(registry, model=str(tiny_llama), tensor_parallel_size=4, decode_context_parallel_size=3)
+    for words in ("one rank", "does not divide --tensor-parallel-size 4"):
+        assert any(words in problem for problem in found), found
+
+
+def test_resolving_changes_nothing_and_gives_the_same_twice(registry, tiny_llama):
+    import copy
+
+    given = {
+        "model": str(tiny_llama),
+        "hf_overrides": {"a": {"b": [1]}},
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 5},
+        "override_generation_config": {"max_tokens": 7},
+        "max_model_len": "auto",
+        "seed": 0,
+    }
+    before = copy.deepcopy(given)
+    first, second = (resolve(given, context="llm", registry=registry, environ={}) for _ in range(2))
+    assert given == before
+    assert (first.engine, first.server, first.arguments) == (second.engine, second.server, second.arguments)
+    assert first.engine.model.seed == 0
+    assert first.arguments["speculative_config.prompt_lookup_min"][:2] == (2, "derived")
+    assert first.engine.plugins.arguments["speculative.ngram"] == {"prompt_lookup_max": 5, "prompt_lookup_min": 2}
+
+
+def test_resolving_without_model_files_is_quick(registry, tmp_path):
+    """Under 50 ms on an idle machine; here only that nobody made it slow."""
+    import time
+
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "num_hidden_layers": 80,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "vocab_size": 128256,
+                "max_position_embeddings": 8192,
+            }
+        )
+    )
+    best = 9.0
+    for _ in range(5):
+        begin = time.perf_counter()
+        engine(registry, tmp_path, load_format="dummy", device="cpu", max_model_len=512)
+        best = min(best, time.perf_counter() - begin)
+    print(f"resolving without model files: {best * 1000:.1f} ms")
+    assert best < 0.5
 
 
 def test_what_waives_equal_tokens_is_named(registry, tiny_llama):

@@ -10,6 +10,7 @@ from core.api.specs import AttentionQuery
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 HEAD_MULTIPLE = 16
+VERSION = 1  # grows when results change
 MAX_HEAD_SIZE = 512
 
 

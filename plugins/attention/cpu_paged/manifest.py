@@ -9,7 +9,7 @@ from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, HEAD_MULTIPLE, MAX_HEAD_SIZE, unsupported
+from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, HEAD_MULTIPLE, MAX_HEAD_SIZE, VERSION, unsupported
 from plugins.platforms.cpu.extension import kernels_or_reason
 
 CONTRACT = 1
@@ -40,6 +40,13 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
     """The layer must fit the kernel, and the extension must be compiled."""
     native = kernels_or_reason()
     return unsupported(query) + ([native] if isinstance(native, Reason) else [])
+
+
+@hookimpl
+def core_numerics() -> str | None:
+    """Version of the arithmetic and instruction set, which the extension knows."""
+    native = kernels_or_reason()
+    return None if isinstance(native, Reason) else f"cpu-paged-{VERSION}:{native.isa()}"
 
 
 @hookimpl

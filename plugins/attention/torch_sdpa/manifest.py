@@ -5,6 +5,8 @@ Owns: what the backend claims to support. Called by: `core.plugin`.
 
 from __future__ import annotations
 
+import importlib.metadata
+
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.contracts import AttentionBackend
@@ -37,6 +39,12 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
     if spec.head_size != spec.head_size_v:
         return [Reason("head_size_v", f"{spec.head_size}", f"{spec.head_size_v}", "use a latent attention backend")]
     return []
+
+
+@hookimpl
+def core_numerics() -> str:
+    """The version of torch."""
+    return f"torch_sdpa-{importlib.metadata.version('torch').partition('+')[0]}"
 
 
 @hookimpl

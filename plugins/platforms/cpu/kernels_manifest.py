@@ -12,7 +12,8 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from plugins.platforms.cpu.extension import kernels_or_reason
 
 CONTRACT = 1
-OPERATIONS = frozenset({"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale"})
+VERSION = 1  # grows when a kernel's results change
+OPERATIONS = frozenset({"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race"})
 
 
 @hookimpl
@@ -20,11 +21,12 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="cpu_native",
-        summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates",
+        summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates, sampling",
         capabilities={
             "devices": ["cpu"],
             "formats": ["float32", "float16", "bfloat16", "int4_groups", "int8_groups"],
             "batch_invariant": True,
+            "row_multiple": 32,
         },
         priority=100,
     )
@@ -38,6 +40,13 @@ def core_supports(query: KernelQuery) -> list[Reason]:
         reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
     native = kernels_or_reason()
     return [*reasons, native] if isinstance(native, Reason) else reasons
+
+
+@hookimpl
+def core_numerics() -> str | None:
+    """Version of the arithmetic and instruction set, which the extension knows."""
+    native = kernels_or_reason()
+    return None if isinstance(native, Reason) else f"cpu-native-{VERSION}:{native.isa()}"
 
 
 @hookimpl

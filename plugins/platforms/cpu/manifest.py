@@ -5,6 +5,7 @@ Owns: the platform's arguments, its probe and its proposals. Called by: `core.pl
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from core.plugin.contracts import Platform
 from core.plugin.hookspecs import Device, LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
 from plugins.platforms.cpu.extension import ERROR_FILE
-from plugins.platforms.cpu.memory import available_memory, processor_name, usable_processors
+from plugins.platforms.cpu.memory import available_memory, processor_name, total_memory, usable_processors
 
 CONTRACT = 1
 GIB = 1 << 30
@@ -36,6 +37,8 @@ def core_spec() -> PluginSpec:
         arguments=CpuArguments,
         capabilities={
             "dtypes": ["bfloat16", "float32"],
+            "activation_dtype": "float32",
+            **_off_on(os.uname().machine),
             "build": "plugins.platforms.cpu.build:rebuild",
             "build_log": str(ERROR_FILE),
         },
@@ -46,21 +49,32 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_probe() -> Probe:
     """One device, always there."""
-    return Probe((Device("cpu", f"{processor_name()}, {usable_processors()} processors", available_memory()),))
+    processors = usable_processors()
+    about = f"{processor_name()}, {processors} processors"
+    return Probe((Device("cpu", about, available_memory(), total_memory(), processors),))
 
 
 @hookimpl
 def core_propose(view: PlatformView) -> dict[str, Proposal]:
-    """Bfloat16, small batches, a modest KV cache, and the paged native attention."""
+    """Bfloat16, batches by use and ranks, a modest KV cache, and the paged native attention."""
     memory = min(GIB, view.device.memory_bytes // 4)
+    offline = view.context == "llm"
+    ranks = view.arguments["tensor_parallel_size"] * view.arguments["pipeline_parallel_size"]
+    use = f"{'many requests at once' if offline else 'short waits'}, {ranks} rank{'s' if ranks > 1 else ''}"
     return {
         "dtype": Proposal("bfloat16", "half the bytes of float32 and the widest range"),
         "block_size": Proposal(16, "little waste at a sequence's end"),
-        "max_num_seqs": Proposal(64, "enough to keep the processors busy"),
-        "max_num_batched_tokens": Proposal(2048, "enough tokens a step for the matrix kernels"),
+        "max_num_seqs": Proposal((256 if offline else 128) * ranks, use),
+        "max_num_batched_tokens": Proposal((4096 if offline else 2048) * ranks, use),
         "kv_cache_memory_bytes": Proposal(memory, "at most 1 GiB and a quarter of the available memory"),
         "attention_backend": Proposal(["cpu_paged", "torch_sdpa"], "native first"),
     }
+
+
+def _off_on(machine: str) -> dict[str, bool]:
+    """What is known not to work on a family of processors."""
+    untested = machine.startswith(("ppc64", "s390", "riscv"))
+    return {"chunked_prefill": False, "prefix_caching": False} if untested else {}
 
 
 @hookimpl

@@ -18,6 +18,14 @@ def available_memory() -> int:
     return available if limit is None or used is None else max(min(available, limit - used), 0)
 
 
+def total_memory() -> int:
+    """Bytes of this machine, or of the control group when it is limited."""
+    fields = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    total = next(int(line.split()[1]) * 1024 for line in fields if line.startswith("MemTotal"))
+    limit = _group("memory.max")
+    return total if limit is None else min(total, limit)
+
+
 def usable_processors() -> int:
     """Processors that this process may run on."""
     return len(os.sched_getaffinity(0))

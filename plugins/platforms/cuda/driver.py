@@ -10,6 +10,7 @@ import ctypes
 from core.plugin.hookspecs import Device, Probe
 
 LIBRARY = "libcuda.so.1"
+COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76
 
 
 def probe_driver() -> Probe:
@@ -37,7 +38,15 @@ def _device(cuda: ctypes.CDLL, index: int) -> Device:
     cuda.cuDeviceGetName(name, len(name), handle)
     total = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    return Device(f"cuda:{index}", name.value.decode(errors="replace"), total.value)
+    profile = f"sm_{_attribute(cuda, handle, COMPUTE_MAJOR)}{_attribute(cuda, handle, COMPUTE_MINOR)}"
+    return Device(f"cuda:{index}", name.value.decode(errors="replace"), total.value, profile=profile)
+
+
+def _attribute(cuda: ctypes.CDLL, handle: ctypes.c_int, number: int) -> int:
+    """One of the device's attributes (`CUdevice_attribute`)."""
+    value = ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, handle)
+    return value.value
 
 
 def _name(cuda: ctypes.CDLL, status: int) -> str:

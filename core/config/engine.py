@@ -1,0 +1,80 @@
+"""The settled arguments as the Structs that an engine is built from.
+
+Owns: `EngineConfig`, put together. Never does: derive a value that a rule could. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from core.config.checkpoint import Checkpoint, find_tokenizer
+from core.config.choices import Chosen, plugin_choices
+from core.config.generation import eos_token_ids, generation_defaults
+from core.config.memory import MemoryPlan
+from core.config.settings import Settings
+from core.plugin.registry import PluginRegistry
+
+
+def engine_config(
+    settings: Settings,
+    registry: PluginRegistry,
+    checkpoint: Checkpoint,
+    chosen: Chosen,
+    plan: MemoryPlan | None,
+    problems: list[str],
+) -> EngineConfig:
+    """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
+
+    plan: None when sizes could not be settled; the rest is still looked at.
+    """
+    served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
+    settings.derive("served_model_name", list(served), "the model as given")
+    plugins = plugin_choices(settings, registry, chosen, problems)
+    cache = CacheConfig(
+        block_size=settings["block_size"],
+        dtype=settings["kv_cache_dtype"],
+        num_blocks=settings["num_gpu_blocks_override"],
+        memory_bytes=plan.kv if plan else 0,
+        enable_prefix_caching=settings["enable_prefix_caching"],
+        hash_algorithm=settings["prefix_caching_hash_algo"],
+    )
+    return EngineConfig(
+        model=_model(settings, checkpoint, served),
+        cache=cache,
+        scheduler=_scheduler(settings),
+        plugins=plugins,
+        device=settings["device"],
+        disable_log_stats=settings["disable_log_stats"],
+        use_tqdm_on_load=settings["use_tqdm_on_load"],
+    )
+
+
+def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) -> ModelConfig:
+    manifest = checkpoint.manifest
+    generation = generation_defaults(manifest, settings["generation_config"], settings["override_generation_config"])
+    return ModelConfig(
+        model=checkpoint.path,
+        served_names=served,
+        tokenizer=find_tokenizer(settings),
+        dtype=settings["dtype"],
+        max_model_len=settings["max_model_len"] or 0,
+        vocab_size=int(manifest.config.get("vocab_size") or 0),
+        hf_config=manifest.config,
+        max_logprobs=settings["max_logprobs"],
+        seed=settings["seed"],
+        eos_token_ids=eos_token_ids(manifest, generation),
+        generation=generation,
+    )
+
+
+def _scheduler(settings: Settings) -> SchedulerConfig:
+    speculation = {key.replace("-", "_"): value for key, value in (settings["speculative_config"] or {}).items()}
+    drafts = speculation.get("num_speculative_tokens", 0)
+    return SchedulerConfig(
+        max_num_seqs=settings["max_num_seqs"],
+        max_num_batched_tokens=settings["max_num_batched_tokens"],
+        max_model_len=settings["max_model_len"] or 0,
+        enable_chunked_prefill=settings["enable_chunked_prefill"],
+        long_prefill_token_threshold=settings["long_prefill_token_threshold"],
+        policy=settings["scheduling_policy"],
+        num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
+    )

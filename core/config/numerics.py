@@ -1,0 +1,22 @@
+"""What results depend on, told without loading anything: equal to what the running engine reports as `numerics`.
+
+Owns: asking the chosen kernels and attention plugins, and the form of the answer. Never does: import torch.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from core.plugin.manifest import Manifest
+
+
+def numerics_id(kernels: Sequence[Manifest], attention: Sequence[Manifest], dtype: str, kv_dtype: str) -> str | None:
+    """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell."""
+    reference = f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
+    providers = [manifest.call("core_numerics") for manifest in kernels]
+    backends = {manifest.call("core_numerics") for manifest in attention}
+    if None in providers or None in backends:
+        return None
+    return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"

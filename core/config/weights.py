@@ -1,0 +1,49 @@
+"""Bytes of the weights, planned with the chosen quantization method and kernels before a weight is read.
+
+Owns: loading the method for its `plan`, and asking kernels how they pack. Never does: read a weight.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from core.api.checkpoint import CheckpointManifest
+from core.args.convert import convert_struct
+from core.config.choices import Chosen
+from core.config.memory import Plan, weights_bytes
+from core.config.settings import Settings
+from core.models.spec import DecoderSpec
+from core.plugin.contracts import QuantizationMethod
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import load_plugin
+
+
+def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: DecoderSpec) -> int:
+    """Bytes of all matrices as they will be held. Raises UserError or PluginError when a part cannot be served."""
+    kernels = chosen.stages.get("kernels")
+    providers = [m.spec.capabilities for m in kernels.manifests] if kernels is not None else []
+
+    def multiple(form: str) -> int:
+        """Of the first provider that serves the format; the reference operations pad nothing."""
+        fitting = [c for c in providers if "formats" not in c or form in c["formats"]]
+        return int(fitting[0].get("row_multiple", 1)) if fitting else 1
+
+    return weights_bytes(spec, _plan(settings, chosen, manifest), settings["dtype"], multiple)
+
+
+def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
+    """The method's `plan`; None without a method, or when its arguments are wrong (which is reported elsewhere)."""
+    stage = chosen.stages.get("quantization")
+    if stage is None or not stage.manifests:
+        return None
+    values = settings["quantization_config"]
+    if convert_struct(stage.manifest.spec.arguments, values, "")[1]:
+        return None
+    context = LoadContext(
+        device=settings["device"],
+        dtype=settings["dtype"],
+        arguments=values,
+        facts=manifest.facts(),
+        manifest=manifest,
+    )
+    method: QuantizationMethod = load_plugin(stage.manifest, context)
+    return method.plan
