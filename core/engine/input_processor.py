@@ -53,6 +53,8 @@ class InputProcessor:
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        limit = model.generation.get("max_new_tokens")
+        self._server_limit = model.max_model_len if limit is None else int(limit)
         self._random = None if model.seed is None else random.Random(model.seed)
 
     def process(
@@ -189,7 +191,7 @@ class InputProcessor:
         return token_ids[-keep:]
 
     def _resolve_length(self, prompt_len: int, params: SamplingParams, strict: bool) -> SamplingParams:
-        """The parameters with `max_tokens` as an integer that fits the context."""
+        """The parameters with `max_tokens` as an integer that fits the context and the checkpoint's own limit."""
         room = self.model.max_model_len - prompt_len
         wanted = room if params.max_tokens is None else params.max_tokens
         if strict and wanted > room:
@@ -199,13 +201,13 @@ class InputProcessor:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
-        if params.min_tokens > room:
+        if params.min_tokens > min(room, self._server_limit):
             raise RequestError(
-                f"min_tokens is {params.min_tokens}, but after a prompt of {prompt_len} tokens only {room} fit the "
-                "context; lower it or shorten the prompt.",
+                f"min_tokens is {params.min_tokens}, but after a prompt of {prompt_len} tokens at most "
+                f"{min(room, self._server_limit)} can follow; lower it or shorten the prompt.",
                 param="min_tokens",
             )
-        return msgspec.structs.replace(params, max_tokens=min(wanted, room))
+        return msgspec.structs.replace(params, max_tokens=min(wanted, room, self._server_limit))
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):

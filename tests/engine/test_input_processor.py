@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from fakes import EOS, byte_source, make_config
 
@@ -21,6 +22,16 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def processor(tokenizer: Tokenizer) -> InputProcessor:
     return InputProcessor(make_config().model, tokenizer)
+
+
+def test_the_checkpoints_limit_caps_every_request(tokenizer: Tokenizer) -> None:
+    model = msgspec.structs.replace(make_config().model, generation={"max_new_tokens": 5})
+    limited = InputProcessor(model, tokenizer)
+    for asked in (None, 40):
+        assert limited.process("r", "hi", SamplingParams(max_tokens=asked)).requests[0].params.max_tokens == 5
+    assert limited.process("r", "hi", SamplingParams(max_tokens=3)).requests[0].params.max_tokens == 3
+    with pytest.raises(RequestError, match="min_tokens is 6"):
+        limited.process("r", "hi", SamplingParams(max_tokens=40, min_tokens=6))
 
 
 def test_forms_of_a_prompt(processor: InputProcessor) -> None:
