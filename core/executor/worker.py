@@ -63,7 +63,10 @@ class Worker:
             self.runtime.device,
         )
         self.runner = ModelRunner(
-            model, batch, Sampler(config.model.vocab_size or self.spec.vocab_size), self._proposer()
+            model,
+            batch,
+            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
+            self._proposer(),
         )
 
     @property

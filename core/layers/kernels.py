@@ -13,7 +13,7 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import Kernels, LinearKernel
+from core.plugin.contracts import Kernels, LinearKernel, RaceKernel
 from core.weights.formats import CanonicalWeight
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
@@ -23,6 +23,7 @@ class KernelSet:
     """Providers in order of preference, the reference kernels last. Operations are bound once and cost no extra call.
 
     numerics: names everything that results depend on here. native: whether any provider is not the reference.
+    race: the sampling kernel of the best provider that has one, or None.
     """
 
     name = "kernel_set"
@@ -40,6 +41,8 @@ class KernelSet:
         self.native = len(self.providers) > 1
         for op in OPERATIONS:
             setattr(self, op, getattr(self._best(KernelQuery(op, device)), op))
+        racers = (p for p in providers if hasattr(p, "race") and not p.supports(KernelQuery("race", device)))
+        self.race: RaceKernel | None = getattr(next(racers, None), "race", None)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""

@@ -99,18 +99,31 @@ def test_prefill_and_decode_match_softmax_attention(kernels, isa, spec, dtype):
     for counts in ([100, 1, 0], [1, 0, 32], [150, 0, 1], [49, 0, 0]):
         for i, out in sequences.step(counts).items():
             outputs[i].append(out)
+    rounds = dtype == "bfloat16" and isa.endswith("bf16")  # queries and weights, to 8 bits: see attention.inc.h
     for i in range(3):
-        torch.testing.assert_close(torch.cat(outputs[i]).double(), sequences.expected(i), rtol=1e-5, atol=2e-6)
+        error = torch.cat(outputs[i]).double() - sequences.expected(i)
+        if rounds:
+            assert error.abs().max() < 0.03
+            assert error.square().mean().sqrt() < 0.003
+        else:
+            torch.testing.assert_close(error, torch.zeros_like(error), rtol=0, atol=5e-6)
 
 
+def test_equal_values_stay_as_they_are_whatever_the_weights(kernels, isa):
+    sequences = Sequences(spec_of(), [300], 16, "bfloat16")
+    sequences.v[0][:] = 1.25
+    torch.testing.assert_close(sequences.step([300])[0], torch.full((300, 6, 64), 1.25), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("window", [None, 70])
-def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kernels, isa, window):
+def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kernels, isa, window, dtype):
     spec = spec_of(6, 2, 64, window=window)
     want = None
     for block_size in (16, 1, 48, 37, 256):
         for threads, chunk in ((1, 1000), (2, 1000), (2, 37), (1, 64)):
             native.pool_init(threads)
-            sequences = Sequences(spec, [500, 70], block_size)
+            sequences = Sequences(spec, [500, 70], block_size, dtype)
             parts = []
             while sequences.done[0] < 500:
                 count = min(chunk, 500 - sequences.done[0])
@@ -119,15 +132,16 @@ def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kerne
             want = whole if want is None else want
             assert torch.equal(whole, want)
     native.pool_init(2)
-    alone = Sequences(spec, [500, 70])
+    alone = Sequences(spec, [500, 70], 16, dtype)
     torch.testing.assert_close(alone.step([500, 0])[0], want, rtol=0, atol=0)
 
 
-def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa, dtype):
     for threads in (1, 2):
         native.pool_init(threads)
-        whole = Sequences(spec_of(9, 3, 64), [400]).step([400])[0]
-        decode = Sequences(spec_of(9, 3, 64), [400])
+        whole = Sequences(spec_of(9, 3, 64), [400], 16, dtype).step([400])[0]
+        decode = Sequences(spec_of(9, 3, 64), [400], 16, dtype)
         decode.step([380])
         for position in range(380, 400):
             assert torch.equal(decode.step([1])[0][0], whole[position])

@@ -4,9 +4,11 @@ Owns: the layout of a block in memory and the checks before a call; the arithmet
 (`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
 Called by: the attention layers, through the `attention` contract.
 
-A block holds, for each kv head, K as [block_size / 16, D, 16] and then V as [block_size, D_v], in float32 or bfloat16
-(K as [block_size, D] where 16 does not divide the block size: correct, but slower to read).
-Arithmetic is float32. A row's bits depend on its own keys alone: not on block size, chunks, batch or threads.
+A block holds, for each kv head, K and then V. In float32: K as [block_size / 16, D, 16], V as [block_size, D_v]; in bfloat16
+in pairs that one instruction multiplies: K as [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does
+not divide the block size: K as [block_size, D], V as [block_size, D_v], correct but slower to read.
+Arithmetic is float32; where the processor multiplies bfloat16 and the cache holds it, queries and softmax weights are
+rounded to bfloat16 first. A row's bits depend on its own keys alone: not on block size, chunks, batch or threads.
 """
 
 from __future__ import annotations
@@ -21,11 +23,9 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, AttentionSpec, KVLayout
 from core.plugin.contracts import BatchView
-from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, unsupported
+from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, VERSION, unsupported
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels import check_heads
-
-VERSION = 1  # grows when results change
 
 
 class Metadata(NamedTuple):

@@ -19,9 +19,9 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.weights.formats import CanonicalWeight, Dense
 from plugins.platforms.cpu.extension import kernels_or_reason
+from plugins.platforms.cpu.kernels_manifest import VERSION
 
-VERSION = 1  # grows when a kernel's results change
-OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
+OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -193,6 +193,21 @@ class NativeKernels:
         """x[T, H] *= factor."""
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
+
+    def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
+        """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
+        rows, width = logits.shape
+        _, stride = check_rows(logits, width, "logits")
+        count = which.shape[0]
+        shapes = (keys.shape, temperatures.shape, out.shape)
+        if shapes != ((count, 5), (count,), (count,)):
+            raise ValueError(f"keys, temperatures and out have the shapes {shapes}, expected {count} rows")
+        if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
+            raise IndexError(f"which names rows {which.tolist()} of {rows}")
+        tables = [check_table(table, torch.int64, "which or keys") for table in (which, keys)]
+        heat = check_table(temperatures, torch.float32, "temperatures")
+        result = check_table(out, torch.int64, "out")
+        self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
 
 
 def _linear_reasons(query: KernelQuery) -> list[Reason]:

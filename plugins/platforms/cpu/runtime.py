@@ -5,6 +5,7 @@ Owns: torch's thread count in this process. Never does: compute. Called by: the 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Sequence
 
@@ -36,8 +37,12 @@ class CpuRuntime:
         return available_memory()
 
     def allocate(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes], page-aligned; pages are taken from the system when they are first written."""
-        return torch.frombuffer(mmap.mmap(-1, max(nbytes, 1)), dtype=torch.uint8)[:nbytes]
+        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written."""
+        memory = mmap.mmap(-1, max(nbytes, 1))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
 
     def close(self) -> None:
         """Give torch its threads back."""

@@ -2,7 +2,10 @@
 #include <stdint.h>
 #include <string.h>
 #if defined(__x86_64__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized" // in GCC 12's own header
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 namespace {
@@ -10,9 +13,11 @@ namespace {
 #include "linear.inc.h"
 #include "small_ops.inc.h"
 #include "attention.inc.h"
+#include "cache.inc.h"
+#include "race.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
-    gated,           add_rows,     scale_rows, cache_write, attention, attention_merge,
+    gated,           add_rows,     scale_rows, cache_write, attention, attention_merge, race,
 };

@@ -4,9 +4,11 @@
 
 #define LANE static inline __attribute__((always_inline))
 
-constexpr int kWideRows = 2;
-constexpr int kWideInt4Rows = 1;
+constexpr int kWideRows = 2; // rows of a linear's inner block that keep both vectors of a panel in registers
+constexpr int kWideIntRows = 1; // the same where integer and float sums share the registers
 constexpr int kMaxRows = 4;
+constexpr int kAttentionSums = 6; // of one block of rows, in registers
+constexpr int kMaxIntRows = 4;
 
 struct F {
     __m256 a, b;
@@ -55,6 +57,42 @@ LANE I iload(const void *p) {
 LANE I iota() { return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)}; }
 LANE I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 LANE I iand(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+LANE I ixor(I x, I y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+LANE void istore(void *p, I x) {
+    _mm256_storeu_si256((__m256i *)p, x.a);
+    _mm256_storeu_si256((__m256i *)p + 1, x.b);
+}
+// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+LANE __m256i multiply_wide_half(__m256i x, __m256i factor, __m256i &high) {
+    __m256i even = _mm256_mul_epu32(x, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), factor);
+    high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+LANE I multiply_wide(I x, uint32_t m, I &high) {
+    __m256i factor = _mm256_set1_epi32((int32_t)m);
+    I low;
+    low.a = multiply_wide_half(x.a, factor, high.a);
+    low.b = multiply_wide_half(x.b, factor, high.b);
+    return low;
+}
+// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+LANE I transposed_iota() {
+    return {_mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13), _mm256_setr_epi32(2, 6, 10, 14, 3, 7, 11, 15)};
+}
+LANE void transpose_half(__m256i &x, __m256i &y, __m256i &z, __m256i &w) {
+    __m256i a = _mm256_unpacklo_epi32(x, y), b = _mm256_unpackhi_epi32(x, y);
+    __m256i c = _mm256_unpacklo_epi32(z, w), d = _mm256_unpackhi_epi32(z, w);
+    x = _mm256_unpacklo_epi64(a, c), y = _mm256_unpackhi_epi64(a, c);
+    z = _mm256_unpacklo_epi64(b, d), w = _mm256_unpackhi_epi64(b, d);
+}
+LANE void transpose(I (&x)[4]) {
+    transpose_half(x[0].a, x[1].a, x[2].a, x[3].a);
+    transpose_half(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+LANE uint32_t lanes_above(F x, F y) { // bit i: x > y in lane i
+    uint32_t low = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ));
+    return low | (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ)) << 8;
+}
 template <int S> LANE I shift_right(I x) { return {_mm256_srli_epi32(x.a, S), _mm256_srli_epi32(x.b, S)}; }
 template <int S> LANE I shift_left(I x) { return {_mm256_slli_epi32(x.a, S), _mm256_slli_epi32(x.b, S)}; }
 LANE F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }

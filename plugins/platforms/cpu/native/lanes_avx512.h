@@ -4,12 +4,14 @@
 
 #define LANE static inline __attribute__((always_inline))
 
-constexpr int kWideRows = 8; // rows of a linear's inner block that keep both vectors of a panel in registers
-constexpr int kWideInt4Rows = 4;
-constexpr int kMaxRows = 8;
+constexpr int kWideRows = 12; // rows of a linear's inner block that keep both vectors of a panel in registers
+constexpr int kWideIntRows = 6; // the same where integer and float sums share the registers
+constexpr int kMaxRows = 12;
+constexpr int kAttentionSums = 24; // of one block of rows, in registers
+constexpr int kMaxIntRows = 6;
 
 typedef __m512 F;
-typedef __m512i I;
+typedef int32_t I __attribute__((vector_size(64))); // with its lanes' type the compiler keeps integer sums in place
 
 LANE F zero() { return _mm512_setzero_ps(); }
 LANE F set1(float x) { return _mm512_set1_ps(x); }
@@ -27,24 +29,44 @@ LANE F max(F a, F b) { return _mm512_max_ps(a, b); }
 LANE F min(F a, F b) { return _mm512_min_ps(a, b); }
 LANE F abs(F a) { return _mm512_abs_ps(a); }
 
-LANE I izero() { return _mm512_setzero_si512(); }
-LANE I iset1(int32_t x) { return _mm512_set1_epi32(x); }
-LANE I iload(const void *p) { return _mm512_loadu_si512(p); }
-LANE I iota() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
-LANE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
-LANE I iand(I a, I b) { return _mm512_and_si512(a, b); }
-template <int S> LANE I shift_right(I a) { return _mm512_srli_epi32(a, S); }
-template <int S> LANE I shift_left(I a) { return _mm512_slli_epi32(a, S); }
-LANE F to_float(I a) { return _mm512_cvtepi32_ps(a); }
-LANE I round_to_int(F a) { return _mm512_cvtps_epi32(a); } // nearest, ties to even
-LANE F as_float(I a) { return _mm512_castsi512_ps(a); }
-LANE I as_int(F a) { return _mm512_castps_si512(a); }
-LANE I load_u16(const uint16_t *p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
-LANE void store_i8(int8_t *p, I a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
-LANE void store_u16(uint16_t *p, I a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(a)); }
+LANE I izero() { return (I)_mm512_setzero_si512(); }
+LANE I iset1(int32_t x) { return (I)_mm512_set1_epi32(x); }
+LANE I iload(const void *p) { return (I)_mm512_loadu_si512(p); }
+LANE I iota() { return (I)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+LANE I iadd(I a, I b) { return (I)_mm512_add_epi32((__m512i)a, (__m512i)b); }
+LANE I iand(I a, I b) { return a & b; }
+LANE I ixor(I a, I b) { return a ^ b; }
+LANE void istore(void *p, I a) { _mm512_storeu_si512(p, (__m512i)a); }
+// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+LANE I multiply_wide(I a, uint32_t m, I &high) {
+    __m512i factor = _mm512_set1_epi32((int32_t)m), even = _mm512_mul_epu32((__m512i)a, factor);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
+    high = (I)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    return (I)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+LANE I transposed_iota() { return (I)_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15); }
+LANE void transpose(I (&x)[4]) {
+    __m512i a = _mm512_unpacklo_epi32((__m512i)x[0], (__m512i)x[1]), b = _mm512_unpackhi_epi32((__m512i)x[0], (__m512i)x[1]);
+    __m512i c = _mm512_unpacklo_epi32((__m512i)x[2], (__m512i)x[3]), d = _mm512_unpackhi_epi32((__m512i)x[2], (__m512i)x[3]);
+    x[0] = (I)_mm512_unpacklo_epi64(a, c), x[1] = (I)_mm512_unpackhi_epi64(a, c);
+    x[2] = (I)_mm512_unpacklo_epi64(b, d), x[3] = (I)_mm512_unpackhi_epi64(b, d);
+}
+LANE uint32_t lanes_above(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); } // bit i: a > b in lane i
+template <int S> LANE I shift_right(I a) { return (I)_mm512_srli_epi32((__m512i)a, S); }
+template <int S> LANE I shift_left(I a) { return (I)_mm512_slli_epi32((__m512i)a, S); }
+LANE F to_float(I a) { return _mm512_cvtepi32_ps((__m512i)a); }
+LANE I round_to_int(F a) { return (I)_mm512_cvtps_epi32(a); } // nearest, ties to even
+LANE F as_float(I a) { return (F)a; }
+LANE I as_int(F a) { return (I)a; }
+LANE I load_u16(const uint16_t *p) { return (I)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
+LANE void store_i8(int8_t *p, I a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a)); }
+LANE void store_u16(uint16_t *p, I a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a)); }
 // value where low <= lane < high, else other
 LANE F select_range(F value, F other, int32_t low, int32_t high) {
-    __mmask16 mask = _mm512_cmpge_epi32_mask(iota(), iset1(low)) & _mm512_cmplt_epi32_mask(iota(), iset1(high));
+    __m512i lane = (__m512i)iota();
+    __mmask16 mask = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(low));
+    mask &= _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(high));
     return _mm512_mask_blend_ps(mask, other, value);
 }
 
@@ -60,15 +82,15 @@ LANE float largest(F a) {
     c = _mm_max_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
-LANE int32_t isum(I a) { return _mm512_reduce_add_epi32(a); }
+LANE int32_t isum(I a) { return _mm512_reduce_add_epi32((__m512i)a); }
 
 // acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
 #if defined(__AVX512VNNI__)
-LANE I dot_u4(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
-LANE I dot_u8(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
+LANE I dot_u4(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x); }
+LANE I dot_u8(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x); }
 #else
 LANE I dot_u4(I acc, I w, I x) { // at most 2 * 15 * 127: the 16-bit pairs cannot saturate
-    return iadd(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+    return iadd(acc, (I)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)w, (__m512i)x), _mm512_set1_epi16(1)));
 }
 LANE I dot_u8(I acc, I w, I x) {
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));

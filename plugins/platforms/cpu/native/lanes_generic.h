@@ -3,9 +3,11 @@
 
 #define LANE static inline __attribute__((always_inline))
 
-constexpr int kWideRows = 1;
-constexpr int kWideInt4Rows = 1;
+constexpr int kWideRows = 1; // rows of a linear's inner block that keep both vectors of a panel in registers
+constexpr int kWideIntRows = 0; // the same where integer and float sums share the registers
 constexpr int kMaxRows = 2;
+constexpr int kAttentionSums = 2; // of one block of rows, in registers
+constexpr int kMaxIntRows = 2;
 
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
@@ -57,6 +59,34 @@ LANE I iload(const void *p) {
 LANE I iota() { EACH(I, (i4{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3})); }
 LANE I iadd(I a, I b) { EACH(I, a.v[i] + b.v[i]); }
 LANE I iand(I a, I b) { EACH(I, (a.v[i] & b.v[i])); }
+LANE I ixor(I a, I b) { EACH(I, (a.v[i] ^ b.v[i])); }
+LANE void istore(void *p, I a) { memcpy(p, &a, sizeof a); }
+// Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
+LANE I multiply_wide(I a, uint32_t m, I &high) {
+    I low;
+    for (int i = 0; i < 16; i++) {
+        uint64_t product = (uint64_t)(uint32_t)a.v[i / 4][i % 4] * m;
+        low.v[i / 4][i % 4] = (int32_t)(uint32_t)product;
+        high.v[i / 4][i % 4] = (int32_t)(uint32_t)(product >> 32);
+    }
+    return low;
+}
+// Lanes 4 * b + i hold 4 * i + b, so that four such vectors transposed in blocks of four lanes are in order.
+LANE I transposed_iota() { EACH(I, (i4{i, i + 4, i + 8, i + 12})); }
+LANE void transpose(I (&x)[4]) {
+    for (int b = 0; b < 4; b++)
+        for (int i = 0; i < 4; i++)
+            for (int j = i + 1; j < 4; j++) {
+                int32_t kept = x[i].v[b][j];
+                x[i].v[b][j] = x[j].v[b][i];
+                x[j].v[b][i] = kept;
+            }
+}
+LANE uint32_t lanes_above(F a, F b) { // bit i: a > b in lane i
+    uint32_t mask = 0;
+    for (int i = 0; i < 16; i++) mask |= (uint32_t)(a.v[i / 4][i % 4] > b.v[i / 4][i % 4]) << i;
+    return mask;
+}
 template <int S> LANE I shift_right(I a) { EACH(I, (i4)((u4)a.v[i] >> S)); }
 template <int S> LANE I shift_left(I a) { EACH(I, (i4)((u4)a.v[i] << S)); }
 LANE F to_float(I a) { EACH(F, __builtin_convertvector(a.v[i], f4)); }

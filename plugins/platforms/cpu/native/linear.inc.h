@@ -20,7 +20,7 @@ LANE F scales(const uint8_t *p, int half, long vector) {
     return half ? load_half((const uint16_t *)p + vector * 16) : load((const float *)p + vector * 16);
 }
 template <int R> LANE void prefetch(const uint8_t *w) {
-    if (R <= 2) {
+    if (R <= 2 || R == 6) { // measured: no gain for the others, whose arithmetic hides the loads
         __builtin_prefetch(w + kPrefetch);
         __builtin_prefetch(w + kPrefetch + 64);
     }
@@ -31,7 +31,7 @@ LANE F load_weight(const uint16_t *p) { return load_half(p); }
 
 // Float weights of 32 outputs a k.
 template <class Element> struct FloatKind {
-    static constexpr int kWide = kWideRows;
+    static constexpr int kWide = kWideRows, kRows = kMaxRows;
     template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
         const float *x[R];
         for (int r = 0; r < R; r++) x[r] = row_any(c, row + r);
@@ -48,7 +48,7 @@ template <class Element> struct FloatKind {
 
 // bf16 weights, float32 activations (which may hold bf16 values).
 struct BF16Kind {
-    static constexpr int kWide = kWideRows;
+    static constexpr int kWide = kWideRows, kRows = kMaxRows < 8 ? kMaxRows : 8;
     template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
         const float *x[R];
         for (int r = 0; r < R; r++) x[r] = row_any(c, row + r);
@@ -73,7 +73,7 @@ struct BF16Kind {
 #ifdef CORE_BF16_DOT
 // bf16 weights and activations, two k at a time.
 struct BF16DotKind {
-    static constexpr int kWide = kWideRows;
+    static constexpr int kWide = kWideRows, kRows = kMaxRows;
     template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
         const uint8_t *x[R];
         for (int r = 0; r < R; r++) x[r] = row_staged(c, row + r);
@@ -92,45 +92,55 @@ struct BF16DotKind {
 #endif
 
 // Integers times quantized rows: exact within a group, then one fused step a group.
+// Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
 template <int Bits> struct IntDotKind {
-    static constexpr int kWide = Bits == 4 ? kWideInt4Rows : kWideRows;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
+    template <int R, int V>
+    LANE void group(const uint8_t *w, const uint8_t *x, long stride, long size, I (&dot)[R][V]) {
+        for (long k = 0; k < size; k += 32 / Bits, w += kPanel * 4, x += 32 / Bits) {
+            prefetch<R>(w);
+            I low[V], high[V];
+            for (int v = 0; v < V; v++) {
+                low[v] = iload(w + v * 64);
+                if (Bits == 8) continue;
+                high[v] = iand(shift_right<4>(low[v]), iset1(0x0f0f0f0f));
+                low[v] = iand(low[v], iset1(0x0f0f0f0f));
+            }
+            for (int r = 0; r < R; r++) {
+                I value = iset1(read_i32(x + r * stride));
+                for (int v = 0; v < V; v++)
+                    dot[r][v] = Bits == 8 ? dot_u8(dot[r][v], low[v], value) : dot_u4(dot[r][v], low[v], value);
+            }
+            for (int r = 0; r < R && Bits == 4; r++) {
+                I value = iset1(read_i32(x + r * stride + 4));
+                for (int v = 0; v < V; v++) dot[r][v] = dot_u4(dot[r][v], high[v], value);
+            }
+        }
+    }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
-        const uint8_t *x[R];
-        const GroupMeta *meta[R];
-        for (int r = 0; r < R; r++) x[r] = row_staged(c, row + r), meta[r] = c.meta + (row + r) * l.groups;
-        const uint8_t *record = panel;
+        const long groups = l.groups, size = l.group, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
         const long scale_bytes = kPanel * (l.half_scales ? 2 : 4);
-        for (long g = 0; g < l.groups; g++, record += l.record_bytes) {
+        const int half = l.half_scales, minimum = l.has_minimum;
+        const uint8_t *x = row_staged(c, row), *w = panel + vector * 64, *tail = panel + l.value_bytes;
+        const GroupMeta *meta = c.meta + row * groups;
+        for (long g = 0; g < groups; g++, meta++, x += size, w += record_bytes, tail += record_bytes) {
             I dot[R][V];
             for (int r = 0; r < R; r++)
-                for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r][g].correction);
-            const uint8_t *w = record + vector * 64;
-            long offset = g * l.group;
-            for (long end = offset + l.group; offset < end; offset += 32 / Bits, w += kPanel * 4) {
-                prefetch<R>(w);
+                for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
+            group<R, V>(w, x, stride, size, dot);
+            F scale[V], low[V];
+            for (int v = 0; v < V; v++) {
+                scale[v] = scales(tail, half, vector + v);
+                low[v] = minimum ? scales(tail + scale_bytes, half, vector + v) : zero();
+            }
+            for (int r = 0; r < R; r++) {
+                F factor = set1(meta[r * groups].scale), total = set1(meta[r * groups].sum);
                 for (int v = 0; v < V; v++) {
-                    I word = iload(w + v * 64);
-                    if (Bits == 8) {
-                        for (int r = 0; r < R; r++) dot[r][v] = dot_u8(dot[r][v], word, iset1(read_i32(x[r] + offset)));
-                    } else {
-                        I low = iand(word, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(word), iset1(0x0f0f0f0f));
-                        for (int r = 0; r < R; r++) dot[r][v] = dot_u4(dot[r][v], low, iset1(read_i32(x[r] + offset)));
-                        for (int r = 0; r < R; r++)
-                            dot[r][v] = dot_u4(dot[r][v], high, iset1(read_i32(x[r] + offset + 4)));
-                    }
+                    acc[r][v] = fma(mul(to_float(dot[r][v]), factor), scale[v], acc[r][v]);
+                    if (minimum) acc[r][v] = fma(low[v], total, acc[r][v]);
                 }
-            }
-            const uint8_t *tail = record + l.value_bytes;
-            for (int v = 0; v < V; v++) {
-                F scale = scales(tail, l.half_scales, vector + v);
-                for (int r = 0; r < R; r++)
-                    acc[r][v] = fma(mul(to_float(dot[r][v]), set1(meta[r][g].scale)), scale, acc[r][v]);
-            }
-            if (!l.has_minimum) continue;
-            for (int v = 0; v < V; v++) {
-                F minimum = scales(tail + scale_bytes, l.half_scales, vector + v);
-                for (int r = 0; r < R; r++) acc[r][v] = fma(minimum, set1(meta[r][g].sum), acc[r][v]);
             }
         }
     }
@@ -138,7 +148,7 @@ template <int Bits> struct IntDotKind {
 
 // Integers times float32 rows: every weight is first brought to its float32 value.
 template <int Bits> struct IntFloatKind {
-    static constexpr int kWide = kWideRows;
+    static constexpr int kWide = kWideRows, kRows = kMaxRows;
     template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
         const float *x[R];
@@ -175,7 +185,10 @@ template <class Kind, int R, int V> LANE void block(const LinearCall &c, long pa
     const PackedLinear &l = *c.weight;
     F acc[R][V];
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) acc[r][v] = zero();
+        for (int v = 0; v < V; v++) {
+            acc[r][v] = zero();
+            if (R > 2) __builtin_prefetch(c.out + (row + r) * c.out_stride + panel * kPanel + (vector + v) * 16, 1);
+        }
     Kind::template run<R, V>(c, l.data + panel * l.panel_bytes, vector, row, acc);
     for (int v = 0; v < V; v++) {
         long n = panel * kPanel + (vector + v) * 16;
@@ -208,7 +221,9 @@ template <class Kind, int R> static __attribute__((noinline)) long blocks(const 
 
 template <class Kind> static void panel_rows(const LinearCall &c, long panel, long begin, long end) {
     long row = begin;
-    if (kMaxRows >= 8) row = blocks<Kind, kMaxRows >= 8 ? 8 : 1>(c, panel, row, end);
+    if (Kind::kRows >= 12) row = blocks<Kind, Kind::kRows >= 12 ? 12 : 1>(c, panel, row, end);
+    if (Kind::kRows >= 8) row = blocks<Kind, Kind::kRows >= 8 ? 8 : 1>(c, panel, row, end);
+    if (Kind::kRows >= 6) row = blocks<Kind, Kind::kRows >= 6 ? 6 : 1>(c, panel, row, end);
     if (kMaxRows >= 4) row = blocks<Kind, kMaxRows >= 4 ? 4 : 1>(c, panel, row, end);
     row = blocks<Kind, 2>(c, panel, row, end);
     blocks<Kind, 1>(c, panel, row, end);

@@ -194,6 +194,19 @@ KERNEL(py_gated) { return rows_call(items, count, run_gated); }
 KERNEL(py_add) { return rows_call(items, count, run_add); }
 KERNEL(py_scale) { return rows_call(items, count, run_scale); }
 
+KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
+    Arguments a(items, count, 8);
+    RaceCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
+    c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
+    c.out = a.pointer<int64_t>();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run_race(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
 // k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
 KERNEL(py_cache_write) {
     Arguments a(items, count, 15);
@@ -235,7 +248,7 @@ KERNEL(py_attention) {
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
-    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), {nullptr, nullptr, 0, nullptr},
+    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race), {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

@@ -9,11 +9,10 @@
 
 constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
 
-// Attention walks keys in tiles and starts afresh at every span, both at absolute positions, so that its bits do not
-// depend on how queries, blocks and threads cut the work.
-constexpr long kKeyTile = 32;
+// Attention starts afresh at every span of keys, at absolute positions, so that its bits do not depend on how queries,
+// blocks and threads cut the work.
 constexpr long kSpan = 128;
-constexpr long kTaskRows = 32;
+constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
 
 enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4 };
@@ -114,6 +113,16 @@ struct CacheWriteCall {
     int bf16;
 };
 
+// One token for each of some rows of logits; race.inc.h tells the rules.
+struct RaceCall {
+    const float *logits; // [*, vocab]
+    long stride, vocab, rows;
+    const int64_t *which;      // [rows] rows of logits
+    const int64_t *keys;       // [rows, 5] 32-bit words: seed (low, high), output index, choice, purpose
+    const float *temperatures; // [rows]
+    int64_t *out;              // [rows] tokens; -1 where a logit is not finite
+};
+
 // Some rows of one sequence and kv head. Row r is query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
     int32_t sequence, head_kv;
@@ -136,6 +145,7 @@ struct KernelTable {
     void (*cache_write)(const CacheWriteCall *, long begin, long end);
     void (*attention)(const AttentionCall *, const AttentionTask *);
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
+    void (*race)(const RaceCall *, long begin, long end);
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -170,6 +180,7 @@ void run_rotary(const RotaryCall &call);
 void run_gated(const RowsCall &call);
 void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
+void run_race(const RaceCall &call);
 
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);

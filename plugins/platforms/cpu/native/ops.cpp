@@ -84,3 +84,4 @@ void run_rotary(const RotaryCall &call) { over_rows(kernels_active()->rotary, ca
 void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, call.width * 8); }
 void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
+void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }

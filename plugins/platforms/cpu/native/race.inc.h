@@ -1,0 +1,131 @@
+// The keyed race of plain sampling: the token with the largest z - ln E, z = (logit - largest) / T, the lowest id on ties.
+//
+// The noise of the core's sampler, to the bit: Philox4x32-10 on (id / 4, output index, choice, purpose) under the seed
+// (Salmon, Moraes, Dror, Shaw 2011), a uniform x, E = -log1p(-x). Since E >= x, `z - ln x` bounds a score from above, and a
+// straight line between powers of two bounds -ln x within 0.06: lanes only look for candidates whose bound reaches the best
+// score so far, and each of those few is scored exactly, one float32 rounding an operation.
+
+constexpr int kPhiloxRounds = 10;
+constexpr long kChunk = 64; // candidates: 16 groups of four words
+
+struct Noise {
+    uint32_t counter[3]; // all but the group
+    uint32_t key[kPhiloxRounds][2];
+};
+
+LANE Noise make_noise(const int64_t *key) { // seed (low, high), output index, choice, purpose
+    Noise noise = {{(uint32_t)key[2], (uint32_t)key[3], (uint32_t)key[4]}, {}};
+    uint32_t low = (uint32_t)key[0], high = (uint32_t)key[1];
+    for (int i = 0; i < kPhiloxRounds; i++, low += 0x9e3779b9u, high += 0xbb67ae85u)
+        noise.key[i][0] = low, noise.key[i][1] = high;
+    return noise;
+}
+
+// words[j] lane i: the word of candidate 64 * chunk + 16 * j + i.
+LANE void draw(const Noise &noise, long chunk, I (&words)[4]) {
+    I a = iadd(iset1((int32_t)(chunk * 16)), transposed_iota());
+    I b = iset1((int32_t)noise.counter[0]), c = iset1((int32_t)noise.counter[1]), d = iset1((int32_t)noise.counter[2]);
+    for (int i = 0; i < kPhiloxRounds; i++) {
+        I high_a, high_c;
+        I low_a = multiply_wide(a, 0xd2511f53u, high_a), low_c = multiply_wide(c, 0xcd9e8d57u, high_c);
+        a = ixor(ixor(high_c, b), iset1((int32_t)noise.key[i][0]));
+        c = ixor(ixor(high_a, d), iset1((int32_t)noise.key[i][1]));
+        b = low_c, d = low_a;
+    }
+    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
+    transpose(words);
+}
+
+LANE float float_of(int32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// ln of a positive normal number.
+static float exact_log(float x) {
+    constexpr float tail[] = {0x1.555554p-2f,  -0x1.00022ap-2f, 0x1.99a01ap-3f,  -0x1.5471a6p-3f,
+                              0x1.22d7f6p-3f, -0x1.0d8974p-3f, 0x1.056dc4p-3f, -0x1.38cdc2p-4f};
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    int32_t exponent = (bits - 0x3f3504f3) >> 23;
+    float f = float_of(bits - (int32_t)((uint32_t)exponent << 23)) - 1.0f, scale = (float)exponent, p = tail[7];
+    for (int i = 6; i >= 0; i--) p = p * f + tail[i];
+    float near_one = f * f * (f * p - 0.5f) + f;
+    return scale * (22713.0f / 32768.0f) + (scale * 1.4286068203094172e-06f + near_one);
+}
+
+static float exact_gumbel(uint32_t word) {
+    float x = (float)(((double)word + 0.5) * 0x1p-32), u = (float)(((double)~word + 0.5) * 0x1p-32);
+    float lost = u >= 0.5f ? (1.0f - u) - x : 0.0f;
+    return -exact_log(-(exact_log(u) + (lost + lost * x)));
+}
+
+struct Contest {
+    const float *logits;
+    long vocab;
+    float largest, temperature;
+    Noise noise;
+    long winner;
+    float score;
+};
+
+LANE F chunk_logits(const float *logits, long vocab, long first) {
+    long n = vocab - first;
+    if (n >= 16) return load(logits + first);
+    return n > 0 ? select_range(load_part(logits + first, n), set1(-__builtin_inff()), 0, (int32_t)n) : set1(-__builtin_inff());
+}
+
+static void contest_chunk(Contest &c, long chunk) {
+    const F scale = set1(1.0f / c.temperature), top = set1(c.largest);
+    constexpr float ln2 = 0.69314718f, slack = 1e-3f;
+    I words[4];
+    draw(c.noise, chunk, words);
+    for (int j = 0; j < 4; j++) {
+        const long first = chunk * kChunk + j * 16;
+        F bits = to_float(as_int(to_float(shift_right<1>(words[j])))); // the word's logarithm, in steps of 2^-23
+        F z = mul(sub(chunk_logits(c.logits, c.vocab, first), top), scale);
+        F bound = add(z, fma(bits, set1(-ln2 * 0x1p-23f), set1(158.0f * ln2 + slack)));
+        uint32_t near = lanes_above(bound, set1(c.score));
+        if (!near) continue;
+        uint32_t word[16];
+        istore(word, words[j]);
+        for (; near; near &= near - 1) {
+            const long id = first + __builtin_ctz(near);
+            const float z_exact = (c.logits[id] - c.largest) / c.temperature;
+            const float score = z_exact + exact_gumbel(word[id - first]);
+            if (score > c.score || (score == c.score && id < c.winner)) c.score = score, c.winner = id;
+        }
+    }
+}
+
+// The best chunk comes first, so that later ones have a high score to reach. -1: some logit is not finite.
+static long race_row(const float *logits, long vocab, float temperature, const int64_t *key) {
+    const long chunks = (vocab + kChunk - 1) / kChunk;
+    F highest = set1(-__builtin_inff()), finite = zero();
+    float largest_logit = -__builtin_inff();
+    long best = 0;
+    for (long chunk = 0; chunk < chunks; chunk++) {
+        F top = set1(-__builtin_inff());
+        for (long first = chunk * kChunk; first < (chunk + 1) * kChunk && first < vocab; first += 16) {
+            F x = chunk_logits(logits, vocab, first);
+            top = max(top, x);
+            finite = fma(first + 16 <= vocab ? x : load_part(logits + first, vocab - first), zero(), finite);
+        }
+        if (!lanes_above(top, highest)) continue;
+        largest_logit = largest(top);
+        highest = set1(largest_logit);
+        best = chunk;
+    }
+    if (!(sum(finite) == 0) || vocab == 0) return -1;
+    Contest contest = {logits, vocab, largest_logit, temperature, make_noise(key), -1, -__builtin_inff()};
+    contest_chunk(contest, best);
+    for (long chunk = 0; chunk < chunks; chunk++)
+        if (chunk != best) contest_chunk(contest, chunk);
+    return contest.winner;
+}
+
+static void race(const RaceCall *c, long begin, long end) {
+    for (long i = begin; i < end; i++)
+        c->out[i] = race_row(c->logits + c->which[i] * c->stride, c->vocab, c->temperatures[i], c->keys + i * 5);
+}
