@@ -38,7 +38,7 @@ class CpuRuntime:
 
     def allocate(self, nbytes: int) -> Tensor:
         """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written."""
-        memory = mmap.mmap(-1, max(nbytes, 1))
+        memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
                 memory.madvise(mmap.MADV_HUGEPAGE)
