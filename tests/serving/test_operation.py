@@ -172,7 +172,7 @@ def test_checkpoint_defaults_apply_unless_given(start_server: Starter, monkeypat
     chat, completion = seen
     assert (chat.params.temperature, chat.params.top_k, chat.params.max_tokens) == (0.25, 7, 5)
     assert answer["usage"]["completion_tokens"] == 5
-    assert (completion.params.temperature, completion.params.top_k, completion.params.max_tokens) == (0.0, 7, 16)
+    assert (completion.params.temperature, completion.params.top_k, completion.params.max_tokens) == (0.0, 7, 5)
     assert (completion.cache_salt, completion.priority) == ("s", 3)
 
 
