@@ -37,8 +37,10 @@ class ReferenceLinear:
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        if self.activation == "int8" and not isinstance(self.weight, Dense):
-            x = quantized_activations(x, self.weight.group_size)
+        if self.activation == "int8_row":
+            x = quantized_activations(x, x.shape[1])
+        elif self.activation == "int8" and not isinstance(self.weight, Dense):
+            x = quantized_activations(x, getattr(self.weight, "group_size", x.shape[1]))
         elif self.activation == "bf16":
             x = x.bfloat16()
         for start in range(0, self.shape[0], ROWS_AT_ONCE):

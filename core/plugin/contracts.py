@@ -85,9 +85,10 @@ class RaceKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    A provider may also have a method `race` (a `RaceKernel`); it is used when `supports` has no reason against the
-    operation `race`. The sampler does without when no provider has one. One whose calls the runtime's `capture` can record
-    has `capturable = True`.
+    A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
+    rows int64 [R]) and `race` (a `RaceKernel`); each is used when `supports` has no reason against the operation of that
+    name. The sampler does without `race` when no provider has one. A provider whose calls the runtime's `capture` can
+    record has `capturable = True`.
     """
 
     name: str
@@ -123,14 +124,6 @@ class Kernels(Protocol):
 
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
-        ...
-
-    def soft_cap(self, x: Tensor, cap: float) -> None:
-        """x = cap * tanh(x / cap)."""
-        ...
-
-    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """out[R, H] = x[rows], rows int64 [R]."""
         ...
 
 

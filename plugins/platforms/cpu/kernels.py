@@ -1,6 +1,6 @@
 """The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
 
-Owns: the checks of shapes and types, and the repacking of weights; the arithmetic is in `native/`.
+Owns: one method an operation, and the checks of its tensors; the arithmetic is in `native/`.
 Never does: fall back by itself (`core.layers.kernels` chooses another provider where `supports` gives reasons).
 Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
 
@@ -9,17 +9,17 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
-from core.weights.formats import CanonicalWeight, Dense
+from core.weights.formats import CanonicalWeight
+from plugins.platforms.cpu.checks import check_heads, check_rows, check_same, check_table
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
+from plugins.platforms.cpu.native_linear import NativeLinear, linear_reasons
 
 OPERATIONS = (
     "linear",
@@ -33,99 +33,7 @@ OPERATIONS = (
     "take_rows",
     "race",
 )
-FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
-ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
-DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-GROUP_MULTIPLE = 16
-
-
-def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
-    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
-    rows, actual = tensor.shape
-    stride, step = tensor.stride()
-    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
-            f"expected float32 [rows, {width}] with contiguous rows"
-        )
-    return rows, stride
-
-
-def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
-    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
-    rows, heads, width = tensor.shape
-    row_stride, head_stride, step = tensor.stride()
-    if step != 1 or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads"
-        )
-    return rows, heads, width, row_stride, head_stride
-
-
-def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
-    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous():
-        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
-    return int(tensor.data_ptr())
-
-
-def check_same(rows: int, other: int, what: str) -> None:
-    """Raises ValueError when `what` has another number of rows."""
-    if rows != other:
-        raise ValueError(f"{what} has {other} rows, expected {rows}")
-
-
-class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory."""
-
-    capturable = True
-    __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
-
-    def __init__(
-        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
-    ) -> None:
-        self.shape = weight.shape
-        arguments, keep = _pack_arguments(weight, activation)
-        bias = None if bias is None else bias.detach().float().contiguous()
-        if bias is not None and bias.shape != (self.shape[0],):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self._packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
-        del keep
-        self.nbytes: int = native.linear_bytes(self._packed)
-        self._run = native.linear
-        self._gather = native.linear_rows
-
-    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
-        n, k = self.shape
-        rows, stride = check_rows(x, k, "x")
-        out_rows, out_stride = check_rows(out, n, "out")
-        check_same(rows, out_rows, "out")
-        self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
-
-    def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
-        rows, stride = check_rows(out, self.shape[1], "out")
-        if ids.dtype is not torch.int64 or ids.shape != (rows,):
-            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self._packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
-
-
-def _pack_arguments(weight: CanonicalWeight, activation: Activation) -> tuple[list[int], list[Tensor]]:
-    """The integers that `_native.linear_pack` reads (all but the bias), and the tensors that must outlive the call."""
-    n, k = weight.shape
-    if isinstance(weight, Dense):
-        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
-        dense = dense.contiguous()
-        return [DENSE_TYPES[dense.dtype], ACTIVATIONS[activation], n, k, 0, 0, 0, dense.data_ptr(), 0, 0], [dense]
-    keep = [weight.values.contiguous(), weight.scale.contiguous()]
-    if weight.minimum is not None:
-        keep.append(weight.minimum.contiguous())
-    pointers = [tensor.data_ptr() for tensor in keep]
-    half = int(weight.scale.dtype is torch.float16)
-    head = [FORMATS[weight.name], ACTIVATIONS[activation], n, k, weight.group_size, weight.zero, half]
-    return [*head, *pointers, *([0] * (3 - len(pointers)))], keep
 
 
 class NativeKernels:
@@ -150,7 +58,7 @@ class NativeKernels:
         if query.op not in OPERATIONS:
             reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
         if query.op == "linear":
-            reasons += _linear_reasons(query)
+            reasons += linear_reasons(query)
         return reasons
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
@@ -235,17 +143,3 @@ class NativeKernels:
         heat = check_table(temperatures, torch.float32, "temperatures")
         result = check_table(out, torch.int64, "out")
         self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
-
-
-def _linear_reasons(query: KernelQuery) -> list[Reason]:
-    if query.format not in FORMATS:
-        return [Reason("format", ", ".join(FORMATS), query.format)]
-    reasons = []
-    quantized = query.format.startswith("int")
-    allowed = ("none", "int8") if quantized else ("none", "bf16")
-    if query.activation not in allowed:
-        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
-    group = query.attributes.get("group_size", GROUP_MULTIPLE)
-    if quantized and group % GROUP_MULTIPLE:
-        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
-    return reasons

@@ -11,6 +11,7 @@
 namespace {
 #include CORE_LANES
 #include "linear.inc.h"
+#include "stage.inc.h"
 #include "small_ops.inc.h"
 #include "attention.inc.h"
 #include "cache.inc.h"

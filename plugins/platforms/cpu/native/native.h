@@ -15,27 +15,37 @@ constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
 
-enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4 };
+enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
+enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3 };
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
 //   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32]?
 //   int8       per group: [group / 4][32][4 bytes], scale[32], minimum[32]?
+//   code4      as int4, of indices into a table of sixteen numbers
+//   e4m3, e5m2 as int8, of 8-bit floats
+// Groups of 8-bit elements may reach beyond k, where inputs count as zero.
 struct PackedLinear {
     int format;
     int activation;
     long n, k, panels;
-    long group, groups; // int formats only
+    long group, groups; // grouped formats only
     int zero;
     int has_minimum;
-    int half_scales; // scale and minimum are fp16, else fp32
+    int scale_type;      // of scale and minimum
+    size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
     size_t record_bytes; // of one group
     size_t panel_bytes;
     uint8_t *data;
-    float *bias; // padded to whole panels, or null
+    float *bias;      // padded to whole panels, or null
+    float *row_scale; // the same: a factor of each output
+    float unit;       // of an integer: 0.5 where codes are stored doubled
+    float codes[16];  // code4: its table,
+    float products[16]; // as products take it (rounded with the inputs),
+    uint8_t bytes[16];  // and as doubled integers above zero
 };
 
 // What the integer product needs to know of one group of one quantized row.
@@ -191,9 +201,9 @@ bool kernels_select(const char *name);
 struct PackSource {
     int format, activation;
     long n, k, group;
-    int zero, half_scales;
+    int zero, scale_type;
     const void *values, *scale, *minimum;
-    const float *bias;
+    const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
 };
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
