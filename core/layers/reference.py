@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.layers.experts import route
 from core.weights.formats import CanonicalWeight, Dense
 
 ROWS_AT_ONCE = 1024
@@ -104,3 +105,7 @@ class ReferenceKernels:
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
         x *= factor
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The experts of each token, see `core.layers.experts.route`."""
+        route(logits, routing, bias, ids, weights)

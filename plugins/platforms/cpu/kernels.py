@@ -9,6 +9,7 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -16,12 +17,15 @@ from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.plugin.contracts import LinearKernel
 from core.weights.formats import CanonicalWeight, Dense
+from plugins.platforms.cpu.checks import check_heads, check_rows, check_same, check_table
+from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
 
-OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race", "route", "experts")
 FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -29,46 +33,10 @@ DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 GROUP_MULTIPLE = 16
 
 
-def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
-    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
-    rows, actual = tensor.shape
-    stride, step = tensor.stride()
-    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
-            f"expected float32 [rows, {width}] with contiguous rows"
-        )
-    return rows, stride
-
-
-def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
-    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
-    rows, heads, width = tensor.shape
-    row_stride, head_stride, step = tensor.stride()
-    if step != 1 or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads"
-        )
-    return rows, heads, width, row_stride, head_stride
-
-
-def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
-    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous():
-        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
-    return int(tensor.data_ptr())
-
-
-def check_same(rows: int, other: int, what: str) -> None:
-    """Raises ValueError when `what` has another number of rows."""
-    if rows != other:
-        raise ValueError(f"{what} has {other} rows, expected {rows}")
-
-
 class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory."""
+    """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
 
-    __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
+    __slots__ = ("_gather", "_run", "form", "nbytes", "packed", "shape")
 
     def __init__(
         self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
@@ -78,9 +46,10 @@ class NativeLinear:
         bias = None if bias is None else bias.detach().float().contiguous()
         if bias is not None and bias.shape != (self.shape[0],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self._packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
+        self.packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
+        self.form = tuple(arguments[:7])
         del keep
-        self.nbytes: int = native.linear_bytes(self._packed)
+        self.nbytes: int = native.linear_bytes(self.packed)
         self._run = native.linear
         self._gather = native.linear_rows
 
@@ -90,14 +59,14 @@ class NativeLinear:
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n, "out")
         check_same(rows, out_rows, "out")
-        self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+        self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
         rows, stride = check_rows(out, self.shape[1], "out")
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self._packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
 
 
 def _pack_arguments(weight: CanonicalWeight, activation: Activation) -> tuple[list[int], list[Tensor]]:
@@ -208,6 +177,25 @@ class NativeKernels:
         heat = check_table(temperatures, torch.float32, "temperatures")
         result = check_table(out, torch.int64, "out")
         self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract."""
+        choose(self._native, logits, routing, bias, ids, weights)
+
+    def experts(
+        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+    ) -> NativeExperts | None:
+        """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
+        first, second = (_alike(side) for side in (gate_up, down))
+        if first is None or second is None:
+            return None
+        return NativeExperts(self._native, first, second, GATES[activation])
+
+
+def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
+    """The layers, when all are native and of one form."""
+    layers = [layer for layer in side if isinstance(layer, NativeLinear)]
+    return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None
 
 
 def _linear_reasons(query: KernelQuery) -> list[Reason]:
