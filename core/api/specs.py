@@ -97,6 +97,24 @@ class RopeSpec(msgspec.Struct, frozen=True):
     original_max_position: int = 8192
 
 
+class RoutingSpec(msgspec.Struct, frozen=True):
+    """How a router chooses `top_k` of E experts for a token.
+
+    scores:      of the logits: `softmax` over all experts, or `sigmoid` of each.
+    renormalize: the chosen scores are divided by their sum. factor: multiplies the weights last.
+    groups:      E experts in as many equal groups, of which only the `top_groups` best take part (1: no limit).
+    group_rank:  what a group counts: its best choice (`best`), or the sum of its two best (`best_two`).
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = True
+    factor: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_rank: Literal["best", "best_two"] = "best"
+
+
 class AttentionQuery(msgspec.Struct, frozen=True):
     """What a backend is asked to serve: one layer kind on one device. dtype: of the KV cache."""
 

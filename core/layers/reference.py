@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.layers.experts import route
 from core.weights.formats import CanonicalWeight, Dense
 
 ROWS_AT_ONCE = 1024
@@ -114,3 +115,7 @@ class ReferenceKernels:
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """out[R, H] = x[rows]."""
         torch.index_select(x, 0, rows, out=out)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The experts of each token, see `core.layers.experts.route`."""
+        route(logits, routing, bias, ids, weights)

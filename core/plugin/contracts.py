@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.reason import Reason
-from core.api.specs import Activation, AttentionSpec, DensePlan, KernelQuery, KVLayout, LayerSpec, PartPlan, Unsupported
+from core.api.specs import (
+    Activation,
+    AttentionSpec,
+    DensePlan,
+    KernelQuery,
+    KVLayout,
+    LayerSpec,
+    PartPlan,
+    RoutingSpec,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -81,13 +91,39 @@ class RaceKernel(Protocol):
         ...
 
 
+class RouteKernel(Protocol):
+    """The choice of experts for each token."""
+
+    def __call__(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """ids int64 [T, k] and weights float32 [T, k] from logits [T, E]; bias float32 [E] counts in the choice alone.
+
+        The lowest id wins a tie; ids are valid and different whatever the logits are.
+        """
+        ...
+
+
+class ExpertsKernel(Protocol):
+    """The prepared experts of one layer, each H → 2 · I → H with a gated activation."""
+
+    nbytes: int
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`; j in ascending order.
+
+        ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
+        """
+        ...
+
+
 @runtime_checkable
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
-    rows int64 [R]) and `race` (a `RaceKernel`); each is used when `supports` has no reason against the operation of that
-    name. The sampler does without `race` when no provider has one. A provider whose calls the runtime's `capture` can
+    rows int64 [R]), `race` (a `RaceKernel`), `route` (a `RouteKernel`), and `experts(gate_up, down, activation) ->
+    ExpertsKernel | None` with one of the provider's own linear kernels an expert in each list (None: it cannot run these
+    together); each is used when `supports` has no reason against the operation of that name, and the reference operations
+    serve where no provider does (the sampler does without `race`). A provider whose calls the runtime's `capture` can
     record has `capturable = True`.
     """
 

@@ -1,6 +1,6 @@
-"""Checks of the tensors that native kernels are given, as addresses and strides.
+"""Checks of the tensors that native kernels read by address: dtype, contiguous rows, equal numbers of rows.
 
-Never does: copy or convert. Called by: the bindings of the native kernels, once an operation.
+Owns: the sentences about a wrong tensor. Never does: copy or convert one. Called by: the bindings of the kernels.
 """
 
 from __future__ import annotations

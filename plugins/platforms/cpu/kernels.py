@@ -9,14 +9,18 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.plugin.contracts import LinearKernel
 from core.weights.formats import CanonicalWeight
 from plugins.platforms.cpu.checks import check_heads, check_rows, check_same, check_table
+from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
 from plugins.platforms.cpu.native_linear import NativeLinear, linear_reasons
@@ -32,6 +36,8 @@ OPERATIONS = (
     "soft_cap",
     "take_rows",
     "race",
+    "route",
+    "experts",
 )
 GATES = {"silu": 0, "gelu_tanh": 1}
 
@@ -143,3 +149,22 @@ class NativeKernels:
         heat = check_table(temperatures, torch.float32, "temperatures")
         result = check_table(out, torch.int64, "out")
         self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract."""
+        choose(self._native, logits, routing, bias, ids, weights)
+
+    def experts(
+        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+    ) -> NativeExperts | None:
+        """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
+        first, second = (_alike(side) for side in (gate_up, down))
+        if first is None or second is None:
+            return None
+        return NativeExperts(self._native, first, second, GATES[activation])
+
+
+def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
+    """The layers, when all are native and of one form."""
+    layers = [layer for layer in side if isinstance(layer, NativeLinear)]
+    return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None

@@ -64,10 +64,10 @@ class PackSource:
 
 
 class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory."""
+    """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
 
     capturable = True
-    __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
+    __slots__ = ("_gather", "_run", "form", "nbytes", "packed", "shape")
 
     def __init__(
         self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
@@ -80,8 +80,9 @@ class NativeLinear:
         bias = None if bias is None else bias.detach().float().contiguous()
         if bias is not None and bias.shape != (self.shape[0],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self._packed = native.linear_pack(*source.arguments(activation, bias))
-        self.nbytes: int = native.linear_bytes(self._packed)
+        self.packed = native.linear_pack(*source.arguments(activation, bias))
+        self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
+        self.nbytes: int = native.linear_bytes(self.packed)
         self._run = native.linear
         self._gather = native.linear_rows
 
@@ -91,14 +92,14 @@ class NativeLinear:
         rows, stride = check_rows(x, k, "x")
         out_rows, out_stride = check_rows(out, n, "out")
         check_same(rows, out_rows, "out")
-        self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+        self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
         rows, stride = check_rows(out, self.shape[1], "out")
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self._packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
 
 
 def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:

@@ -17,9 +17,11 @@ namespace {
 #include "cache.inc.h"
 #include "logits.inc.h"
 #include "race.inc.h"
+#include "experts.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
     gated,           add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
+    route,           combine,
 };

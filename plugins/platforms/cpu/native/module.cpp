@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
+#include <stdlib.h>
 
 #include "native.h"
 #include "pool.h"
@@ -13,6 +14,7 @@ namespace {
 
 const char kCapsule[] = "plugins.platforms.cpu._native.linear";
 const char kTapeCapsule[] = "plugins.platforms.cpu._native.tape";
+const char kExpertsCapsule[] = "plugins.platforms.cpu._native.experts";
 
 // Reads arguments one by one; `ok` tells at the end whether all were there and readable.
 class Arguments {
@@ -229,6 +231,56 @@ KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
     return a.ok() ? perform<run_race>(c) : nullptr;
 }
 
+// logits, stride, experts, rows, top_k, sigmoid, renormalize, groups, top_groups, pair_groups, factor, bias, ids, weights
+KERNEL(py_route) {
+    Arguments a(items, count, 14);
+    RouteCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.experts = a.integer(), c.rows = a.integer();
+    c.top_k = a.integer(), c.sigmoid = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.groups = a.integer(), c.top_groups = a.integer(), c.pair_groups = (int)a.integer(), c.factor = a.real();
+    c.bias = a.pointer<float>(), c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
+    if (!a.ok()) return nullptr;
+    return perform<run_route>(c);
+}
+
+void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
+
+// gate_up, down: lists of as many weights, which the caller keeps alive; activation
+KERNEL(py_experts_pack) {
+    Arguments a(items, count, 3);
+    PyObject *lists[2] = {a.object(), a.object()};
+    const long activation = a.integer();
+    if (!a.ok()) return nullptr;
+    const Py_ssize_t experts = PyList_Size(lists[0]);
+    if (experts < 1 || PyList_Size(lists[1]) != experts)
+        return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_ValueError, "expected two equally long lists of weights");
+    ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
+    if (!layer) return PyErr_NoMemory();
+    const PackedLinear **weights = (const PackedLinear **)(layer + 1);
+    *layer = {experts, (int)activation, weights, weights + experts};
+    for (Py_ssize_t i = 0; i < 2 * experts; i++) {
+        PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
+        weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
+        if (!weights[i]) return free(layer), nullptr;
+    }
+    return PyCapsule_New(layer, kExpertsCapsule, destroy_experts);
+}
+
+KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_stride, accumulate
+    Arguments a(items, count, 10);
+    PyObject *capsule = a.object();
+    ExpertsCall c = {};
+    c.layer = capsule ? (ExpertsLayer *)PyCapsule_GetPointer(capsule, kExpertsCapsule) : nullptr;
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer(), c.top_k = a.integer();
+    c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    if (!c.layer || !a.ok()) return nullptr;
+    for (long i = 0; i < c.rows * c.top_k; i++)
+        if (c.ids[i] < 0 || c.ids[i] >= c.layer->experts)
+            return PyErr_Format(PyExc_IndexError, "expert %lld of %ld", (long long)c.ids[i], c.layer->experts);
+    return perform<run_experts>(c);
+}
+
 // k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
 KERNEL(py_cache_write) {
     Arguments a(items, count, 15);
@@ -298,8 +350,8 @@ PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
-    METHOD(take_rows), METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end), METHOD(tape_length), METHOD(tape_run),
-    {nullptr, nullptr, 0, nullptr},
+    METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

@@ -159,6 +159,50 @@ struct RaceCall {
     int64_t *out;              // [rows] tokens; -1 where a logit is not finite
 };
 
+// The experts of each token, from the router's logits; experts.inc.h tells the rules.
+struct RouteCall {
+    const float *logits; // [rows, experts]
+    long stride, experts, rows, top_k;
+    int sigmoid, renormalize; // sigmoid scores, else softmax
+    long groups, top_groups;  // of equal size; 1 group: no limit
+    int pair_groups;          // a group counts its two best choices, else its best
+    float factor;
+    const float *bias; // [experts] for the choice alone, or null
+    float *work;       // [rows, 3, padded]
+    long padded;       // experts, rounded up to whole vectors
+    int64_t *ids;      // [rows, top_k]
+    float *weights;    // [rows, top_k]
+};
+
+struct CombineCall { // out[t] (+)= the sum over j of weights[t, j] * y[where[t, j]]
+    const float *y;
+    long width, rows, top_k;
+    const int32_t *where;
+    const float *weights;
+    float *out;
+    long out_stride;
+    int accumulate;
+};
+
+// Experts of one layer: their weights agree in shape, format, groups and activation scheme.
+struct ExpertsLayer {
+    long experts;
+    int activation;                // as in RowsCall
+    const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden]
+    const PackedLinear **down;     // [experts], each [hidden, inner]
+};
+
+struct ExpertsCall {
+    const ExpertsLayer *layer;
+    const float *x; // [rows, hidden]
+    long x_stride, rows, top_k;
+    const int64_t *ids;   // [rows, top_k], each below layer->experts
+    const float *weights; // [rows, top_k]
+    float *out;           // [rows, hidden]
+    long out_stride;
+    int accumulate;
+};
+
 // Some rows of one sequence and kv head. Row r is query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
     int32_t sequence, head_kv;
@@ -183,6 +227,8 @@ struct KernelTable {
     void (*attention)(const AttentionCall *, const AttentionTask *);
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
     void (*race)(const RaceCall *, long begin, long end);
+    void (*route)(const RouteCall *, long begin, long end);
+    void (*combine)(const CombineCall *, long begin, long end);
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -191,6 +237,9 @@ extern "C" const KernelTable core_kernels_avx2;
 extern "C" const KernelTable core_kernels_avx512;
 extern "C" const KernelTable core_kernels_avx512_vnni;
 extern "C" const KernelTable core_kernels_avx512_vnni_bf16;
+extern "C" const KernelTable core_kernels_neon;
+extern "C" const KernelTable core_kernels_neon_dot;
+extern "C" const KernelTable core_kernels_neon_bf16;
 
 // dispatch.cpp
 const KernelTable *kernels_active();
@@ -221,6 +270,10 @@ void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
 void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
+
+// experts.cpp; false: out of memory
+bool run_route(const RouteCall &call); // `work` is its own
+bool run_experts(const ExpertsCall &call);
 
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);
