@@ -19,6 +19,7 @@ from core.kv.block_pool import NULL_BLOCK, BlockPool
 from core.kv.groups import longest_sequence, single_group
 from core.kv.growth import FullGrowth, growth_of
 from core.kv.hashing import PrefixHasher, PrefixKey, extra_keys
+from core.kv.integrity import require
 from core.kv.observer import CacheObserver
 from core.kv.prefix import PrefixHit, find_prefix
 from core.kv.sequence import KVSequence
@@ -142,6 +143,26 @@ class KVManager:
         sequence.num_slots += count * self.block_size
         return [block_ids]
 
+    def allocate_next(self, sequences: Sequence[KVSequence], lengths: Sequence[int]) -> list[list[list[int]]] | None:
+        """Make room for one token more in each of these sequences, whose blocks are all full, so that each has room for
+        `lengths` tokens. Returns what `allocate_slots` would, for each; None, and nothing is taken, when blocks may be
+        too few for all."""
+        if len(sequences) * len(self.groups) > self.pool.num_free:
+            return None
+        grown: list[list[list[int]]] = []
+        if not self._is_plain:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                block_ids = self.allocate_slots(sequence, length - sequence.num_computed_tokens)
+                require(block_ids is not None, "growth", "one token took more than a block of each group")
+                grown.append(block_ids or NOTHING)
+            return grown
+        size = self.block_size
+        for sequence, block_id in zip(sequences, self.pool.allocate(len(sequences)), strict=True):
+            sequence.block_ids[0].append(block_id)
+            sequence.num_slots += size
+            grown.append([[block_id]])
+        return grown
+
     def free(self, sequence: KVSequence, *, keep_cached: bool = True) -> None:
         """Give all blocks of a sequence back, its tail first; nothing of it counts as computed any more.
 
@@ -176,10 +197,6 @@ class KVManager:
         if self.tiers is not None:
             for block_id in self.tiers.settle(pages):
                 self.pool.uncache(block_id)
-
-    def transfers_at_end(self, count: int) -> KVTransfers | None:
-        """Up to `count` cached blocks that a tier which survives this process lacks, as copies to make now."""
-        return None if self.tiers is None else self.tiers.take_last(self.pool.prefixes.entries(), count)
 
     def register_starting(self) -> None:
         """Offer the blocks that sequences start with, as far as they are computed, to the prefix table."""
