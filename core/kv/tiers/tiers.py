@@ -9,8 +9,9 @@ hands its bytes back with the result, and only then does the tier have them.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from core.api.kv_transfer import KVTransfers, Page
 from core.kv.hashing import PrefixKey
@@ -20,6 +21,7 @@ from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.host import HostTier
 
 Saved = tuple[int, int, PrefixKey]
+SAVED_AT_ONCE = 64
 
 
 class KVTiers(CacheObserver):
@@ -76,13 +78,27 @@ class KVTiers(CacheObserver):
         self._in_flight.append((saves, [block_id for block_id, _ in loads]))
         return KVTransfers([block_id for block_id, _, _ in saves], loads)
 
-    def take_last(self, cached: Iterable[tuple[int, int, PrefixKey]], count: int) -> KVTransfers | None:
-        """Copies of up to `count` cached blocks (block id, group, key) that the disk lacks, or None."""
+    def save_all(
+        self,
+        cached: Iterable[tuple[int, int, PrefixKey]],
+        copy: Callable[[KVTransfers], list[Page] | None],
+        seconds: float,
+    ) -> None:
+        """Save the cached blocks (block id, group, key) that the disk lacks, first ones first, for about `seconds`."""
         disk = self.disk
         if disk is None:
-            return None
-        self._saves += [entry for entry in cached if not disk.contains(entry[1], entry[2])][:count]
-        return self.take()
+            return
+        deadline = time.monotonic() + seconds
+        self._saves += [entry for entry in cached if not disk.contains(entry[1], entry[2])]
+        missing, self._saves = self._saves, []
+        for start in range(0, len(missing), SAVED_AT_ONCE):
+            if time.monotonic() > deadline:
+                return
+            self._saves = missing[start : start + SAVED_AT_ONCE]
+            transfers = self.take()
+            if transfers is not None:
+                self.settle(copy(transfers))
+                disk.flush(max(0.0, deadline - time.monotonic()))
 
     def settle(self, pages: list[Page] | None) -> list[int]:
         """Keep the pages of the oldest copies taken. None: they failed; returns the blocks that were not filled."""
