@@ -62,7 +62,7 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     disable_hybrid_kv_cache_manager: Annotated[
         bool | None,
         Arg(
-            "Give every layer the same amount of KV cache even when attention kinds differ. Unset: derived.",
-            unserved="how layers share the cache is derived from the model",
+            "Give every layer the same amount of KV cache, so that layers with a sliding window keep what they no "
+            "longer read. Unset: layers keep what they read, where their blocks are equal in size.",
         ),
     ] = None

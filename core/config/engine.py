@@ -5,13 +5,17 @@ Owns: `EngineConfig`, put together. Never does: derive a value that a rule could
 
 from __future__ import annotations
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from typing import Any
+
+from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.choices import Chosen, plugin_choices
 from core.config.generation import eos_token_ids, generation_defaults
 from core.config.memory import MemoryPlan
 from core.config.settings import Settings
 from core.plugin.registry import PluginRegistry
+
+GIB = 1 << 30
 
 
 def engine_config(
@@ -29,18 +33,10 @@ def engine_config(
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
-    cache = CacheConfig(
-        block_size=settings["block_size"],
-        dtype=settings["kv_cache_dtype"],
-        num_blocks=settings["num_gpu_blocks_override"],
-        memory_bytes=plan.kv if plan else 0,
-        enable_prefix_caching=settings["enable_prefix_caching"],
-        hash_algorithm=settings["prefix_caching_hash_algo"],
-    )
     return EngineConfig(
         model=_model(settings, checkpoint, served),
-        cache=cache,
-        scheduler=_scheduler(settings),
+        cache=_cache(settings, plan),
+        scheduler=scheduler_config(settings),
         plugins=plugins,
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
@@ -66,7 +62,33 @@ def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) 
     )
 
 
-def _scheduler(settings: Settings) -> SchedulerConfig:
+def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
+    return CacheConfig(
+        block_size=settings["block_size"],
+        dtype=settings["kv_cache_dtype"],
+        num_blocks=settings["num_gpu_blocks_override"],
+        memory_bytes=plan.kv if plan else 0,
+        enable_prefix_caching=settings["enable_prefix_caching"],
+        hash_algorithm=settings["prefix_caching_hash_algo"],
+        groups=plan.groups if plan else (),
+        host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
+        disk_path=settings["kv_offloading_disk_path"],
+        disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),
+        events=_events(settings["kv_events_config"]),
+        metrics_sample=settings["kv_cache_metrics_sample"] if settings["kv_cache_metrics"] else 0.0,
+    )
+
+
+def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
+    """None when they are not switched on."""
+    keys = {name.replace("-", "_"): value for name, value in (given or {}).items()}
+    if not keys.pop("enable_kv_cache_events", False) or keys.pop("publisher", "zmq") == "null":
+        return None
+    return KVEventsConfig(**keys)
+
+
+def scheduler_config(settings: Settings) -> SchedulerConfig:
+    """Limits and policy of the scheduler."""
     speculation = {key.replace("-", "_"): value for key, value in (settings["speculative_config"] or {}).items()}
     drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
