@@ -104,3 +104,11 @@ class ReferenceKernels:
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
         x *= factor
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x = cap * tanh(x / cap) (Gemma 2)."""
+        x.div_(cap).tanh_().mul_(cap)
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows]."""
+        torch.index_select(x, 0, rows, out=out)

@@ -55,7 +55,7 @@ class QuantizationMethod(Protocol):
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K)."""
+    """A prepared weight of shape (N, K). One that the runtime's `capture` can record has `capturable = True`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -86,7 +86,8 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     A provider may also have a method `race` (a `RaceKernel`); it is used when `supports` has no reason against the
-    operation `race`. The sampler does without when no provider has one.
+    operation `race`. The sampler does without when no provider has one. One whose calls the runtime's `capture` can record
+    has `capturable = True`.
     """
 
     name: str
@@ -124,6 +125,14 @@ class Kernels(Protocol):
         """x *= factor."""
         ...
 
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x = cap * tanh(x / cap)."""
+        ...
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R]."""
+        ...
+
 
 @dataclass(slots=True)
 class BatchView:
@@ -149,7 +158,11 @@ class BatchView:
 
 @runtime_checkable
 class AttentionBackend(Protocol):
-    """Kind `attention`: K and V are written first, then attention reads only the cache."""
+    """Kind `attention`: K and V are written first, then attention reads only the cache.
+
+    A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
+    same buffers, has `capture = "any"`.
+    """
 
     name: str
     numerics: str
@@ -175,9 +188,21 @@ class AttentionBackend(Protocol):
         ...
 
 
+class CapturedCalls(Protocol):
+    """Recorded kernel calls."""
+
+    def __call__(self, num_rows: int, num_seqs: int) -> None:
+        """Run them again with the first `num_rows` rows and `num_seqs` sequences of the same buffers."""
+        ...
+
+
 @runtime_checkable
 class Runtime(Protocol):
-    """An opened device."""
+    """An opened device.
+
+    A runtime may also have `capture(run, num_rows, num_seqs) -> CapturedCalls | None`: call `run()` once, which computes on
+    that many rows, and record what it called; None when that cannot be replayed for other sizes.
+    """
 
     device: torch.device
     kernels: Kernels

@@ -21,7 +21,18 @@ from core.weights.formats import CanonicalWeight, Dense
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
 
-OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+OPERATIONS = (
+    "linear",
+    "rms_norm",
+    "rms_norm_heads",
+    "rotary",
+    "gated",
+    "add",
+    "scale",
+    "soft_cap",
+    "take_rows",
+    "race",
+)
 FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -68,6 +79,7 @@ def check_same(rows: int, other: int, what: str) -> None:
 class NativeLinear:
     """A repacked weight of shape (N, K); nbytes counts its packed memory."""
 
+    capturable = True
     __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
 
     def __init__(
@@ -120,6 +132,7 @@ class NativeKernels:
     """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
 
     name = "cpu_native"
+    capturable = True
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()
@@ -193,6 +206,20 @@ class NativeKernels:
         """x[T, H] *= factor."""
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x[T, V] = cap * tanh(x / cap)."""
+        rows, stride = check_rows(x, x.shape[1], "x")
+        self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, cap)
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R] within x."""
+        width = x.shape[1]
+        _, stride = check_rows(x, width, "x")
+        count, out_stride = check_rows(out, width, "out")
+        check_same(rows.shape[0], count, "out")
+        which = check_table(rows, torch.int64, "rows")
+        self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
     def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""

@@ -14,10 +14,11 @@ namespace {
 #include "small_ops.inc.h"
 #include "attention.inc.h"
 #include "cache.inc.h"
+#include "logits.inc.h"
 #include "race.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
-    gated,           add_rows,     scale_rows, cache_write, attention, attention_merge, race,
+    gated,           add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
 };

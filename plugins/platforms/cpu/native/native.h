@@ -77,14 +77,14 @@ struct RotaryCall {
     const int64_t *positions;
 };
 
-struct RowsCall { // gated, add and scale
+struct RowsCall { // gated, add, scale and soft_cap
     const float *x;
     long x_stride;
     float *out;
     long out_stride;
     long rows, width;
     int activation; // gated: 0 silu, 1 gelu_tanh
-    float factor;   // scale
+    float factor;   // scale; soft_cap: the cap
 };
 
 // Paged attention over one layer's cache; attention.inc.h tells the layout of a block.
@@ -102,6 +102,32 @@ struct AttentionCall {
     int bf16;         // elements of the cache; else float32
     float scale, cap; // cap 0: none
     long window;      // keys a query sees, itself included; 0: all
+};
+
+struct LinearRun { // one whole product: see LinearCall
+    const PackedLinear *weight;
+    const float *x;
+    long x_stride, rows;
+    float *out;
+    long out_stride;
+    int accumulate;
+};
+
+struct GatherCall { // rows of a packed weight: the embedding
+    const PackedLinear *weight;
+    const int64_t *ids; // [rows]
+    long rows;
+    float *out;
+    long out_stride;
+};
+
+struct TakeCall { // out[i] = x[which[i]]
+    const float *x;
+    long x_stride;
+    const int64_t *which; // [rows]
+    float *out;
+    long out_stride;
+    long rows, width;
 };
 
 struct CacheWriteCall {
@@ -142,6 +168,7 @@ struct KernelTable {
     void (*gated)(const RowsCall *, long begin, long end);
     void (*add)(const RowsCall *, long begin, long end);
     void (*scale)(const RowsCall *, long begin, long end);
+    void (*soft_cap)(const RowsCall *, long begin, long end);
     void (*cache_write)(const CacheWriteCall *, long begin, long end);
     void (*attention)(const AttentionCall *, const AttentionTask *);
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
@@ -173,13 +200,16 @@ void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);
 
 // ops.cpp: whole operations, over the thread pool
-bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long rows, float *out, long out_stride,
-                int accumulate); // false: out of memory
+bool run_linear(const LinearRun &run); // false: out of memory
+long missing_row(const GatherCall &call); // index of the first id that names no row, or -1
+bool run_gather(const GatherCall &call);  // false: some row does not exist
+void run_take(const TakeCall &call);
 void run_rms_norm(const NormCall &call);
 void run_rotary(const RotaryCall &call);
 void run_gated(const RowsCall &call);
 void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
+void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
 
 // attention.cpp
