@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 
 from core.api.config import SchedulerConfig
@@ -139,24 +139,28 @@ class Scheduler:
         it has got a token, so that only the guilty one ends.
         """
         state = self._state
-        failed, *others = self._flights
-        self._flights.clear()
         state.stats.num_failed_steps += 1
-        suspects = [s for s in failed.sequences() if s.status is SequenceStatus.RUNNING]
-        for flight in others:
-            for sequence in flight.sequences():
-                if sequence.status is SequenceStatus.RUNNING and sequence not in suspects:
-                    state.suspend(sequence)
-                    if sequence not in state.suspects:
-                        state.queue_again(sequence)
+        suspects = [s for s in self._flights.popleft().sequences() if s.status is SequenceStatus.RUNNING]
+        self.cancel_steps(but=suspects)
         if len(suspects) == 1:
             state.ended.append(state.end(suspects[0], "error", sentence, keep_cached=False))
         else:
             for sequence in suspects:
                 state.suspend(sequence)
-            state.suspects.extend(suspects)
+                state.clear(sequence)
+            state.suspects.extendleft(reversed(suspects))
         records, state.ended = state.ended, []
         return StepOutputs(records)
+
+    def cancel_steps(self, but: Sequence[SequenceState] = ()) -> None:
+        """Plans without a result will never have one: their sequences wait again, except for `but`."""
+        state = self._state
+        while self._flights:
+            for sequence in self._flights.popleft().sequences():
+                if sequence.status is SequenceStatus.RUNNING and sequence not in but:
+                    state.suspend(sequence)
+                    if sequence not in state.suspects:
+                        state.queue_again(sequence)
 
     def mend(self, error: Exception) -> StepOutputs:
         """An operation of this class raised `error`: end the sequence that it was about, and start all others over.
@@ -194,6 +198,7 @@ class Scheduler:
         stats.kv_cache_usage = state.kv.usage
         stats.prefix_queries = state.kv.num_query_tokens
         stats.prefix_hits = state.kv.num_hit_tokens
+        stats.tier_hits = state.kv.num_tier_tokens
         return stats
 
     def reset_prefix_cache(self) -> bool:
