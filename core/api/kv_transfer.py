@@ -18,8 +18,10 @@ Page = NDArray[np.uint8]
 class KVTransfers:
     """Made before anything else of a step: first all saves, then all loads.
 
-    saves: blocks whose bytes the result hands back, in this order. loads: (block id, page to fill it with).
+    number: names them. saves: blocks whose bytes the result hands back, in this order. loads: (block id, page to fill it
+    with).
     """
 
+    number: int
     saves: list[int]
     loads: list[tuple[int, Page]]

@@ -107,6 +107,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
     num_violations: broken invariants that were met and mended.
+    tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
+    kv_residency: see `core.api.kv_residency`; empty when it is not measured.
     """
 
     num_running: int = 0
@@ -121,6 +123,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     num_timeouts: int = 0
     num_failed_steps: int = 0
     num_violations: int = 0
+    tier_hits: int = 0
+    tier_saved: int = 0
+    kv_residency: list[list[float]] = []
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import EngineRequest, TokenLogprobs
 
 SequenceKey = tuple[str, int]
@@ -59,6 +60,7 @@ class StepPlan:
     draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence.
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens.
+    transfers:     copies of KV blocks to make before anything else, or None.
     """
 
     slots: Int32Array = field(default_factory=no_rows)
@@ -70,6 +72,7 @@ class StepPlan:
     draft_budget: dict[Slot, int] = field(default_factory=dict)
     removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
+    transfers: KVTransfers | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class StepResult:
     prompt_logprobs: for sequences that asked, the entries of the prompt positions computed in this step, in order.
     drafts:          proposals for the next step.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
+    pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
     """
 
     slots: Int32Array = field(default_factory=no_rows)
@@ -92,6 +96,7 @@ class StepResult:
     prompt_logprobs: dict[Slot, list[TokenLogprobs]] = field(default_factory=dict)
     drafts: dict[Slot, list[int]] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
+    pages: list[Page] | None = None
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

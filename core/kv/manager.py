@@ -60,6 +60,8 @@ class KVManager:
         self.tiers = tiers if self.enable_prefix_caching else None
         self.observers = (*observers, *([] if self.tiers is None else [self.tiers]))
         self.pool.observers = self.observers
+        if self.tiers is not None:
+            self.tiers.forget_copies()
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
         self.num_tier_tokens = 0
@@ -188,14 +190,15 @@ class KVManager:
     def take_transfers(self) -> KVTransfers | None:
         """Copies for the next plan that computes something: its worker does them before anything else. None: none.
 
-        Each call that returned some needs one call of `settle_transfers`, in the same order.
+        Each one taken needs one call of `settle_transfers`.
         """
         return None if self.tiers is None else self.tiers.take()
 
-    def settle_transfers(self, pages: list[Page] | None) -> None:
+    def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
         if self.tiers is not None:
-            for block_id in self.tiers.settle(pages):
+            self.tiers.settle(transfers, pages)
+            for block_id, _ in transfers.loads if pages is None else ():
                 self.pool.uncache(block_id)
 
     def register_starting(self) -> None:

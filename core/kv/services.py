@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from core.api.config import CacheConfig, EngineConfig
 from core.api.kv_transfer import KVTransfers, Page
+from core.api.messages import SchedulerStats
 from core.kv.event_publisher import EventPublisher
 from core.kv.events import EventLog
 from core.kv.manager import KVManager
@@ -40,7 +41,7 @@ class KVServices:
         disk = None
         if cache.disk_path:
             disk = DiskTier(cache.disk_path, fingerprint(config, numerics), cache.disk_bytes)
-        return cls(cache, KVTiers(host, disk) if host or disk else None)
+        return cls(cache, KVTiers(host, disk) if host is not None or disk is not None else None)
 
     @property
     def observers(self) -> list[CacheObserver]:
@@ -54,6 +55,13 @@ class KVServices:
             batch = self.events.take()
             if batch is not None:
                 self.publisher.publish(batch)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add what is measured here."""
+        if self.tiers is not None:
+            stats.tier_saved = self.tiers.num_saved
+        if self.residency is not None:
+            stats.kv_residency = self.residency.rows
 
     def close(self, kv: KVManager, copy: Callable[[KVTransfers], list[Page] | None], seconds: float) -> None:
         """Save what a disk tier lacks, as far as `seconds` last, and end the threads. copy: makes transfers now."""

@@ -65,7 +65,7 @@ class Engine:
         transfers = self.kv.take_transfers()
         pages = None if transfers is None or fails else self.device.copy(transfers)
         if transfers is not None:
-            self.kv.settle_transfers(pages)
+            self.kv.settle_transfers(transfers, pages)
         for group, ids in enumerate(sequence.block_ids):
             for index, block_id in enumerate(ids):
                 chunk = sequence.token_ids[index * 4 : index * 4 + 4]

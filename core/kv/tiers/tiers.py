@@ -10,7 +10,6 @@ hands its bytes back with the result, and only then does the tier have them.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from core.api.kv_transfer import KVTransfers, Page
@@ -33,7 +32,8 @@ class KVTiers(CacheObserver):
         self.num_loaded = 0
         self._saves: list[Saved] = []
         self._loads: list[tuple[int, Page]] = []
-        self._in_flight: deque[tuple[list[Saved], list[int]]] = deque()
+        self._in_flight: dict[int, list[Saved]] = {}
+        self._number = 0
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether some tier has the block (a file may still turn out to be unreadable)."""
@@ -62,9 +62,7 @@ class KVTiers(CacheObserver):
 
     def cleared(self) -> None:
         """Forget everything; pages on their way are dropped when they arrive."""
-        self._saves.clear()
-        for saves, _ in self._in_flight:
-            saves.clear()
+        self.forget_copies()
         for tier in (self.host, self.disk):
             if tier is not None:
                 tier.clear()
@@ -75,8 +73,9 @@ class KVTiers(CacheObserver):
             return None
         saves, loads = self._saves, self._loads
         self._saves, self._loads = [], []
-        self._in_flight.append((saves, [block_id for block_id, _ in loads]))
-        return KVTransfers([block_id for block_id, _, _ in saves], loads)
+        self._number += 1
+        self._in_flight[self._number] = saves
+        return KVTransfers(self._number, [block_id for block_id, _, _ in saves], loads)
 
     def save_all(
         self,
@@ -97,21 +96,23 @@ class KVTiers(CacheObserver):
             self._saves = missing[start : start + SAVED_AT_ONCE]
             transfers = self.take()
             if transfers is not None:
-                self.settle(copy(transfers))
+                self.settle(transfers, copy(transfers))
                 disk.flush(max(0.0, deadline - time.monotonic()))
 
-    def settle(self, pages: list[Page] | None) -> list[int]:
-        """Keep the pages of the oldest copies taken. None: they failed; returns the blocks that were not filled."""
-        saves, loaded = self._in_flight.popleft()
-        if pages is None:
-            return loaded
-        for (_, group, key), page in zip(saves, pages, strict=False):
+    def settle(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
+        """Keep the pages that copies brought; None: they were not made."""
+        saves = self._in_flight.pop(transfers.number, [])
+        for (_, group, key), page in zip(saves, pages or (), strict=False):
             self.num_saved += 1
             if self.host is not None:
                 self.host.write(group, key, page)
             if self.disk is not None:
                 self.disk.write(group, key, page)
-        return []
+
+    def forget_copies(self) -> None:
+        """The pool starts over: copies that wait or are under way concern nobody."""
+        self._saves, self._loads = [], []
+        self._in_flight.clear()
 
     def close(self) -> None:
         """Finish writing."""
