@@ -83,9 +83,11 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and policy of the scheduler. All in tokens or sequences.
 
-    max_num_mixed_batched_tokens: prompt tokens of a step that also decodes; 0: as many as the budget leaves.
+    max_num_mixed_batched_tokens: prompt tokens of a step that gives somebody a token; 0: as many as the budget leaves.
     reserve_full_prompt: admit only when the whole prompt has room. policy: name of the `policy` plugin.
-    async_scheduling: plan a step while the one before runs.
+    async_scheduling: plan a step while the one before runs. stream_interval: tokens between two streamed outputs.
+    max_num_queued_reqs, max_num_queued_tokens: requests (and their prompt tokens) that wait for a first token; 0: any.
+    request_timeout_s: seconds that a request has, unless it says so itself; 0.0: for ever.
     """
 
     max_num_seqs: int = 64
@@ -98,6 +100,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_long_partial_prefills: int = 1
     reserve_full_prompt: bool = True
     async_scheduling: bool = False
+    stream_interval: int = 1
+    max_num_queued_reqs: int = 0
+    max_num_queued_tokens: int = 0
+    request_timeout_s: float = 0.0
     policy: str = "fcfs"
     num_speculative_tokens: int = 0
 

@@ -36,7 +36,7 @@ def engine_config(
     return EngineConfig(
         model=_model(settings, checkpoint, served),
         cache=_cache(settings, plan),
-        scheduler=scheduler_config(settings),
+        scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
@@ -88,8 +88,8 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
     return KVEventsConfig(**keys)
 
 
-def scheduler_config(settings: Settings) -> SchedulerConfig:
-    """Limits and policy of the scheduler."""
+def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
+    """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
     speculation = {key.replace("-", "_"): value for key, value in (settings["speculative_config"] or {}).items()}
     drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
@@ -97,7 +97,16 @@ def scheduler_config(settings: Settings) -> SchedulerConfig:
         max_num_batched_tokens=settings["max_num_batched_tokens"],
         max_model_len=settings["max_model_len"] or 0,
         enable_chunked_prefill=settings["enable_chunked_prefill"],
+        max_num_mixed_batched_tokens=settings["max_num_mixed_batched_tokens"] or 0,
         long_prefill_token_threshold=settings["long_prefill_token_threshold"],
-        policy=settings["scheduling_policy"],
+        max_num_partial_prefills=settings["max_num_partial_prefills"],
+        max_long_partial_prefills=settings["max_long_partial_prefills"],
+        reserve_full_prompt=settings["scheduler_reserve_full_isl"],
+        async_scheduling=bool(settings["async_scheduling"]),
+        stream_interval=settings["stream_interval"],
+        max_num_queued_reqs=settings["max_num_queued_reqs"] or 0,
+        max_num_queued_tokens=settings["max_num_queued_tokens"] or 0,
+        request_timeout_s=settings["request_timeout"] or 0.0,
+        policy=policy or settings["scheduling_policy"],
         num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
     )

@@ -41,13 +41,16 @@ class Flight:
 
 
 class StepPlanner:
-    """Builds one plan. vectorized: False plans every sequence on its own, for comparison."""
+    """Builds one plan. budget: tokens of the step. mixed_budget: prompt tokens of a step that gives somebody a token:
+    who gets one waits for the whole step. vectorized: False plans every sequence on its own, for comparison.
+    """
 
-    def __init__(self, state: SchedulerState, budget: int, *, vectorized: bool = True) -> None:
+    def __init__(self, state: SchedulerState, budget: int, mixed_budget: int, *, vectorized: bool = True) -> None:
         self.state = state
         self.plan = StepPlan()
         self.flight = Flight(self.plan)
         self.budget = budget
+        self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._query_lens: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -74,7 +77,7 @@ class StepPlanner:
         plan.num_computed = running.length[view.slots] - 1
         running.length[view.slots] += 1
         self.flight.decodes = view
-        self.budget -= plan.total_num_tokens
+        self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
 
     def plan_chunks(self) -> None:
         """Give prompts that have begun their next chunks, as far as the budget and the blocks go."""
@@ -227,6 +230,8 @@ class StepPlanner:
         self._chunk_starts.append(start)
         self.flight.chunks.append((sequence, num_tokens, completes))
         self.budget -= num_tokens
+        self._mixed_budget -= num_tokens
         self.plan.total_num_tokens += num_tokens
         if completes:
+            self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)

@@ -60,9 +60,11 @@ class Scheduler:
         self._state = SchedulerState(config, make_kv(), policy, clock)
         self._admission = Admission(self._state)
         self._flights: deque[Flight] = deque()
-        budget = config.max_num_batched_tokens
-        self._token_budget = budget if config.enable_chunked_prefill else max(budget, config.max_model_len)
-        self._mixed_budget = config.max_num_mixed_batched_tokens or self._token_budget
+        self._token_budget = self._mixed_budget = config.max_num_batched_tokens
+        if not config.enable_chunked_prefill:
+            self._token_budget = self._mixed_budget = max(self._token_budget, config.max_model_len)
+        elif config.max_num_mixed_batched_tokens:
+            self._mixed_budget = config.max_num_mixed_batched_tokens
 
     @property
     def kv(self) -> KVManager:
@@ -113,7 +115,7 @@ class Scheduler:
             raise IntegrityError("plans_in_flight", f"{len(self._flights)} plans wait for their results")
         state = self._state
         state.expire()
-        planner = StepPlanner(state, self._token_budget, vectorized=self._vectorized)
+        planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
         if not state.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
         state.at_work = None
@@ -215,8 +217,6 @@ class Scheduler:
         state = self._state
         num_preemptions = state.stats.num_preemptions
         planner.plan_decodes(in_flight=bool(self._flights))
-        if planner.flight.decodes is not None:
-            planner.budget = min(planner.budget, self._mixed_budget)
         planner.plan_chunks()
         if state.stats.num_preemptions == num_preemptions and not state.suspects:
             self._admission.admit(planner)
