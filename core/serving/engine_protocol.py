@@ -79,6 +79,10 @@ class ServingEngine(Protocol):
         """
         ...
 
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and no change, while requests run."""
+        ...
+
     async def check_health(self) -> None:
         """Raise EngineDeadError when the engine is gone."""
         ...
