@@ -119,6 +119,24 @@ def test_what_could_not_be_copied_is_forgotten(tiers):
     assert engine.run(FIRST) == 32, "the tier still has them"
 
 
+def test_a_block_that_was_not_filled_is_not_a_hit(tiers):
+    engine = Engine(tiers, num_blocks=10)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    engine.run(FIRST, fails=True)
+    engine.device.blocks[:] = 255
+    assert engine.run(FIRST) == 32, "loaded again, with the right bytes"
+    assert tiers.num_loaded == 16
+
+
+def test_wrong_values_are_not_saved():
+    tiers = KVTiers(HostTier(1000))
+    tiers.removed(3, 0, key(1), valid=False)
+    assert tiers.take() is None
+    tiers.removed(3, 0, key(1), valid=True)
+    assert tiers.take().saves == [3]
+
+
 def test_reset_forgets_tiers_too(tiers):
     engine = Engine(tiers, num_blocks=10)
     engine.run(FIRST)
