@@ -1,84 +1,141 @@
-"""Time of the scheduler and the KV manager alone: one step of schedule and update in steady decode, no model.
+"""Time of the scheduler and the KV manager alone, and of the Python around a step, without a model.
 
-Run: `python benchmarks/scheduler.py [--running 32,256,1024] [--steps 400]`. Prints microseconds a step. `crossing` is the
-median of the steps in which all sequences take a block at once. An executor that answers with one token a sequence is
-prepared outside of the measured time.
+Run: `python benchmarks/scheduler.py [--running 1,64,256,1024] [--steps 400] [--vllm PYTHON]`. Prints microseconds.
+
+`step` is schedule and update in steady decode; `crossing` the median of the steps in which all sequences take a block at
+once; `engine` is a whole `EngineCore.step` with messages encoded, less the executor. An executor that answers with one
+token a sequence is prepared outside of the measured time. With `--vllm`, an interpreter whose environment has vllm, its
+scheduler is driven the same way in the same run and the ratio is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
+import subprocess
 import time
+from pathlib import Path
 
-from core.api.config import CacheConfig, SchedulerConfig
+import numpy as np
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, SchedulerConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
-from core.scheduler.scheduler import Scheduler
+from core.engine import wire
+from core.engine.core import EngineCore
 
 PROMPT_TOKENS = 1000
 BLOCK_SIZE = 16
 
 
-def answer(plan: StepPlan) -> StepResult:
-    """One token for each sequence."""
-    return StepResult(token_ids={key: [7] for key in plan.num_scheduled})
+class OneToken:
+    """An executor that answers every plan at once, one token for each sequence that reached its last known one."""
+
+    numerics = "none"
+    phases: tuple[tuple[str, float], ...] = ()
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.seconds = 0.0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Token 7 for every row."""
+        begin = time.perf_counter()
+        result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32))
+        self.seconds += time.perf_counter() - begin
+        return result
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
-def make_scheduler(num_running: int, num_steps: int) -> Scheduler:
-    """A scheduler with `num_running` sequences that have just finished their prompts."""
+def make_core(num_running: int, num_steps: int, *, num_waiting: int = 0, num_blocks: int = 0) -> EngineCore:
+    """An engine with `num_running` sequences that have just finished their prompts, and `num_waiting` behind them."""
     length = PROMPT_TOKENS + num_steps + 100
-    limits = SchedulerConfig(
+    scheduler = SchedulerConfig(
         max_num_seqs=num_running, max_num_batched_tokens=PROMPT_TOKENS * num_running, max_model_len=length
     )
-    num_blocks = num_running * (length // BLOCK_SIZE + 1) + 1
-    scheduler = Scheduler(limits, CacheConfig(block_size=BLOCK_SIZE), num_blocks)
-    for number in range(num_running):
+    executor = OneToken(num_blocks or num_running * (length // BLOCK_SIZE + 1) + 1)
+    policy = ResolvedPlugin(kind="policy", name="fcfs", target="plugins.policies.fcfs.manifest")
+    config = EngineConfig(
+        model=ModelConfig(model="none", served_names=("none",)),
+        cache=CacheConfig(block_size=BLOCK_SIZE),
+        scheduler=scheduler,
+        plugins=PluginChoices(loader="none", platform="none", table=(policy,)),
+    )
+    core = EngineCore(config, executor)  # type: ignore[arg-type]
+    for number in range(num_running + num_waiting):
         prompt = [number, *range(PROMPT_TOKENS - 1)]
         params = SamplingParams(max_tokens=num_steps + 50)
-        scheduler.add(EngineRequest(f"request-{number}", 0, prompt, params, seed=number, stop_token_ids=[2]))
-    plan = scheduler.schedule()
-    scheduler.update(plan, answer(plan))
-    assert scheduler.stats().num_running == num_running
-    return scheduler
+        core.scheduler.add(
+            EngineRequest(
+                f"request-{number}", 0, prompt, params, seed=number, stop_token_ids=[2], handle=number
+            )
+        )
+    core.step()
+    assert core.scheduler.stats().num_running == num_running
+    return core
 
 
-def measure(num_running: int, num_steps: int) -> dict[str, float]:
+def measure(num_running: int, num_steps: int, **more: int) -> dict[str, float]:
     """Medians in microseconds."""
-    scheduler = make_scheduler(num_running, num_steps)
-    planning, updating, crossing = [], [], []
+    core = make_core(num_running, 2 * num_steps, **more)
+    scheduler, executor = core.scheduler, core.executor
+    assert isinstance(executor, OneToken)
+    plain, crossing, engine = [], [], []
     gc.collect()
     gc.freeze()
     for _ in range(num_steps):
         start = time.perf_counter()
         plan = scheduler.schedule()
         planned = time.perf_counter()
-        result = answer(plan)
+        result = executor.execute(plan)
         answered = time.perf_counter()
         scheduler.update(plan, result)
         end = time.perf_counter()
-        if len(plan.new_block_ids) == num_running:
-            crossing.append(planned - start + end - answered)
-        else:
-            planning.append(planned - start)
-            updating.append(end - answered)
-    steps = [first + second for first, second in zip(planning, updating, strict=True)]
-    medians = {"schedule": planning, "update": updating, "step": steps, "crossing": crossing}
+        spent = planned - start + end - answered
+        (crossing if len(plan.new_block_ids) == num_running else plain).append(spent)
+    for _ in range(num_steps):
+        executor.seconds = 0.0
+        start = time.perf_counter()
+        wire.encode(core.step())
+        engine.append(time.perf_counter() - start - executor.seconds)
+    medians = {"step": plain, "crossing": crossing, "engine": engine}
     return {name: statistics.median(values) * 1e6 for name, values in medians.items()}
 
 
+def measure_vllm(python: str, running: list[int], num_steps: int) -> dict[int, float]:
+    """Medians of vLLM's schedule and update_from_output, in microseconds, by the number of running sequences."""
+    script = Path(__file__).with_name("vllm_scheduler.py")
+    command = [python, "-P", str(script), "--running", ",".join(map(str, running)), "--steps", str(num_steps)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {int(count): value for count, value in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--running", default="32,256,1024", help="numbers of running sequences")
+    parser.add_argument("--running", default="1,64,256,1024", help="numbers of running sequences")
     parser.add_argument("--steps", type=int, default=400, help="decode steps to measure")
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter with vllm, for the ratio")
     arguments = parser.parse_args()
-    print(f"{'running':>8} {'schedule µs':>12} {'update µs':>12} {'step µs':>12} {'crossing µs':>12}")
-    for num_running in map(int, arguments.running.split(",")):
-        figures = measure(num_running, arguments.steps)
-        print(f"{num_running:>8} " + " ".join(f"{figures[name]:>12.1f}" for name in figures))
+    running = [int(count) for count in arguments.running.split(",")]
+    theirs = measure_vllm(arguments.vllm, running, arguments.steps) if arguments.vllm else {}
+    print(f"{'running':>8} {'step':>9} {'crossing':>9} {'engine':>9}" + ("  vllm step  ratio" if theirs else ""))
+    for count in running:
+        figures = measure(count, arguments.steps)
+        line = f"{count:>8} " + " ".join(f"{value:>9.1f}" for value in figures.values())
+        if theirs:
+            line += f" {theirs[count]:>10.1f} {theirs[count] / figures['step']:>6.1f}"
+        print(line)
+    print("\n64 running, a step that admits nothing")
+    for waiting in (0, 10, 1000, 100_000):
+        print(f"{waiting:>8} waiting {measure(64, arguments.steps, num_waiting=waiting)['step']:>9.1f}")
+    for blocks in (10_000, 1_000_000, 10_000_000):
+        print(f"{blocks:>8} blocks  {measure(64, arguments.steps, num_blocks=blocks)['step']:>9.1f}")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class LLM:
         self._config: EngineConfig = resolution.engine
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer)
-        self._output = OutputProcessor(self._tokenizer)
+        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
         self._ids = itertools.count()
         self._client: InprocClient | None = InprocClient(self._config)
 

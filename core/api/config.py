@@ -6,9 +6,11 @@ Owns: the frozen Structs that go, as one message, to the engine process. Never d
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+
+from core.api.specs import KVGroup
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +43,28 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
 
 
+class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where changes of the prefix cache are told. endpoint, replay_endpoint: ZMQ addresses that are bound.
+
+    buffer_steps: batches kept for replay. hwm: messages ZMQ keeps for a slow subscriber. max_queue_size: batches that wait
+    for the publisher's thread; more are dropped. topic: first frame of every message.
+    """
+
+    endpoint: str = "tcp://127.0.0.1:5557"
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
+
+
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV cache. num_blocks: None means as many as `memory_bytes` holds. dtype: `bfloat16`, `float16`, `float32`."""
+    """The KV cache. num_blocks: None means as many as `memory_bytes` holds. dtype: `bfloat16`, `float16`, `float32`.
+
+    groups:     layers that share a block table; none: all of them do.
+    host_bytes: memory for blocks that leave the device; 0: none. disk_path: directory for such blocks, of `disk_bytes`.
+    events:     None: nobody is told. metrics_sample: share of blocks whose residency is measured; 0: none.
+    """
 
     block_size: int = 16
     dtype: str = "bfloat16"
@@ -50,18 +72,48 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     enable_prefix_caching: bool = True
     hash_algorithm: str = "sha256"
+    groups: tuple[KVGroup, ...] = ()
+    host_bytes: int = 0
+    disk_path: str | None = None
+    disk_bytes: int = 0
+    events: KVEventsConfig | None = None
+    metrics_sample: float = 0.0
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and policy of the scheduler. All in tokens or sequences."""
+    """Limits and policy of the scheduler. All in tokens or sequences.
+
+    max_num_mixed_batched_tokens: prompt tokens of a step that gives somebody a token; 0: as many as the budget leaves.
+    reserve_full_prompt: admit only when the whole prompt has room. policy: name of the `policy` plugin.
+    async_scheduling: plan a step while the one before runs. stream_interval: tokens between two streamed outputs.
+    max_num_queued_reqs, max_num_queued_tokens: requests (and their prompt tokens) that wait for a first token; 0: any.
+    request_timeout_s: seconds that a request has, unless it says so itself; 0.0: for ever.
+    """
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_model_len: int = 2048
     enable_chunked_prefill: bool = True
+    max_num_mixed_batched_tokens: int = 0
     long_prefill_token_threshold: int = 0
-    policy: Literal["fcfs", "priority"] = "fcfs"
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    reserve_full_prompt: bool = True
+    async_scheduling: bool = False
+    stream_interval: int = 1
+    max_num_queued_reqs: int = 0
+    max_num_queued_tokens: int = 0
+    request_timeout_s: float = 0.0
+    policy: str = "fcfs"
     num_speculative_tokens: int = 0
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Most tokens, drafts included, by which the steps under way may advance one sequence."""
+        chunk = self.max_num_batched_tokens
+        if not self.enable_chunked_prefill:
+            chunk = max(chunk, self.max_model_len)
+        return (chunk + self.num_speculative_tokens) * (2 if self.async_scheduling else 1)
 
 
 class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):

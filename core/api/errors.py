@@ -39,10 +39,20 @@ class RequestError(UserError):
     param:  the request field at fault, or None.
     status: the HTTP status that a server answers with.
     code:   OpenAI's short error code, or None.
+    retry_after: seconds after which the same request may succeed, or None.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, status: int = 400, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int = 400,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.param = param
         self.status = status
         self.code = code

@@ -4,18 +4,22 @@ Owns: the wire types. Never does: send, decode text, or keep state.
 Called by: the engine clients and the engine loop; in process the same objects are passed without encoding.
 
 Each output carries (engine epoch, choice, start index): a stale epoch is dropped, a gap in the start index is fatal to
-that engine, and the finish reason travels with its last token.
+that engine, and the finish reason travels with its last token. The common case, one more token of a sequence with nothing
+else to say, is a row of `TokenColumns` and names the sequence by the client's own number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from core.api.sampling_params import SamplingParams
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
+
+NO_HANDLE = -1
 
 
 class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
@@ -32,6 +36,10 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     arrival_time:     seconds since the epoch.
     priority:         lower runs first under the priority policy.
     cache_salt:       requests share cached prefixes only when their salts are equal.
+    user:             whose request it is, for the fair policy: an API key, or the request's `user` field.
+    deadline:         seconds since the epoch at which it ends with `timeout`; 0.0: never.
+    handle:           the client's number of this sequence, unique among its live ones; `NO_HANDLE` has every output sent
+                      as an `EngineOutput`.
     """
 
     request_id: str
@@ -45,6 +53,9 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     arrival_time: float = 0.0
     priority: int = 0
     cache_salt: str | None = None
+    user: str = ""
+    deadline: float = 0.0
+    handle: int = NO_HANDLE
 
     @property
     def key(self) -> tuple[str, int]:
@@ -73,7 +84,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     logprobs:          one entry for each new token, or None.
     prompt_logprobs:   sent once, with the first tokens: one entry for each prompt position from 1 on, or None.
     finish_reason:     None while the sequence runs.
-    stop_reason:       the user's stop token id that ended it, or an error sentence with `error`.
+    stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
     """
 
@@ -94,6 +105,10 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     num_running, num_waiting: requests. kv_cache_usage: fraction of blocks in use, in [0, 1].
     prefix_queries, prefix_hits: tokens asked of and found in the prefix cache. num_preemptions: requests.
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
+    num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
+    num_violations: broken invariants that were met and mended.
+    tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
+    kv_residency: see `core.api.kv_residency`; empty when it is not measured.
     """
 
     num_running: int = 0
@@ -105,14 +120,50 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_num_drafts: int = 0
     spec_num_draft_tokens: int = 0
     spec_num_accepted_tokens: int = 0
+    num_timeouts: int = 0
+    num_failed_steps: int = 0
+    num_violations: int = 0
+    tier_hits: int = 0
+    tier_saved: int = 0
+    kv_residency: list[list[float]] = []
+
+
+class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+    """One new token of each of some sequences, as columns in the machine's byte order (both ends share the machine).
+
+    handles:   int64, the client's numbers of the sequences.
+    starts:    int32, output tokens of each sequence before this one.
+    token_ids: int32.
+    """
+
+    handles: bytes = b""
+    starts: bytes = b""
+    token_ids: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.token_ids) // 4
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Rows (handle, start, token id)."""
+        columns = ((self.handles, "q"), (self.starts, "i"), (self.token_ids, "i"))
+        return zip(*(memoryview(column).cast(kind).tolist() for column, kind in columns), strict=True)  # type: ignore[call-overload]
+
+
+NO_TOKENS = TokenColumns()
 
 
 class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
-    """All outputs of one engine step."""
+    """All outputs of one engine step. A sequence is either in `outputs` or in `tokens`."""
 
     epoch: int
     outputs: list[EngineOutput]
     stats: SchedulerStats
+    tokens: TokenColumns = NO_TOKENS
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of all sequences."""
+        return len(self.tokens) + sum(len(output.token_ids) for output in self.outputs)
 
 
 class EngineReady(msgspec.Struct, array_like=True, tag="ready"):

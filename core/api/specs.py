@@ -115,6 +115,20 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     group_rank: Literal["best", "best_two"] = "best"
 
 
+class KVGroup(msgspec.Struct, frozen=True):
+    """Layers that share one block table. All groups take equal blocks from one pool.
+
+    layers: their indices; the i-th layer of every group lies in the i-th buffer of the cache.
+    window: keys a query of a `sliding` group sees, itself included; blocks behind it are given back.
+    num_state_blocks: blocks that hold the whole state of a sequence in a `state` group.
+    """
+
+    kind: Literal["full", "sliding", "state"]
+    layers: tuple[int, ...]
+    window: int | None = None
+    num_state_blocks: int = 0
+
+
 class AttentionQuery(msgspec.Struct, frozen=True):
     """What a backend is asked to serve: one layer kind on one device. dtype: of the KV cache."""
 

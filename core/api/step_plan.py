@@ -2,26 +2,45 @@
 
 Owns: `StepPlan` (deltas only: the worker keeps a persistent batch) and `StepResult`. Never does: schedule or compute.
 Called by: scheduler (writes plans, reads results), executor (reads plans, writes results).
+
+A sequence in the batch is named by its *slot*, 0 .. max_num_seqs - 1: its row in the worker's persistent batch. A slot is
+free for another sequence from the plan on whose `removed` names it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import EngineRequest, TokenLogprobs
 
 SequenceKey = tuple[str, int]
+Slot = int
+Int32Array = NDArray[np.int32]
+
+NO_ROWS: Int32Array = np.empty(0, np.int32)
+NO_ROWS.flags.writeable = False
+
+
+def no_rows() -> Int32Array:
+    """An empty column."""
+    return NO_ROWS
 
 
 @dataclass(slots=True)
 class NewSequence:
     """A sequence that the worker has not seen, or has forgotten after a preemption.
 
+    slot:                its row from now on.
     output_token_ids:    tokens already generated (not empty after a preemption: they are computed again).
     num_computed_tokens: tokens whose KV is already in the blocks (prefix hit).
     block_ids:           one list of block ids for each KV group, covering the tokens of this step (and its drafts).
     """
 
+    slot: Slot
     request: EngineRequest
     output_token_ids: list[int]
     num_computed_tokens: int
@@ -30,40 +49,59 @@ class NewSequence:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What to compute in one step.
+    """What to compute in one step. The worker applies `removed` first, then `new`, then `new_block_ids`.
 
-    new:              sequences to add to the batch.
-    new_block_ids:    for sequences already in the batch: blocks appended, one list for each KV group.
-    num_scheduled:    tokens to compute for each sequence, drafts included; insertion order is the batch order.
-    drafts:           draft tokens to verify, at the end of a sequence's scheduled tokens.
-    draft_budget:     how many draft tokens the proposer may propose for the next step, for each sequence.
-    removed:          sequences to drop from the batch (finished, aborted or preempted).
-    total_num_tokens: sum of num_scheduled.
+    slots:         int32 [B], the sequences that compute tokens, in batch order.
+    query_lens:    int32 [B], tokens to compute of each, drafts included; at least 1.
+    num_computed:  int32 [B], tokens of each whose KV is in the blocks before the step.
+    new:           sequences to add to the batch.
+    new_block_ids: for sequences already in the batch: blocks appended, one list for each KV group.
+    drafts:        draft tokens to verify, at the end of a sequence's scheduled tokens.
+    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence.
+    removed:       sequences to drop from the batch (finished, aborted or preempted).
+    total_num_tokens: sum of query_lens.
+    transfers:     copies of KV blocks to make before anything else, or None.
     """
 
+    slots: Int32Array = field(default_factory=no_rows)
+    query_lens: Int32Array = field(default_factory=no_rows)
+    num_computed: Int32Array = field(default_factory=no_rows)
     new: list[NewSequence] = field(default_factory=list)
-    new_block_ids: dict[SequenceKey, list[list[int]]] = field(default_factory=dict)
-    num_scheduled: dict[SequenceKey, int] = field(default_factory=dict)
-    drafts: dict[SequenceKey, list[int]] = field(default_factory=dict)
-    draft_budget: dict[SequenceKey, int] = field(default_factory=dict)
-    removed: list[SequenceKey] = field(default_factory=list)
+    new_block_ids: dict[Slot, list[list[int]]] = field(default_factory=dict)
+    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    draft_budget: dict[Slot, int] = field(default_factory=dict)
+    removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
+    transfers: KVTransfers | None = None
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step produced.
+    """What one step produced. Sequences in the middle of their prompt have no token.
 
-    token_ids:       sampled tokens for each sequence that reached its last known token: the accepted drafts, then one more.
-                     A sequence in the middle of its prompt has no entry.
-    logprobs:        for sequences that asked, one entry for each token in `token_ids`.
+    slots:           int32 [R], the sequences that sampled, in batch order; may be the plan's own array.
+    token_ids:       int32 [R], the first token that each sampled.
+    more_token_ids:  with drafts: the tokens behind the first one, for sequences that have any.
+    logprobs:        for sequences that asked, one entry for each of their tokens.
     prompt_logprobs: for sequences that asked, the entries of the prompt positions computed in this step, in order.
     drafts:          proposals for the next step.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
+    pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
     """
 
-    token_ids: dict[SequenceKey, list[int]] = field(default_factory=dict)
-    logprobs: dict[SequenceKey, list[TokenLogprobs]] = field(default_factory=dict)
-    prompt_logprobs: dict[SequenceKey, list[TokenLogprobs]] = field(default_factory=dict)
-    drafts: dict[SequenceKey, list[int]] = field(default_factory=dict)
-    errors: dict[SequenceKey, str] = field(default_factory=dict)
+    slots: Int32Array = field(default_factory=no_rows)
+    token_ids: Int32Array = field(default_factory=no_rows)
+    more_token_ids: dict[Slot, list[int]] = field(default_factory=dict)
+    logprobs: dict[Slot, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[Slot, list[TokenLogprobs]] = field(default_factory=dict)
+    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    errors: dict[Slot, str] = field(default_factory=dict)
+    pages: list[Page] | None = None
+
+    def tokens(self) -> dict[Slot, list[int]]:
+        """All new tokens by slot, in batch order."""
+        more = self.more_token_ids
+        return {
+            slot: [token, *more.get(slot, ())]
+            for slot, token in zip(self.slots.tolist(), self.token_ids.tolist(), strict=True)
+        }

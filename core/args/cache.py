@@ -7,7 +7,6 @@ import msgspec
 from core.args.arg import Arg
 
 _RECURRENT = "models with recurrent state are not served"
-_OFFLOAD = "KV blocks stay on the device"
 
 
 class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,22 +52,36 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         Arg(
             "Hash of prefix blocks; hits are checked against the token ids in any case.",
             choices=("sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor", "builtin"),
-            served=("sha256",),
-            unserved="only sha256 is available",
+            served=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"),
+            unserved="shortened hashes and those of Python objects are not used",
         ),
     ] = "sha256"
     kv_offloading_size: Annotated[
         float | None,
         Arg(
-            "GiB of host memory for KV blocks that leave the device, over all ranks. Unset: none.",
+            "GiB of host memory for KV blocks that leave the KV cache, over all ranks. Unset: none.",
             gt=0,
-            unserved=_OFFLOAD,
         ),
     ] = None
     kv_offloading_backend: Annotated[
         str,
-        Arg("Who moves those blocks.", choices=("native", "lmcache"), unserved=_OFFLOAD),
+        Arg(
+            "Who moves those blocks.",
+            choices=("native", "lmcache"),
+            served=("native",),
+            unserved="blocks are moved by the engine itself",
+        ),
     ] = "native"
+    kv_offloading_disk_path: Annotated[
+        str | None,
+        Arg(
+            "Directory for KV blocks that leave the KV cache; they are found again after a restart, and by other "
+            "processes with the same model. Unset: none.",
+        ),
+    ] = None
+    kv_offloading_disk_size: Annotated[
+        float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0)
+    ] = 10.0
     kv_sharing_fast_prefill: Annotated[
         bool,
         Arg(

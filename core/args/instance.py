@@ -33,6 +33,19 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
     wait_iterations: Annotated[int, Arg("Steps that it skips in between.", ge=0)] = 0
 
 
+class KVEventsKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of --kv-events-config."""
+
+    enable_kv_cache_events: Annotated[bool, Arg("Tell of stored, removed and cleared blocks.")] = False
+    publisher: Annotated[str, Arg("Who tells.", choices=("zmq", "null"))] = "zmq"
+    endpoint: Annotated[str, Arg("ZMQ address that subscribers connect to.")] = "tcp://127.0.0.1:5557"
+    replay_endpoint: Annotated[str | None, Arg("ZMQ address that answers with past batches. Unset: none.")] = None
+    buffer_steps: Annotated[int, Arg("Batches kept for that.", ge=1)] = 10_000
+    hwm: Annotated[int, Arg("Messages kept for a slow subscriber; more are dropped.", ge=1)] = 100_000
+    max_queue_size: Annotated[int, Arg("Batches that may wait for the publisher; more are dropped.", ge=1)] = 100_000
+    topic: Annotated[str, Arg("First frame of every message.")] = ""
+
+
 class InstanceArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Whole instance."""
 
@@ -60,9 +73,9 @@ class InstanceArgs(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_config: Annotated[
         dict[str, Any] | None, Arg("Hand KV blocks to other instances: connector, role, peers.", unserved=_ALONE)
     ] = None
-    kv_events_config: Annotated[dict[str, Any] | None, Arg("Tell others which blocks are cached.", unserved=_ALONE)] = (
-        None
-    )
+    kv_events_config: Annotated[
+        dict[str, Any] | None, Arg("Tell others over ZMQ which blocks are cached.", keys=KVEventsKeys)
+    ] = None
     ec_transfer_config: Annotated[
         dict[str, Any] | None, Arg("Hand the media encoder's outputs to other instances.", unserved=_ALONE)
     ] = None

@@ -21,12 +21,8 @@ class ObservabilityArgs(msgspec.Struct, frozen=True, kw_only=True):
     show_hidden_metrics_for_version: Annotated[
         str | None, Arg("Show metrics hidden since this version.", unserved="no metric is hidden")
     ] = None
-    kv_cache_metrics: Annotated[
-        bool, Arg("Measure how long KV blocks live, idle and wait for reuse.", unserved=_METRIC)
-    ] = False
-    kv_cache_metrics_sample: Annotated[
-        float, Arg("Share of blocks that are measured.", gt=0, le=1, unserved=_METRIC)
-    ] = 0.01
+    kv_cache_metrics: Annotated[bool, Arg("Measure how long KV blocks stay cached, idle and wait for reuse.")] = False
+    kv_cache_metrics_sample: Annotated[float, Arg("Share of blocks that are measured.", gt=0, le=1)] = 0.01
     cudagraph_metrics: Annotated[bool, Arg("Report padding and modes of captured passes.", unserved=_METRIC)] = False
     enable_mfu_metrics: Annotated[
         bool, Arg("Report how much of the device's arithmetic is used.", unserved=_METRIC)

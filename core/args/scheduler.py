@@ -6,8 +6,6 @@ import msgspec
 
 from core.args.arg import Arg
 
-_PARTIAL = "partial prefills are not limited by number"
-
 
 class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduling."""
@@ -16,6 +14,15 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[
         int | None, Arg("Token budget of one step. Unset: the platform decides.", human=True, ge=1)
     ] = None
+    max_num_mixed_batched_tokens: Annotated[
+        int | None,
+        Arg(
+            "Prompt tokens of a step that also gives some request a token, so that streams do not wait for long prompts. "
+            "Unset: the platform decides, else as many as the budget leaves.",
+            human=True,
+            ge=1,
+        ),
+    ] = None
     enable_chunked_prefill: Annotated[
         bool | None, Arg("Cut long prompts to what is left of a step's budget. Unset: on.")
     ] = None
@@ -23,36 +30,46 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
         int, Arg("Most prompt tokens of one request in one step; 0: no limit but the budget.", human=True, ge=0)
     ] = 0
     max_num_partial_prefills: Annotated[
-        int, Arg("Most prompts that are computed in part at the same time.", ge=1, unserved=_PARTIAL)
+        int, Arg("Most prompts that are computed in part at the same time.", ge=1)
     ] = 1
     max_long_partial_prefills: Annotated[
-        int, Arg("Most long prompts among them, so that short ones overtake.", ge=1, unserved=_PARTIAL)
+        int, Arg("Most of them longer than --long-prefill-token-threshold, so that short ones overtake.", ge=1)
     ] = 1
     scheduling_policy: Annotated[
         str,
         Arg(
-            "Order of waiting requests: by arrival, or by priority first (lower runs first).",
-            choices=("fcfs", "priority"),
+            "Order of waiting requests: fcfs by arrival, priority by their numbers (lower runs first), fair by turns of "
+            "users (API key and `user` field), or a plugin's name.",
+            plugin="policy",
         ),
     ] = "fcfs"
     scheduler_reserve_full_isl: Annotated[
         bool,
         Arg(
-            "Admit a request only when the KV cache has room for its whole prompt.",
-            unserved="admission always asks for the whole prompt",
+            "Admit a request only when the KV cache has room for its whole prompt, not just for the first chunk.",
         ),
     ] = True
     async_scheduling: Annotated[
         bool | None,
         Arg(
-            "Plan the next step while the current one runs. Unset: derived.",
-            served=(None, False),
-            unserved="steps are planned one after the other",
+            "Plan the next step while the current one runs. Unset: on where the processor has nothing else to compute.",
         ),
     ] = None
     stream_interval: Annotated[
-        int, Arg("Send streamed output every so many tokens.", ge=1, unserved="every token is sent at once")
+        int, Arg("Send streamed output every so many tokens; the first one and the last ones at once.", ge=1)
     ] = 1
+    max_num_queued_reqs: Annotated[
+        int | None,
+        Arg("Most requests that wait for their first token; more are told to come back (429). Unset: no limit.", ge=1),
+    ] = None
+    max_num_queued_tokens: Annotated[
+        int | None,
+        Arg("Most prompt tokens of the requests that wait for their first token. Unset: no limit.", human=True, ge=1),
+    ] = None
+    request_timeout: Annotated[
+        float | None,
+        Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0),
+    ] = None
     scheduler_cls: Annotated[
         str | None, Arg("Import path of another scheduler.", unserved="the scheduler cannot be replaced")
     ] = None
@@ -62,7 +79,7 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     disable_hybrid_kv_cache_manager: Annotated[
         bool | None,
         Arg(
-            "Give every layer the same amount of KV cache even when attention kinds differ. Unset: derived.",
-            unserved="how layers share the cache is derived from the model",
+            "Give every layer the same amount of KV cache, so that layers with a sliding window keep what they no "
+            "longer read. Unset: layers keep what they read, where their blocks are equal in size.",
         ),
     ] = None

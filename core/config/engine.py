@@ -5,13 +5,17 @@ Owns: `EngineConfig`, put together. Never does: derive a value that a rule could
 
 from __future__ import annotations
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from typing import Any
+
+from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.choices import Chosen, plugin_choices
 from core.config.generation import eos_token_ids, generation_defaults
 from core.config.memory import MemoryPlan
 from core.config.settings import Settings
 from core.plugin.registry import PluginRegistry
+
+GIB = 1 << 30
 
 
 def engine_config(
@@ -29,18 +33,10 @@ def engine_config(
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
-    cache = CacheConfig(
-        block_size=settings["block_size"],
-        dtype=settings["kv_cache_dtype"],
-        num_blocks=settings["num_gpu_blocks_override"],
-        memory_bytes=plan.kv if plan else 0,
-        enable_prefix_caching=settings["enable_prefix_caching"],
-        hash_algorithm=settings["prefix_caching_hash_algo"],
-    )
     return EngineConfig(
         model=_model(settings, checkpoint, served),
-        cache=cache,
-        scheduler=_scheduler(settings),
+        cache=_cache(settings, plan),
+        scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
@@ -67,7 +63,33 @@ def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) 
     )
 
 
-def _scheduler(settings: Settings) -> SchedulerConfig:
+def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
+    return CacheConfig(
+        block_size=settings["block_size"],
+        dtype=settings["kv_cache_dtype"],
+        num_blocks=settings["num_gpu_blocks_override"],
+        memory_bytes=plan.kv if plan else 0,
+        enable_prefix_caching=settings["enable_prefix_caching"],
+        hash_algorithm=settings["prefix_caching_hash_algo"],
+        groups=plan.groups if plan else (),
+        host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
+        disk_path=settings["kv_offloading_disk_path"],
+        disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),
+        events=_events(settings["kv_events_config"]),
+        metrics_sample=settings["kv_cache_metrics_sample"] if settings["kv_cache_metrics"] else 0.0,
+    )
+
+
+def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
+    """None when they are not switched on."""
+    keys = {name.replace("-", "_"): value for name, value in (given or {}).items()}
+    if not keys.pop("enable_kv_cache_events", False) or keys.pop("publisher", "zmq") == "null":
+        return None
+    return KVEventsConfig(**keys)
+
+
+def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
+    """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
     speculation = {key.replace("-", "_"): value for key, value in (settings["speculative_config"] or {}).items()}
     drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
@@ -75,7 +97,16 @@ def _scheduler(settings: Settings) -> SchedulerConfig:
         max_num_batched_tokens=settings["max_num_batched_tokens"],
         max_model_len=settings["max_model_len"] or 0,
         enable_chunked_prefill=settings["enable_chunked_prefill"],
+        max_num_mixed_batched_tokens=settings["max_num_mixed_batched_tokens"] or 0,
         long_prefill_token_threshold=settings["long_prefill_token_threshold"],
-        policy=settings["scheduling_policy"],
+        max_num_partial_prefills=settings["max_num_partial_prefills"],
+        max_long_partial_prefills=settings["max_long_partial_prefills"],
+        reserve_full_prompt=settings["scheduler_reserve_full_isl"],
+        async_scheduling=bool(settings["async_scheduling"]),
+        stream_interval=settings["stream_interval"],
+        max_num_queued_reqs=settings["max_num_queued_reqs"] or 0,
+        max_num_queued_tokens=settings["max_num_queued_tokens"] or 0,
+        request_timeout_s=settings["request_timeout"] or 0.0,
+        policy=policy or settings["scheduling_policy"],
         num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
     )

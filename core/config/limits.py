@@ -41,7 +41,7 @@ def fit(settings: Settings, plan: MemoryPlan, asked_length: int | None) -> list[
     if length <= plan.tokens:
         return []
     if asked_length is not None and asked_length != -1:
-        need = (-(-length // plan.block_size) + 1) * plan.block
+        need = (plan.blocks_of(length) + 1) * plan.block
         raise UserError(
             f"--max-model-len {length}: the KV cache of {human_bytes(plan.kv)} holds {plan.tokens} tokens. "
             f"Give it {need} bytes with --kv-cache-memory-bytes, or choose --max-model-len {plan.tokens} or less."

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, DensePlan, LayerSpec, PartPlan, Unsupported
+from core.api.specs import AttentionSpec, DensePlan, KVGroup, LayerSpec, PartPlan, Unsupported
+from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
 from core.models.spec import DecoderSpec
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -23,8 +24,9 @@ Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 class MemoryPlan:
     """Bytes, and tokens that the cache holds.
 
-    weights: all matrices as the kernels hold them. block: one KV block in all layers. workspace: a step's buffers (pages
-    that no step touches are never taken). max_model_len: tokens of the longest request.
+    weights: all matrices as the kernels hold them. block: one KV block in the layers of a group. workspace: a step's
+    buffers (pages that no step touches are never taken). max_model_len: tokens of the longest request. groups: layers
+    that share a block table. max_step_tokens: most tokens of one sequence in a step.
     """
 
     weights: int
@@ -33,6 +35,8 @@ class MemoryPlan:
     block_size: int
     workspace: int = 0
     max_model_len: int = 0
+    groups: tuple[KVGroup, ...] = single_group(1)
+    max_step_tokens: int = 0
 
     @property
     def kv(self) -> int:
@@ -41,18 +45,25 @@ class MemoryPlan:
 
     @property
     def kv_per_token(self) -> float:
-        """Bytes of a token's keys and values in all layers."""
-        return self.block / self.block_size
+        """Bytes of a token's keys and values in all layers, as long as no window has passed it."""
+        return self.block * len(self.groups) / self.block_size
 
     @property
     def tokens(self) -> int:
         """Tokens that one sequence may have at most. One block is reserved as padding."""
-        return max(self.num_blocks - 1, 0) * self.block_size
+        capacity = max(self.num_blocks - 1, 0)
+        return longest_sequence(self.groups, self.block_size, self.max_step_tokens, capacity)
 
     @property
     def max_concurrency(self) -> float:
         """Requests of the longest length that fit at the same time."""
-        return self.tokens / self.max_model_len if self.max_model_len else 0.0
+        if not self.max_model_len:
+            return 0.0
+        return max(self.num_blocks - 1, 0) / self.blocks_of(self.max_model_len)
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Blocks of a sequence of that length."""
+        return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
 
 
 def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> int:

@@ -22,7 +22,7 @@ from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import Chosen
-from core.config.engine import engine_config
+from core.config.engine import engine_config, scheduler_config
 from core.config.files import host_memory, look, own_config
 from core.config.memory import MemoryPlan, block_bytes, workspace_bytes
 from core.config.numerics import numerics_id
@@ -30,6 +30,7 @@ from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
 from core.config.settings import Row, Settings
 from core.config.weights import planned_weights
+from core.kv.groups import group_layers, page_bytes
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
@@ -39,6 +40,7 @@ from core.plugin.selection import (
     Selection,
     select_kernels,
     select_platform,
+    select_policy,
     select_quantization,
     select_speculative,
 )
@@ -232,6 +234,9 @@ class _Resolver:
             text = ",".join(f"{kind}={selection.chosen[0]}" for kind, selection in names.items())
             settings.derive("attention_backend", text, next(iter(names.values())).why)
         self.speculative(registry, checkpoint)
+        policy = self.attempt(lambda: select_policy(registry, settings["scheduling_policy"]))
+        if policy is not None:
+            stages["policy"] = policy
         self.facts.loader = checkpoint.loader.manifest.spec
         self.facts.quantization = self.chosen.name("quantization")
         self.facts.kernels = kernels.selection.chosen if kernels is not None else ()
@@ -260,7 +265,10 @@ class _Resolver:
         """Weights, KV cache and whether the context fits."""
         settings, facts, given = self.settings, self.facts, self.settings.given()
         size, specs = settings["block_size"], [block.attention for block in spec.blocks]
-        facts.block_bytes = block_bytes(specs, size, settings["kv_cache_dtype"])
+        layer_bytes = [block_bytes([spec], size, settings["kv_cache_dtype"]) for spec in specs]
+        hybrid = not settings["disable_hybrid_kv_cache_manager"]
+        groups = group_layers([spec.window for spec in specs], layer_bytes, hybrid=hybrid)
+        facts.block_bytes = page_bytes(groups, layer_bytes)
         facts.weights_bytes = planned_weights(settings, self.chosen, checkpoint.manifest, spec)
         self.rules("memory")
         memory, override = settings["kv_cache_memory_bytes"], settings["num_gpu_blocks_override"]
@@ -268,7 +276,15 @@ class _Resolver:
         tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
         between = facts.capability("activation_dtype") or settings["dtype"]
         workspace = workspace_bytes(spec, tokens, between)
-        plan = MemoryPlan(facts.weights_bytes, facts.block_bytes, num_blocks, size, workspace)
+        plan = MemoryPlan(
+            facts.weights_bytes,
+            facts.block_bytes,
+            num_blocks,
+            size,
+            workspace,
+            groups=groups,
+            max_step_tokens=scheduler_config(settings).max_step_tokens,
+        )
         self.warnings += limits.fit(settings, plan, given.get("max_model_len"))
         return replace(plan, max_model_len=settings["max_model_len"])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, UserError
@@ -19,6 +19,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
+from core.engine.queue_limit import QueueLimit
 from core.engine.stats_log import StatsLog
 from core.engine.tokenizing import load_tokenizer
 from core.engine.zmq_client import ZmqClient
@@ -56,7 +57,8 @@ class AsyncEngine:
         self._client = client
         self._closed = False
         self._input = InputProcessor(config.model, tokenizer)
-        self._output = OutputProcessor(tokenizer)
+        self._output = OutputProcessor(tokenizer, config.scheduler.stream_interval)
+        self._queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self._streams: dict[str, asyncio.Queue[RequestOutput | EngineDeadError]] = {}
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self._background: set[asyncio.Task[None]] = set()
@@ -108,16 +110,24 @@ class AsyncEngine:
         *,
         priority: int = 0,
         strict_length: bool = True,
+        user: str = "",
+        timeout_s: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
+
+        user: whose it is, for the fair policy. timeout_s: seconds until it ends with finish reason `timeout`; None: those
+        of the configuration.
 
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
         client = self._live_client()
-        entry = await self._process(prompt, params, request_id, priority, strict_length)
+        more = {"priority": priority, "strict_length": strict_length, "user": user}
+        more["timeout_s"] = timeout_s or self.config.scheduler.request_timeout_s or None
+        entry = await self._process(prompt, params, request_id, more)
         if request_id in self._streams:
             raise RequestError(f"The request id {request_id!r} is in use; choose another.", param="request_id")
+        self._queue.enter(request_id, len(entry.requests[0].prompt_token_ids))
         stream: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
         self._streams[request_id] = stream
         self._output.add(entry)
@@ -131,6 +141,7 @@ class AsyncEngine:
                 if item.finished:
                     return
         finally:
+            self._queue.leave(request_id)
             if self._streams.get(request_id) is stream:
                 del self._streams[request_id]
             await self._forget(request_id)
@@ -169,14 +180,14 @@ class AsyncEngine:
         return self._client
 
     async def _process(
-        self, prompt: PromptInput, params: SamplingParams, request_id: str, priority: int, strict_length: bool
+        self, prompt: PromptInput, params: SamplingParams, request_id: str, more: dict[str, Any]
     ) -> ProcessedInput:
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         if isinstance(text, str) and len(text) > LONG_TEXT:
             given = prompt if isinstance(prompt, Mapping) else {"prompt": text}
             if given.get("prompt_token_ids") is None:
                 prompt = {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
-        return self._input.process(request_id, prompt, params, priority=priority, strict_length=strict_length)
+        return self._input.process(request_id, prompt, params, **more)
 
     async def _forget(self, request_id: str) -> list[RequestOutput]:
         """Drop a request that still runs, here and in the engine; returns its last output."""
@@ -189,6 +200,9 @@ class AsyncEngine:
 
     def _on_step(self, message: EngineOutputs) -> None:
         self.stats = message.stats
+        for news in message.outputs:
+            if news.start == 0:
+                self._queue.leave(news.request_id)
         processed = self._output.process(message.outputs)
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)

@@ -45,6 +45,11 @@ class CompletionState:
         """Whether this choice has ended."""
         return self.finish_reason is not None
 
+    def is_due(self, interval: int) -> bool:
+        """Whether it has ended, begun, or got `interval` tokens since the last snapshot."""
+        num_new = len(self.token_ids) - self._reported_tokens
+        return self.finished or num_new >= interval or (num_new > 0 and self._reported_tokens == 0)
+
     def update(self, output: EngineOutput) -> bool:
         """Take in new tokens. Returns whether a stop string ended the choice while the engine still runs it."""
         stop = self._append_text(output)

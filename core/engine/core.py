@@ -1,19 +1,26 @@
 """The loop around one executor: schedule, execute, update.
 
-Owns: `EngineCore`, one step at a time, and what happens when a step fails. Never does: sockets, text, or sampling.
-Called by: `InprocClient` and the engine process, which decide when to step.
+Owns: `EngineCore`, one step at a time, and what happens when a step or the scheduler fails. Never does: sockets, text, or
+sampling. Called by: `InprocClient` and the engine process, which decide when to step.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
-from core.api.step_plan import SequenceKey, StepPlan, StepResult
+from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.policy import SchedulingPolicy
+from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
+from core.kv.manager import KVManager
+from core.kv.services import KVServices
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import PluginTable
+from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -21,8 +28,16 @@ logger = logging.getLogger(__name__)
 MAX_IDLE_STEPS = 1000
 """Steps in a row that may plan nothing although requests wait; more is a fault of the scheduler, not a reason to hang."""
 
-MAX_FAILED_STEPS = 5
-"""Failing steps in a row that mean a broken executor. A client that repeats one bad request a few times stays below."""
+MAX_FAILED_STEPS = 16
+"""Failing steps in a row that mean a broken executor. Several bad requests at once stay below."""
+
+MAX_VIOLATIONS = 16
+"""Broken invariants in a row, without a step in between that went well, that mean a broken scheduler."""
+
+SAVE_S = 3.0
+"""Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it terminates."""
+
+T = TypeVar("T")
 
 
 class Executor(Protocol):
@@ -37,7 +52,7 @@ class Executor(Protocol):
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step. An exception fails the sequences of the step; the executor must accept the next plan, whose
-        `removed` names them."""
+        `removed` names their slots, whether it knows them or not."""
         ...
 
     def close(self) -> None:
@@ -48,18 +63,25 @@ class Executor(Protocol):
 class EngineCore:
     """Scheduler and executor under one epoch.
 
-    A request can never stop the loop: one that cannot be added, or whose step fails, ends with finish reason `error`.
-    `MAX_FAILED_STEPS` failing steps in a row mean that the executor is broken: `step` then raises `EngineDeadError`.
+    A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with
+    finish reason `error`. `MAX_FAILED_STEPS` failing steps in a row mean that the executor is broken: `step` then raises
+    `EngineDeadError`.
     """
 
     def __init__(self, config: EngineConfig, executor: Executor, epoch: int = 0) -> None:
         self.config = config
         self.executor = executor
         self.epoch = epoch
-        self.scheduler = Scheduler(config.scheduler, config.cache, executor.num_blocks)
+        self.kv_services = KVServices.open(config, executor.numerics)
+        self.scheduler = Scheduler(config.scheduler, self._make_kv, load_policy(config))
+        self._thread: ThreadPoolExecutor | None = None
+        if config.scheduler.async_scheduling and not config.scheduler.num_speculative_tokens:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
+        self._pending: tuple[StepPlan, Future[StepResult] | None] | None = None
         self._refused: list[EngineOutput] = []
-        self._unheard_removals: list[SequenceKey] = []
+        self._unheard_removals: list[Slot] = []
         self._failed_steps = 0
+        self._violations = 0
         self._idle_steps = 0
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
@@ -77,27 +99,41 @@ class EngineCore:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
-        self.scheduler.abort(request_ids)
+        request_ids = list(request_ids)
+        self._guard(lambda: self.scheduler.abort(request_ids))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single choices; unknown ones are ignored; nothing is reported."""
-        self.scheduler.abort_choices(keys)
+        keys = list(keys)
+        self._guard(lambda: self.scheduler.abort_choices(keys))
 
     def has_work(self) -> bool:
         """Whether another step would do something."""
-        return bool(self._refused) or self.scheduler.has_unfinished()
+        return bool(self._refused) or self._pending is not None or self.scheduler.has_unfinished()
 
     def step(self) -> EngineOutputs:
-        """Run one step and return its outputs.
+        """Run one step and return its outputs; with async scheduling, those of the step before.
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
-        outputs, self._refused = self._refused, []
-        if self.scheduler.has_unfinished():
-            plan = self.scheduler.schedule()
-            outputs += self.scheduler.update(plan, self._execute(plan))
-            self._watch_progress(plan, outputs)
-        return EngineOutputs(self.epoch, outputs, self.scheduler.stats())
+        outputs = StepOutputs()
+        if self._pending is not None or self.scheduler.has_unfinished():
+            plan = self._guard(self.scheduler.schedule)
+            if plan is not None:
+                if plan.total_num_tokens:
+                    plan.transfers = self.scheduler.kv.take_transfers()
+                outputs = self._run(plan) if self._thread is None else self._run_ahead(plan, self._thread)
+                self._watch_progress(plan, outputs)
+            self.kv_services.after_step(self.scheduler.kv)
+        if self._refused:
+            outputs.records[:0], self._refused = self._refused, []
+        return EngineOutputs(self.epoch, outputs.records, self.stats(), outputs.tokens)
+
+    def stats(self) -> SchedulerStats:
+        """State of scheduler and KV cache now."""
+        stats = self.scheduler.stats()
+        self.kv_services.report(stats)
+        return stats
 
     def call(self, method: str) -> str:
         """A utility by name: `reset_prefix_cache` (answers `true` or `false`) or `check_integrity` (answers `ok`)."""
@@ -109,37 +145,113 @@ class EngineCore:
         raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache or check_integrity.")
 
     def close(self) -> None:
-        """Close the executor."""
+        """Wait for a step under way, save what is cached to disk if asked for, and close the executor."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        copy = lambda transfers: self.executor.execute(StepPlan(transfers=transfers)).pages  # noqa: E731
+        self.kv_services.close(self.scheduler.kv, copy, SAVE_S)
         self.executor.close()
 
+    def _run(self, plan: StepPlan) -> StepOutputs:
+        """Execute a plan and read its result."""
+        try:
+            result = self._execute(plan)
+        except Exception as error:
+            return self._fail_step(plan, error)
+        except BaseException:
+            self._unheard_removals = plan.removed
+            self.scheduler.cancel_steps()
+            raise
+        return self._update(plan, result)
+
+    def _run_ahead(self, plan: StepPlan, thread: ThreadPoolExecutor) -> StepOutputs:
+        """Wait for the step before, start `plan`, and read the former's result while the latter runs."""
+        before, self._pending = self._pending, None
+        result = StepResult()
+        if before is not None and before[1] is not None:
+            try:
+                result = before[1].result()
+            except Exception as error:
+                self._unheard_removals = [*before[0].removed, *plan.removed]
+                if plan.transfers is not None:
+                    self.scheduler.kv.settle_transfers(plan.transfers, None)
+                return self._fail_step(before[0], error)
+        idle = not plan.total_num_tokens and not plan.removed and not self._unheard_removals
+        self._pending = plan, None if idle else thread.submit(self._execute, plan)
+        return StepOutputs() if before is None else self._update(before[0], result)
+
     def _execute(self, plan: StepPlan) -> StepResult:
-        plan.removed[:0] = self._unheard_removals
-        self._unheard_removals = []
+        if self._unheard_removals:
+            plan.removed = list(dict.fromkeys([*self._unheard_removals, *plan.removed]))
+            self._unheard_removals = []
         if not plan.total_num_tokens and not plan.removed:
             return StepResult()
-        try:
-            result = self.executor.execute(plan)
-        except BaseException as error:
-            self._unheard_removals = plan.removed
-            if not isinstance(error, Exception):
-                raise
-            return self._fail_step(plan, error)
-        if plan.total_num_tokens:
-            self._failed_steps = 0
-        return result
+        return self.executor.execute(plan)
 
-    def _fail_step(self, plan: StepPlan, error: Exception) -> StepResult:
+    def _update(self, plan: StepPlan, result: StepResult) -> StepOutputs:
+        if plan.total_num_tokens:
+            self._failed_steps = self._violations = 0
+        if plan.transfers is not None:
+            self.scheduler.kv.settle_transfers(plan.transfers, result.pages)
+        outputs = self._guard(lambda: self.scheduler.update(plan, result))
+        return StepOutputs() if outputs is None else outputs
+
+    def _fail_step(self, plan: StepPlan, error: Exception) -> StepOutputs:
+        """Nothing of the step counts; the scheduler finds out whose fault it was."""
         cause = f"{type(error).__name__}: {error}"
         self._failed_steps += 1
+        if plan.transfers is not None:
+            self.scheduler.kv.settle_transfers(plan.transfers, None)
+        self._unheard_removals = [*plan.removed, *self._unheard_removals]
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise EngineDeadError(
                 f"The executor failed in {self._failed_steps} steps in a row; the last failure was {cause}."
             ) from error
-        logger.error("A step of %d sequences failed; they end, others go on.", len(plan.num_scheduled), exc_info=error)
+        logger.error("A step of %d sequences failed.", len(plan.slots), exc_info=error)
         sentence = f"The engine failed while it computed this request ({cause}); see the log."
-        return StepResult(errors=dict.fromkeys(plan.num_scheduled, sentence))
+        outputs = self._guard(lambda: self.scheduler.fail_step(sentence))
+        return StepOutputs() if outputs is None else outputs
 
-    def _watch_progress(self, plan: StepPlan, outputs: list[EngineOutput]) -> None:
-        self._idle_steps = 0 if plan.total_num_tokens or plan.removed or outputs else self._idle_steps + 1
+    def _guard(self, operation: Callable[[], T]) -> T | None:
+        """Do something with the scheduler. What it raises is a defect: it is logged and mended, and None is returned."""
+        try:
+            return operation()
+        except Exception as error:
+            self._violations += 1
+            if self._violations >= MAX_VIOLATIONS:
+                raise EngineDeadError(
+                    f"The scheduler broke {self._violations} times in a row; the last time it said: {error}"
+                ) from error
+            logger.error("The scheduler met a defect; all requests but the one at work start over.", exc_info=error)
+            if self._pending is not None and self._pending[1] is not None:
+                self._pending[1].exception()
+            self._pending = None
+            self._refused += self.scheduler.mend(error).records
+            return None
+
+    def _make_kv(self) -> KVManager:
+        cache, scheduler = self.config.cache, self.config.scheduler
+        return KVManager(
+            self.executor.num_blocks,
+            cache.block_size,
+            cache.enable_prefix_caching,
+            cache.hash_algorithm,
+            groups=cache.groups,
+            max_step_tokens=scheduler.max_step_tokens,
+            tiers=self.kv_services.tiers,
+            observers=self.kv_services.observers,
+        )
+
+    def _watch_progress(self, plan: StepPlan, outputs: StepOutputs) -> None:
+        moves = plan.total_num_tokens or plan.removed or outputs.records or len(outputs.tokens)
+        self._idle_steps = 0 if moves else self._idle_steps + 1
         if self._idle_steps > MAX_IDLE_STEPS:
             raise EngineDeadError(f"The scheduler planned nothing in {self._idle_steps} steps although requests wait.")
+
+
+def load_policy(config: EngineConfig) -> SchedulingPolicy:
+    """The policy plugin that was chosen. Raises PluginError."""
+    name = config.scheduler.policy
+    context = LoadContext(arguments=config.plugins.arguments.get(f"policy.{name}"), config=config)
+    policy: SchedulingPolicy = PluginTable(config.plugins.table).load("policy", name, context)
+    return policy

@@ -6,12 +6,13 @@ Called by: the `LLM` class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.engine.core import EngineCore, Executor
+from core.engine.ledger import Ledger
 
 
 class InprocClient:
@@ -23,18 +24,22 @@ class InprocClient:
 
             executor = UniprocExecutor(config)
         self.core = EngineCore(config, executor)
+        self._ledger = Ledger(self.core.epoch)
         self._closed = False
 
-    def add(self, requests: Iterable[EngineRequest]) -> None:
+    def add(self, requests: Sequence[EngineRequest]) -> None:
         """Queue sequences."""
+        self._ledger.admit(requests)
         self.core.add(requests)
 
-    def abort(self, request_ids: Iterable[str]) -> None:
+    def abort(self, request_ids: Sequence[str]) -> None:
         """Forget all choices of these requests."""
+        self._ledger.forget(request_ids)
         self.core.abort(request_ids)
 
-    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
+    def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
         """Forget single choices, named (request_id, choice)."""
+        self._ledger.forget_choices(keys)
         self.core.abort_choices(keys)
 
     def has_work(self) -> bool:
@@ -43,11 +48,11 @@ class InprocClient:
 
     def step(self) -> list[EngineOutput]:
         """Run one step. Raises EngineDeadError when the engine is broken."""
-        return self.core.step().outputs
+        return self._ledger.accept(self.core.step())
 
     def stats(self) -> SchedulerStats:
         """State of the scheduler now."""
-        return self.core.scheduler.stats()
+        return self.core.stats()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks."""

@@ -66,11 +66,14 @@ class InputProcessor:
         priority: int = 0,
         strict_length: bool = False,
         arrival_time: float | None = None,
+        user: str = "",
+        timeout_s: float | None = None,
     ) -> ProcessedInput:
         """Check a request and split it into its choices. Raises RequestError with the field at fault.
 
         strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
         arrival_time:  seconds since the epoch; None is now.
+        user:          whose request it is. timeout_s: seconds from its arrival after which it ends; None: never.
         """
         arrival = time.time() if arrival_time is None else arrival_time
         self._check_params(params)
@@ -94,6 +97,8 @@ class InputProcessor:
                 arrival_time=arrival,
                 priority=priority,
                 cache_salt=parsed.cache_salt,
+                user=user,
+                deadline=0.0 if timeout_s is None else arrival + timeout_s,
             )
             for choice in range(params.n)
         ]

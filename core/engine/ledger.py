@@ -1,15 +1,26 @@
 """Which output the client expects next of each live sequence.
 
-Owns: the check of epochs and start indices. Never does: receive or deliver. Called by: the ZMQ client.
+Owns: the client's numbers of its sequences, the check of epochs and start indices, and the spelling out of columns.
+Never does: receive or deliver. Called by: both clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.step_plan import SequenceKey
+
+
+@dataclass(slots=True)
+class Expected:
+    """One live sequence. next_start: output tokens that have arrived."""
+
+    key: SequenceKey
+    handle: int
+    next_start: int = 0
 
 
 class Ledger:
@@ -17,50 +28,69 @@ class Ledger:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self._next: dict[str, dict[int, int]] = {}
+        self._live: dict[str, dict[int, Expected]] = {}
+        self._by_handle: dict[int, Expected] = {}
+        self._num_handles = 0
 
     def __len__(self) -> int:
-        return len(self._next)
+        return len(self._live)
 
     def admit(self, requests: Iterable[EngineRequest]) -> None:
-        """Expect outputs of these sequences, from index 0."""
+        """Expect outputs of these sequences, from index 0, under the handles that they are given here."""
         for request in requests:
-            self._next.setdefault(request.request_id, {})[request.choice] = 0
+            request.handle = self._num_handles
+            self._num_handles += 1
+            expected = Expected(request.key, request.handle)
+            self._live.setdefault(request.request_id, {})[request.choice] = expected
+            self._by_handle[request.handle] = expected
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop what still comes of these requests."""
         for request_id in request_ids:
-            self._next.pop(request_id, None)
+            for expected in self._live.pop(request_id, {}).values():
+                del self._by_handle[expected.handle]
 
     def forget_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Drop what still comes of single choices."""
         for request_id, choice in keys:
-            choices = self._next.get(request_id)
-            if choices is not None:
-                choices.pop(choice, None)
-                if not choices:
-                    del self._next[request_id]
+            choices = self._live.get(request_id)
+            if choices is None:
+                continue
+            expected = choices.pop(choice, None)
+            if expected is not None:
+                del self._by_handle[expected.handle]
+            if not choices:
+                del self._live[request_id]
 
     def accept(self, message: EngineOutputs) -> list[EngineOutput]:
-        """The outputs of live sequences; none when the epoch is stale.
+        """The outputs of live sequences, those in columns too; none when the epoch is stale.
 
         Raises EngineDeadError when a live sequence's tokens do not continue where the last ones ended.
         """
         if message.epoch != self.epoch:
             return []
-        accepted = []
+        accepted: list[EngineOutput] = []
+        for handle, start, token_id in message.tokens:
+            expected = self._by_handle.get(handle)
+            if expected is not None:
+                self._check(expected, start)
+                expected.next_start = start + 1
+                accepted.append(EngineOutput(*expected.key, start, [token_id]))
         for output in message.outputs:
-            choices = self._next.get(output.request_id)
-            expected = None if choices is None else choices.get(output.choice)
-            if choices is None or expected is None:
+            expected = self._live.get(output.request_id, {}).get(output.choice)
+            if expected is None:
                 continue
-            if output.start != expected:
-                raise EngineDeadError(
-                    f"Request {output.request_id!r} (choice {output.choice}) continued at token {output.start} where "
-                    f"{expected} was expected; the engine lost outputs and cannot be trusted."
-                )
-            choices[output.choice] = expected + len(output.token_ids)
+            self._check(expected, output.start)
+            expected.next_start += len(output.token_ids)
             accepted.append(output)
             if output.finish_reason is not None:
-                self.forget_choices(((output.request_id, output.choice),))
+                self.forget_choices((expected.key,))
         return accepted
+
+    def _check(self, expected: Expected, start: int) -> None:
+        if start != expected.next_start:
+            request_id, choice = expected.key
+            raise EngineDeadError(
+                f"Request {request_id!r} (choice {choice}) continued at token {start} where {expected.next_start} was "
+                "expected; the engine lost outputs and cannot be trusted."
+            )

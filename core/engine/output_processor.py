@@ -87,10 +87,15 @@ class RequestState:
                 choice.abort()
                 self._news[index] = choice
 
-    def take(self) -> RequestOutput | None:
-        """What the user is to see now, or None: final outputs come once, deltas and states when there is news."""
+    def take(self, interval: int = 1) -> RequestOutput | None:
+        """What the user is to see now, or None: final outputs come once, deltas and states when there is news.
+
+        interval: new tokens of a choice that are news; its first token and its end always are.
+        """
         finished = self.finished
         if self.kind is RequestOutputKind.FINAL_ONLY and not finished:
+            return None
+        if interval > 1 and not any(news.is_due(interval) for news in self._news.values()):
             return None
         delta = self.kind is RequestOutputKind.DELTA
         shown = self._news if delta else self._choices
@@ -108,10 +113,11 @@ class RequestState:
 
 
 class OutputProcessor:
-    """All live requests of one client. tokenizer: None leaves all texts empty."""
+    """All live requests of one client. tokenizer: None leaves all texts empty. stream_interval: see `RequestState.take`."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
         self._tokenizer = tokenizer
+        self._stream_interval = stream_interval
         self._requests: dict[str, RequestState] = {}
 
     def __len__(self) -> int:
@@ -163,7 +169,7 @@ class OutputProcessor:
             return output.finish_reason is None
 
     def _collect(self, state: RequestState, into: list[RequestOutput]) -> None:
-        output = state.take()
+        output = state.take(self._stream_interval)
         if output is not None:
             into.append(output)
             if output.finished:

@@ -25,7 +25,7 @@ class StatsLog:
 
     def record(self, message: EngineOutputs) -> None:
         """Count one step."""
-        self._num_tokens += sum(len(output.token_ids) for output in message.outputs)
+        self._num_tokens += message.num_tokens
         elapsed = time.monotonic() - self._since
         if elapsed < self._interval_s:
             return

@@ -18,6 +18,7 @@ import zmq.asyncio
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, UserError
 from core.api.messages import (
+    NO_TOKENS,
     AbortChoices,
     AbortRequests,
     AddRequests,
@@ -106,11 +107,12 @@ class ZmqClient:
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send sequences. Raises EngineDeadError, or RequestError for values that no message can hold."""
+        self._ledger.admit(requests)
         try:
             payload = wire.encode(AddRequests(list(requests)))
         except (TypeError, OverflowError, ValueError) as error:
+            self._ledger.forget([request.request_id for request in requests])
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
-        self._ledger.admit(requests)
         await self._send(payload)
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -208,7 +210,7 @@ class ZmqClient:
         match message:
             case EngineOutputs():
                 if message.epoch == self.epoch and self._on_outputs is not None:
-                    message.outputs = self._ledger.accept(message)
+                    message.outputs, message.tokens = self._ledger.accept(message), NO_TOKENS
                     self._on_outputs(message)
             case UtilityResult():
                 answer = self._calls.pop(message.call_id, None)

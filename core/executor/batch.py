@@ -1,42 +1,37 @@
 """The persistent batch: what the worker remembers of its sequences between steps.
 
-Owns: known tokens, block tables and sampling states of running sequences; the flat arrays of a step.
+Owns: known tokens, block tables and sampling states of running sequences, by slot; the flat arrays of a step.
 Never does: decide what runs (the scheduler) or compute (the model). Called by: the model runner.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.messages import EngineRequest
-from core.api.step_plan import NewSequence, SequenceKey, StepPlan
+from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
+from core.executor.block_tables import BlockTables
 from core.executor.step_buffers import StepBuffers
 from core.plugin.contracts import BatchView
+from core.sampling.sampler import SampleRow
 from core.sampling.state import SequenceSampling
 
 
 @dataclass(slots=True)
 class RunningSequence:
-    """One sequence. row: its row of the block table. output_token_ids is shared with the sampling state."""
+    """One sequence. output_token_ids is shared with the sampling state. row: how the sampler sees it without drafts."""
 
     request: EngineRequest
     output_token_ids: list[int]
-    num_computed_tokens: int
-    row: int
-    num_blocks: int
-    sampling: SequenceSampling
+    row: SampleRow
 
     @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt."""
         return len(self.request.prompt_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """Known tokens: prompt and output."""
-        return len(self.request.prompt_token_ids) + len(self.output_token_ids)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Known tokens in [start, stop)."""
@@ -49,100 +44,130 @@ class RunningSequence:
 
 @dataclass(slots=True)
 class StepInput:
-    """Which sequence each part of a step's flat arrays belongs to, and the arrays themselves."""
+    """Which sequence each part of a step's flat arrays belongs to, and the arrays themselves.
 
-    keys: list[SequenceKey]
-    starts: list[int]
-    view: BatchView
-    drafts: dict[SequenceKey, list[int]] = field(default_factory=dict)
+    slots, num_computed: int32 [B], as planned. cu_seqlens: int32 [B + 1], where each sequence's tokens start.
+    sampled_rows: int64 [R], rows of the sequences whose last known token is computed. views: one for each KV group.
+    """
+
+    slots: Int32Array
+    num_computed: Int32Array
+    cu_seqlens: Int32Array
+    sampled_rows: NDArray[np.int64]
+    views: list[BatchView]
+    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+
+    @property
+    def view(self) -> BatchView:
+        """What all groups share, and the tables of the first one."""
+        return self.views[0]
 
 
 class PersistentBatch:
-    """Sequences by key, and one int32 block table for all of them."""
+    """Sequences by slot, and their block tables.
+
+    num_tokens: int32 by slot, known tokens. last_token: int64 by slot, the last one of them.
+    scored: slots whose requests ask for logprobs of the prompt.
+    """
 
     def __init__(self, buffers: StepBuffers, block_size: int) -> None:
         self.buffers = buffers
         self.block_size = block_size
-        max_num_seqs, max_blocks_per_seq = buffers.block_table.array.shape
-        self.sequences: dict[SequenceKey, RunningSequence] = {}
-        self.block_table = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int32)
-        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self.tables = BlockTables(buffers, block_size)
+        max_num_seqs = buffers.seq_lens.array.shape[0]
+        self.sequences: list[RunningSequence | None] = [None] * max_num_seqs
+        self.num_tokens = np.zeros(max_num_seqs, np.int32)
+        self.last_token = np.zeros(max_num_seqs, np.int64)
+        self.scored: set[Slot] = set()
 
-    def apply(self, plan: StepPlan) -> None:
-        """Bring the batch up to date with a plan's deltas."""
-        for key in plan.removed:
-            self.remove(key)
+    def __getitem__(self, slot: Slot) -> RunningSequence:
+        sequence = self.sequences[slot]
+        assert sequence is not None, f"slot {slot} is free"
+        return sequence
+
+    def apply(self, plan: StepPlan) -> list[SequenceKey]:
+        """Bring the batch up to date with a plan's deltas; slots to remove that are free already are passed over.
+
+        Returns the sequences that left.
+        """
+        left: list[SequenceKey] = []
+        for slot in plan.removed:
+            sequence = self.sequences[slot]
+            if sequence is not None:
+                left.append(sequence.request.key)
+                self.sequences[slot] = None
+                self.scored.discard(slot)
         for new in plan.new:
             self._add(new)
-        for key, groups in plan.new_block_ids.items():
-            sequence = self.sequences[key]
-            blocks = groups[0]
-            self.block_table[sequence.row, sequence.num_blocks : sequence.num_blocks + len(blocks)] = blocks
-            sequence.num_blocks += len(blocks)
+        for slot, block_ids in plan.new_block_ids.items():
+            self.tables.append(slot, block_ids)
+        return left
 
-    def remove(self, key: SequenceKey) -> None:
-        """Forget a sequence; unknown keys are ignored."""
-        sequence = self.sequences.pop(key, None)
-        if sequence is not None:
-            self._free_rows.append(sequence.row)
-
-    def _add(self, new: NewSequence) -> None:
-        row = self._free_rows.pop()
-        blocks = new.block_ids[0]
-        self.block_table[row, : len(blocks)] = blocks
-        output = list(new.output_token_ids)
-        self.sequences[new.request.key] = RunningSequence(
-            new.request, output, new.num_computed_tokens, row, len(blocks), SequenceSampling(new.request, output)
-        )
+    def extend(self, slots: Int32Array, token_ids: NDArray[np.int64]) -> None:
+        """One new token for each of these sequences."""
+        for slot, token_id in zip(slots.tolist(), token_ids.tolist(), strict=True):
+            self[slot].output_token_ids.append(token_id)
+        self.num_tokens[slots] += 1
+        self.last_token[slots] = token_ids
 
     def step_input(self, plan: StepPlan) -> StepInput:
         """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order."""
-        keys = list(plan.num_scheduled)
-        query_lens = list(plan.num_scheduled.values())
-        rows = np.empty(len(keys), dtype=np.int64)
-        computed = np.empty(len(keys), dtype=np.int64)
-        tokens: list[int] = []
-        for index, key in enumerate(keys):
-            sequence = self.sequences[key]
-            rows[index] = sequence.row
-            begin = sequence.num_computed_tokens
-            computed[index] = begin
-            drafts = plan.drafts.get(key)
-            if drafts:
-                tokens += sequence.tokens(begin, begin + query_lens[index] - len(drafts))
-                tokens += drafts
-            else:
-                tokens += sequence.tokens(begin, begin + query_lens[index])
-        buffers, num_seqs, num_tokens = self.buffers, len(keys), len(tokens)
-        lengths = np.asarray(query_lens, dtype=np.int64)
+        slots, lens, computed = plan.slots, plan.query_lens, plan.num_computed
+        buffers, num_seqs, num_tokens = self.buffers, len(slots), plan.total_num_tokens
         cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
-        np.cumsum(lengths, out=cu_seqlens[1:])
-        buffers.token_ids.array[:num_tokens] = tokens
+        np.cumsum(lens, out=cu_seqlens[1:])
+        sampled_rows = self._fill_tokens(plan, cu_seqlens)
         positions = buffers.positions.array[:num_tokens]
         if num_tokens == num_seqs:
             positions[:], owner = computed, np.arange(num_seqs)
         else:
-            owner = np.repeat(np.arange(num_seqs), lengths)
-            np.add(np.arange(num_tokens), np.repeat(computed - cu_seqlens[:-1], lengths), out=positions)
+            owner = np.repeat(np.arange(num_seqs), lens)
+            np.add(np.arange(num_tokens), np.repeat(computed - cu_seqlens[:-1], lens), out=positions)
         seq_lens = buffers.seq_lens.array[:num_seqs]
-        np.add(computed, lengths, out=seq_lens, casting="same_kind")
+        np.add(computed, lens, out=seq_lens)
         longest = int(seq_lens.max())
-        width = -(-longest // self.block_size)
-        buffers.block_table.array[:num_seqs, :width] = table = self.block_table[rows, :width]
-        block, offset = np.divmod(positions, self.block_size)
-        np.add(table[owner, block] * np.int64(self.block_size), offset, out=buffers.slot_mapping.array[:num_tokens])
+        filled = self.tables.fill(slots, owner, positions, -(-longest // self.block_size))
         view = BatchView(
             num_tokens=num_tokens,
             num_seqs=num_seqs,
             block_size=self.block_size,
-            max_query_len=max(query_lens),
+            max_query_len=int(lens.max()),
             max_seq_len=longest,
-            query_lens=query_lens,
+            query_lens=lens.tolist(),
             seq_lens_list=seq_lens.tolist(),
             cu_seqlens_q=buffers.cu_seqlens_q.upload(num_seqs + 1),
             seq_lens=buffers.seq_lens.upload(num_seqs),
-            block_table=buffers.block_table.upload(num_seqs),
-            slot_mapping=buffers.slot_mapping.upload(num_tokens),
+            block_table=filled[0][0],
+            slot_mapping=filled[0][1],
             positions=buffers.positions.upload(num_tokens),
         )
-        return StepInput(keys, cu_seqlens.tolist(), view, plan.drafts)
+        views = [view, *(replace(view, block_table=table, slot_mapping=slot) for table, slot in filled[1:])]
+        return StepInput(slots, computed, cu_seqlens, sampled_rows, views, plan.drafts)
+
+    def _fill_tokens(self, plan: StepPlan, cu_seqlens: Int32Array) -> NDArray[np.int64]:
+        """Write the step's tokens; returns the rows that sample. Most rows compute their last known token only."""
+        slots, lens, starts = plan.slots, plan.query_lens, cu_seqlens[:-1]
+        token_ids, known = self.buffers.token_ids.array, self.num_tokens[slots]
+        token_ids[starts] = self.last_token[slots]
+        for row in ((lens != 1) | (plan.num_computed + 1 != known)).nonzero()[0].tolist():
+            slot, begin, start = int(slots[row]), int(plan.num_computed[row]), int(starts[row])
+            drafts = plan.drafts.get(slot, [])
+            tokens = self[slot].tokens(begin, begin + int(lens[row]) - len(drafts)) + drafts
+            token_ids[start : start + len(tokens)] = tokens
+        ends = plan.num_computed + lens
+        if plan.drafts:
+            ends -= np.array([len(plan.drafts.get(slot, ())) for slot in slots.tolist()], np.int32)
+        rows: NDArray[np.int64] = (ends >= known).nonzero()[0]
+        return rows
+
+    def _add(self, new: NewSequence) -> None:
+        slot = new.slot
+        self.tables.start(slot, new.block_ids)
+        output = list(new.output_token_ids)
+        known = output or new.request.prompt_token_ids
+        self.num_tokens[slot] = len(new.request.prompt_token_ids) + len(output)
+        self.last_token[slot] = known[-1]
+        row = SampleRow(SequenceSampling(new.request, output))
+        self.sequences[slot] = RunningSequence(new.request, output, row)
+        if new.request.params.prompt_logprobs is not None:
+            self.scored.add(slot)

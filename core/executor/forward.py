@@ -6,7 +6,7 @@ Called by: the model runner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -27,10 +27,14 @@ def capture_of(model: Decoder, runtime: Runtime, *, enforce_eager: bool) -> Capt
 
 
 class ForwardPass:
-    """Runs a model on the step's buffers. With `capture`, the first step is recorded and later ones are replayed."""
+    """Runs a model on the step's buffers. With `capture`, the first step is recorded and later ones are replayed.
 
-    def __init__(self, model: Decoder, buffers: StepBuffers, capture: Capture | None) -> None:
+    groups: the KV group of each layer.
+    """
+
+    def __init__(self, model: Decoder, buffers: StepBuffers, capture: Capture | None, groups: Sequence[int]) -> None:
         self.model = model
+        self.groups = groups
         self.buffers = buffers
         self._capture = capture
         self._blocks: CapturedCalls | None = None
@@ -41,14 +45,15 @@ class ForwardPass:
         """Whether the next step is a replay."""
         return self._blocks is not None
 
-    def run(self, view: BatchView) -> None:
-        """Compute the residual stream of the step's tokens."""
+    def run(self, views: Sequence[BatchView]) -> None:
+        """Compute the residual stream of the step's tokens. views: of each KV group."""
+        view = views[0]
         if self._blocks is not None:
             self._blocks(view.num_tokens, view.num_seqs)
         elif self._capture is not None:
-            self._blocks = self._record(lambda: self._eager(view), view.num_tokens, view.num_seqs)
+            self._blocks = self._record(lambda: self._eager(views), view.num_tokens, view.num_seqs)
         else:
-            self._eager(view)
+            self._eager(views)
 
     def logits(self, count: int) -> Tensor:
         """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
@@ -72,18 +77,17 @@ class ForwardPass:
     def _eager_logits(self, rows: Tensor) -> None:
         self.model.logits(rows)
 
-    def _eager(self, view: BatchView) -> None:
-        token_ids = self.buffers.token_ids.upload(view.num_tokens)
-        self.model.forward(token_ids, view.positions, self._metadata(view))
+    def _eager(self, views: Sequence[BatchView]) -> None:
+        token_ids = self.buffers.token_ids.upload(views[0].num_tokens)
+        self.model.forward(token_ids, views[0].positions, self._metadata(views))
 
-    def _metadata(self, view: BatchView) -> dict[str, Any]:
-        """Attention metadata by layer kind, built once for each backend."""
-        built: dict[int, Any] = {}
-        metadata: dict[str, Any] = {}
-        for layer in self.model.attention:
-            if layer.kind not in metadata:
-                backend = layer.backend
-                if id(backend) not in built:
-                    built[id(backend)] = backend.build(view)
-                metadata[layer.kind] = built[id(backend)]
+    def _metadata(self, views: Sequence[BatchView]) -> list[Any]:
+        """Attention metadata of each layer, built once for each backend and KV group."""
+        built: dict[tuple[int, int], Any] = {}
+        metadata: list[Any] = []
+        for layer, group in zip(self.model.attention, self.groups, strict=True):
+            key = id(layer.backend), group
+            if key not in built:
+                built[key] = layer.backend.build(views[group])
+            metadata.append(built[key])
         return metadata

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from core.api.messages import TokenLogprobs
-from core.api.step_plan import SequenceKey, StepPlan, StepResult
-from core.executor.batch import PersistentBatch, RunningSequence, StepInput
+from core.api.step_plan import Slot, StepPlan, StepResult
+from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
 from core.plugin.contracts import Proposer, ProposerInput
 from core.sampling.sampler import Sampled, Sampler, SampleRow, prompt_logprobs
@@ -32,46 +33,70 @@ class ModelRunner:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
         self._apply(plan)
         result = StepResult()
-        if plan.num_scheduled:
+        if plan.total_num_tokens:
             step = self.batch.step_input(plan)
             with torch.inference_mode():
-                self.forward.run(step.view)
-                self._prompt_logprobs(step, result)
-                self._sample(step, result)
+                self.forward.run(step.views)
+                if self.batch.scored:
+                    self._prompt_logprobs(step, result)
+                if step.drafts:
+                    self._sample_drafts(step, result)
+                else:
+                    self._sample(step, result)
             self._propose(plan, result)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
-        self.batch.apply(plan)
+        left = self.batch.apply(plan)
         if self.proposer is not None:
-            for key in plan.removed:
+            for key in left:
                 self.proposer.on_finished(key)
             for new in plan.new:
                 self.proposer.on_start(new.request.key, new.request.prompt_token_ids + new.output_token_ids)
 
     def _sample(self, step: StepInput, result: StepResult) -> None:
-        """Sample for every sequence whose last known token was computed, and advance all of them."""
+        """One token for every sequence whose last known token was computed; a failed row fails only its own sequence."""
+        slots = step.slots[step.sampled_rows]
+        rows = [self.batch[slot].row for slot in slots.tolist()]
+        sampled = self._sample_rows(rows, (step.cu_seqlens[1:][step.sampled_rows] - 1).tolist())
+        good = np.ones(len(sampled), bool)
+        for index, item in enumerate(sampled):
+            if item.error is not None:
+                result.errors[int(slots[index])] = item.error
+                good[index] = False
+            elif item.logprobs is not None:
+                result.logprobs[int(slots[index])] = [item.logprobs]
+        token_ids = np.array([item.token_id for item in sampled], np.int64)
+        if result.errors:
+            slots, token_ids = slots[good], token_ids[good]
+        self.batch.extend(slots, token_ids)
+        result.slots, result.token_ids = slots, token_ids.astype(np.int32)
+
+    def _sample_drafts(self, step: StepInput, result: StepResult) -> None:
+        """The same with drafts to verify: one row for each draft, and one behind them."""
         rows: list[SampleRow] = []
         positions: list[int] = []
-        owners: list[tuple[SequenceKey, RunningSequence, list[int]]] = []
-        for index, key in enumerate(step.keys):
-            sequence = self.batch.sequences[key]
-            drafts = step.drafts.get(key, [])
-            end = step.view.seq_lens_list[index]
-            if end < sequence.num_tokens + len(drafts):
-                sequence.num_computed_tokens = end
-                continue
-            owners.append((key, sequence, drafts))
-            stop = step.starts[index + 1]
+        owners: list[tuple[Slot, list[int]]] = []
+        for index in step.sampled_rows.tolist():
+            slot, stop = int(step.slots[index]), int(step.cu_seqlens[index + 1])
+            drafts = step.drafts.get(slot, [])
+            owners.append((slot, drafts))
             for count in range(len(drafts) + 1):
-                rows.append(SampleRow(sequence.sampling, drafts[:count]))
+                rows.append(SampleRow(self.batch[slot].row.state, drafts[:count]))
                 positions.append(stop - len(drafts) - 1 + count)
         sampled = self._sample_rows(rows, positions)
+        first: dict[Slot, int] = {}
         offset = 0
-        for key, sequence, drafts in owners:
+        for slot, drafts in owners:
             mine = sampled[offset : offset + len(drafts) + 1]
             offset += len(mine)
-            self._settle(key, sequence, drafts, mine, result)
+            token_ids = self._settle(slot, drafts, mine, result)
+            if token_ids:
+                first[slot], *rest = token_ids
+                if rest:
+                    result.more_token_ids[slot] = rest
+        result.slots = np.array(list(first), np.int32)
+        result.token_ids = np.array(list(first.values()), np.int32)
 
     def _logits(self, rows: Sequence[int]) -> torch.Tensor:
         """Logits of some rows of the step, at most `max_logits`; valid until the next call."""
@@ -86,47 +111,48 @@ class ModelRunner:
             sampled += self.sampler.sample(logits, rows[start : start + limit])
         return sampled
 
-    def _settle(
-        self, key: SequenceKey, sequence: RunningSequence, drafts: list[int], mine: list[Sampled], result: StepResult
-    ) -> None:
-        """Keep the accepted drafts and one more token; a failed row fails only its own sequence."""
+    def _settle(self, slot: Slot, drafts: list[int], mine: list[Sampled], result: StepResult) -> list[int]:
+        """Keep the accepted drafts and one more token; none when a row failed."""
         accepted = accept(drafts, [row.token_id for row in mine])
         kept = mine[: accepted + 1]
         error = next((row.error for row in kept if row.error), None)
         if error is not None:
-            result.errors[key] = error
-            return
+            result.errors[slot] = error
+            return []
         token_ids = [row.token_id for row in kept]
-        sequence.num_computed_tokens = sequence.num_tokens + accepted
-        sequence.output_token_ids += token_ids
-        result.token_ids[key] = token_ids
+        self.batch[slot].output_token_ids += token_ids
+        self.batch.num_tokens[slot] += len(token_ids)
+        self.batch.last_token[slot] = token_ids[-1]
         logprobs = [row.logprobs for row in kept if row.logprobs is not None]
         if logprobs:
-            result.logprobs[key] = logprobs
+            result.logprobs[slot] = logprobs
+        return token_ids
 
     def _prompt_logprobs(self, step: StepInput, result: StepResult) -> None:
         """Score the prompt tokens that follow the positions computed in this step."""
-        for index, key in enumerate(step.keys):
-            sequence = self.batch.sequences[key]
-            number = sequence.request.params.prompt_logprobs
-            begin = sequence.num_computed_tokens
-            end = min(step.view.seq_lens_list[index], sequence.num_prompt_tokens - 1)
+        for index, slot in enumerate(step.slots.tolist()):
+            request = self.batch[slot].request
+            number = request.params.prompt_logprobs
+            begin = int(step.num_computed[index])
+            end = min(step.view.seq_lens_list[index], len(request.prompt_token_ids) - 1)
             if number is None or begin >= end:
                 continue
             entries: list[TokenLogprobs] = []
             for start in range(begin, end, self.max_logits):
                 stop = min(start + self.max_logits, end)
-                first = step.starts[index] + start - begin
-                targets = sequence.request.prompt_token_ids[start + 1 : stop + 1]
+                first = int(step.cu_seqlens[index]) + start - begin
+                targets = request.prompt_token_ids[start + 1 : stop + 1]
                 entries += prompt_logprobs(self._logits(range(first, first + stop - start)), targets, number)
-            result.prompt_logprobs[key] = entries
+            result.prompt_logprobs[slot] = entries
 
     def _propose(self, plan: StepPlan, result: StepResult) -> None:
-        if self.proposer is None or not result.token_ids:
+        if self.proposer is None or not len(result.slots):
             return
-        keys = list(result.token_ids)
-        budget = [plan.draft_budget.get(key, 0) for key in keys]
-        proposals = self.proposer.propose(ProposerInput(keys, [result.token_ids[key] for key in keys], budget))
-        for key, drafts, limit in zip(keys, proposals, budget, strict=True):
+        token_ids = result.tokens()
+        slots = list(token_ids)
+        keys = [self.batch[slot].request.key for slot in slots]
+        budget = [plan.draft_budget.get(slot, 0) for slot in slots]
+        proposals = self.proposer.propose(ProposerInput(keys, list(token_ids.values()), budget))
+        for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
-                result.drafts[key] = drafts[:limit]
+                result.drafts[slot] = drafts[:limit]

@@ -35,17 +35,25 @@ class StepBuffer:
 class StepBuffers:
     """T tokens, B sequences, M blocks a sequence, R rows of logits.
 
-    token_ids, positions, slot_mapping: int64 [T]. cu_seqlens_q: int32 [B + 1]. seq_lens: int32 [B].
-    block_table: int32 [B, M]. logit_rows: int64 [R].
+    token_ids, positions: int64 [T]. cu_seqlens_q: int32 [B + 1]. seq_lens: int32 [B]. logit_rows: int64 [R].
+    For each KV group: slot_mappings: int64 [T], block_tables: int32 [B, M].
     """
 
     def __init__(
-        self, max_num_tokens: int, max_num_seqs: int, max_blocks_per_seq: int, max_logits: int, device: torch.device
+        self,
+        max_num_tokens: int,
+        max_num_seqs: int,
+        max_blocks_per_seq: int,
+        max_logits: int,
+        device: torch.device,
+        num_groups: int = 1,
     ) -> None:
         self.token_ids = StepBuffer((max_num_tokens,), torch.int64, device)
         self.positions = StepBuffer((max_num_tokens,), torch.int64, device)
-        self.slot_mapping = StepBuffer((max_num_tokens,), torch.int64, device)
         self.cu_seqlens_q = StepBuffer((max_num_seqs + 1,), torch.int32, device)
         self.seq_lens = StepBuffer((max_num_seqs,), torch.int32, device)
-        self.block_table = StepBuffer((max_num_seqs, max_blocks_per_seq), torch.int32, device)
+        self.slot_mappings = [StepBuffer((max_num_tokens,), torch.int64, device) for _ in range(num_groups)]
+        self.block_tables = [
+            StepBuffer((max_num_seqs, max_blocks_per_seq), torch.int32, device) for _ in range(num_groups)
+        ]
         self.logit_rows = StepBuffer((max_logits,), torch.int64, device)

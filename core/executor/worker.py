@@ -17,8 +17,10 @@ from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.forward import ForwardPass, capture_of
 from core.executor.host_memory import release_unused_memory
+from core.executor.kv_memory import KVMemory
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
+from core.kv.groups import page_bytes, single_group
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
@@ -36,7 +38,8 @@ MAX_LOGIT_ROWS = 64
 class Worker:
     """Everything that runs on one device.
 
-    num_blocks: KV blocks. weights_nbytes, kv_nbytes: bytes of prepared weights and of the cache.
+    num_blocks: KV blocks. groups: layers that share a block table.
+    weights_nbytes, kv_nbytes: bytes of prepared weights and of the cache.
     numerics: names what results depend on. phases: (name, seconds) of the start.
     """
 
@@ -64,10 +67,11 @@ class Worker:
             -(-(config.model.max_model_len + config.scheduler.num_speculative_tokens + 1) // config.cache.block_size),
             MAX_LOGIT_ROWS,
             self.runtime.device,
+            len(self.groups),
         )
         capture = capture_of(model, self.runtime, enforce_eager=config.model.enforce_eager)
         self.runner = ModelRunner(
-            ForwardPass(model, buffers, capture),
+            ForwardPass(model, buffers, capture, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
             self._proposer(),
@@ -86,8 +90,11 @@ class Worker:
         return max(self.config.scheduler.max_num_batched_tokens, self.config.scheduler.max_num_seqs)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step."""
-        return self.runner.execute(plan)
+        """Make the plan's copies of KV blocks, then run the step."""
+        pages = None if plan.transfers is None else self.kv_memory.transfer(plan.transfers)
+        result = self.runner.execute(plan)
+        result.pages = pages
+        return result
 
     def close(self) -> None:
         """Give threads and memory back."""
@@ -161,21 +168,27 @@ class Worker:
             for name in sorted(set(names.values()))
         }
         layers = [(block.attention, backends[names[block.attention.kind]]) for block in self.spec.blocks]
-        sizes = [backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes for spec, backend in layers]
-        self.num_blocks = cache.num_blocks or cache.memory_bytes // sum(sizes)
+        layer_bytes = [backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes for spec, backend in layers]
+        self.groups = cache.groups or single_group(len(layers))
+        block_bytes = page_bytes(self.groups, layer_bytes)
+        self.num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
         if self.num_blocks < 2:
             raise ConfigError(
                 [
-                    f"The KV cache of {cache.memory_bytes:,} bytes holds no block of {sum(sizes):,} bytes; "
+                    f"The KV cache of {cache.memory_bytes:,} bytes holds no block of {block_bytes:,} bytes; "
                     "raise --kv-cache-memory-bytes or lower --block-size."
                 ]
             )
-        self.kv_nbytes = self.num_blocks * sum(sizes)
-        for (spec, backend), size in zip(layers, sizes, strict=True):
-            raw = self.runtime.allocate(self.num_blocks * size).view(self.num_blocks, size)
-            model.attention.append(
-                AttentionLayer(backend, backend.bind(spec, cache.block_size, cache.dtype, raw), spec.kind)
-            )
+        self.kv_memory = KVMemory(self.runtime, self.groups, layer_bytes, self.num_blocks)
+        self.kv_nbytes = self.num_blocks * block_bytes
+        for index, (spec, backend) in enumerate(layers):
+            handle = backend.bind(spec, cache.block_size, cache.dtype, self.kv_memory.of_layer(index))
+            model.attention.append(AttentionLayer(backend, handle, spec.kind))
+
+    def _group_of_layers(self) -> list[int]:
+        """The KV group of each layer."""
+        group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+        return [group_of[layer] for layer in range(len(group_of))]
 
     def _proposer(self) -> Proposer | None:
         name = self.config.plugins.speculative

@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from core.api.errors import ConfigError
-from core.kv.hashing import PrefixKey, PrefixTable
+from core.kv.hashing import PrefixKey
 from core.kv.integrity import IntegrityError, require
+from core.kv.observer import CacheObserver
+from core.kv.prefix_table import PrefixTable
 
 NULL_BLOCK = 0
 COLUMN_STEP = 4096
@@ -30,17 +32,18 @@ class BlockPool:
     """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, whatever the pool's size.
 
     num_free: blocks that `allocate` can hand out now (evictable ones included).
-    prefixes: the cached blocks by key.
+    prefixes: the cached blocks by key. observers: hear of blocks that stop being cached.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
         if num_blocks < 2:
             raise ConfigError(
                 [f"The KV cache has {num_blocks} blocks; expected at least 2 (one is reserved). Give it more memory."]
             )
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
-        self.prefixes = PrefixTable()
+        self.prefixes = PrefixTable(num_groups)
+        self.observers: tuple[CacheObserver, ...] = ()
         self._num_touched = 1
         self._spare: list[int] = []
         self._references = [0]
@@ -96,9 +99,17 @@ class BlockPool:
                 else:
                     spare.append(block_id)
 
-    def cache(self, key: PrefixKey, block_id: int) -> None:
+    def cache(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Make a block in use findable under `key`. The first block of a key stays; later ones are left uncached."""
-        self.prefixes.insert(key, block_id)
+        return self.prefixes.insert(key, block_id, group)
+
+    def uncache(self, block_id: int) -> None:
+        """Forget the key of a block, if it is cached: its values are wrong."""
+        if block_id in self.prefixes:
+            self._discard(block_id, valid=False)
+            if self._references[block_id] == 0:
+                self._unlink(block_id)
+                self._spare.append(block_id)
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
         """How many of these cached blocks are counted in `num_free` (a `touch` takes them out)."""
@@ -134,8 +145,13 @@ class BlockPool:
     def _evict_oldest(self) -> int:
         block_id = self._next[NULL_BLOCK]
         self._unlink(block_id)
-        self.prefixes.discard(block_id)
+        self._discard(block_id, valid=True)
         return block_id
+
+    def _discard(self, block_id: int, *, valid: bool) -> None:
+        group, key = self.prefixes.discard(block_id)
+        for observer in self.observers:
+            observer.removed(block_id, group, key, valid=valid)
 
     def _unlink(self, block_id: int) -> None:
         before, after = self._previous[block_id], self._next[block_id]

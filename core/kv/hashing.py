@@ -1,7 +1,7 @@
-"""Chained hashes of full blocks and the table that finds a block by them.
+"""Chained hashes of full blocks.
 
-Owns: `PrefixHasher` (tokens to keys) and `PrefixTable` (key to block id, token ids kept for verification).
-Never does: count references or decide what is evicted. Called by: the block pool (table) and the manager (hasher).
+Owns: `PrefixHasher` (tokens to keys) and what else a key depends on. Never does: store keys (`core.kv.prefix_table`).
+Called by: the manager.
 
 The key of a block depends on all tokens before it, so equal keys mean equal prefixes. A hit is believed only when the
 block's own token ids agree as well.
@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from core.api.errors import ConfigError, nearest
-from core.kv.integrity import require
+import msgspec
+import xxhash
 
-HASH_ALGORITHMS = ("sha256",)
+from core.api.errors import ConfigError, nearest
+
+Digest = Callable[[bytes], bytes]
+HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 
 
 class PrefixKey(NamedTuple):
@@ -27,71 +30,62 @@ class PrefixKey(NamedTuple):
     payload: bytes
 
 
+class MediaSpan(NamedTuple):
+    """Positions [start, stop) of a prompt that stand for one item of media. digest: of the item's content."""
+
+    start: int
+    stop: int
+    digest: str
+
+
 class PrefixHasher:
-    """Computes the keys of one algorithm. Raises `ConfigError` for an unknown one."""
+    """Computes the keys of one algorithm. Raises `ConfigError` for an unknown one.
+
+    `sha256` and `xxhash` (XXH3, 128 bits; quicker, but collisions can be constructed) hash the parent's digest, the token
+    ids (4 bytes each, native order) and the extra keys (msgpack). The `_cbor` forms hash the canonical CBOR (RFC 8949) of
+    [parent, [token ids], [extra keys] or null], which other languages can reproduce.
+    """
 
     def __init__(self, algorithm: str = "sha256") -> None:
         if algorithm not in HASH_ALGORITHMS:
             hint = f"expected one of {', '.join(HASH_ALGORITHMS)}.{nearest(algorithm, HASH_ALGORITHMS)}"
             raise ConfigError([f"The prefix hash algorithm is '{algorithm}'; {hint}"])
         self.algorithm = algorithm
+        self._digest: Digest = _sha256 if algorithm.startswith("sha256") else xxhash.xxh3_128_digest
+        self._encode: Callable[[object], bytes] | None = None
+        if algorithm.endswith("_cbor"):
+            self._encode = _canonical_cbor()
 
     def root(self, salt: str | None) -> bytes:
         """The parent digest of a first block. Prefixes under different salts never meet."""
-        return hashlib.sha256(b"unsalted" if salt is None else b"salted:" + salt.encode()).digest()
+        return self._digest(b"unsalted" if salt is None else b"salted:" + salt.encode())
 
-    def key(self, parent: bytes, token_ids: Sequence[int]) -> PrefixKey:
-        """The key of the block that holds `token_ids` after the prefix with digest `parent`."""
+    def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
+        """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `extra_keys`."""
         payload = array("I", token_ids).tobytes()
-        return PrefixKey(hashlib.sha256(parent + payload).digest(), payload)
+        if self._encode is not None:
+            return PrefixKey(self._digest(self._encode([parent, list(token_ids), list(extra) or None])), payload)
+        if extra:
+            return PrefixKey(self._digest(parent + payload + msgspec.msgpack.encode(extra)), payload)
+        return PrefixKey(self._digest(parent + payload), payload)
 
 
-class PrefixTable:
-    """Cached blocks by key: at most one block a key, at most one key a block."""
+def extra_keys(lora_name: str | None, media: Sequence[MediaSpan], start: int, stop: int) -> list[str]:
+    """What the block with positions [start, stop) depends on beside its tokens: the adapter, and media that lie in it."""
+    keys = [] if lora_name is None else [f"lora:{lora_name}"]
+    keys += [
+        f"media:{max(span.start - start, 0)}:{max(start - span.start, 0)}:{span.digest}"
+        for span in media
+        if span.start < stop and span.stop > start
+    ]
+    return keys
 
-    def __init__(self) -> None:
-        self._blocks: dict[bytes, int] = {}
-        self._keys: dict[int, PrefixKey] = {}
 
-    def __len__(self) -> int:
-        return len(self._keys)
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
-    def __contains__(self, block_id: int) -> bool:
-        return block_id in self._keys
 
-    def find(self, key: PrefixKey) -> int | None:
-        """The block cached under `key`, or None when there is none or its token ids differ (a collision)."""
-        block_id = self._blocks.get(key.digest)
-        if block_id is None or self._keys[block_id].payload != key.payload:
-            return None
-        return block_id
+def _canonical_cbor() -> Callable[[object], bytes]:
+    import cbor2  # costs 20 ms, so only those who asked for it pay
 
-    def insert(self, key: PrefixKey, block_id: int) -> bool:
-        """Cache `block_id` under `key`; False (and no change) when the digest or the block is already in the table."""
-        if key.digest in self._blocks or block_id in self._keys:
-            return False
-        self._blocks[key.digest] = block_id
-        self._keys[block_id] = key
-        return True
-
-    def discard(self, block_id: int) -> None:
-        """Forget a cached block."""
-        del self._blocks[self._keys.pop(block_id).digest]
-
-    def payload(self, block_id: int) -> bytes | None:
-        """Token ids of a cached block, 4 bytes each, or None when it is not cached."""
-        key = self._keys.get(block_id)
-        return None if key is None else key.payload
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._blocks.clear()
-        self._keys.clear()
-
-    def check_integrity(self) -> None:
-        """Raise `IntegrityError` unless both directions of the table agree."""
-        require(len(self._blocks) == len(self._keys), "prefix_table", "keys and blocks differ in number")
-        for block_id, key in self._keys.items():
-            require(
-                self._blocks.get(key.digest) == block_id, "prefix_table", f"block {block_id} is not found under its key"
-            )
+    return lambda value: cbor2.dumps(value, canonical=True)

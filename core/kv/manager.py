@@ -4,99 +4,166 @@ Owns: the block tables of sequences and the registration of full blocks in the p
 or who is preempted. Called by: the scheduler.
 
 Blocks are hashed and registered lazily: those of the tokens that a sequence starts with when somebody next looks a
-prefix up, those of generated tokens when the sequence leaves. So a decode step hashes nothing.
+prefix up, those of generated tokens when the sequence leaves or their window has passed. So a decode step hashes nothing.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from core.api.errors import ConfigError
-from core.kv.block_pool import BlockPool
-from core.kv.hashing import PrefixHasher, PrefixKey
+from core.api.kv_transfer import KVTransfers, Page
+from core.api.specs import KVGroup
+from core.kv.block_checks import check_manager
+from core.kv.block_pool import NULL_BLOCK, BlockPool
+from core.kv.groups import longest_sequence, single_group
+from core.kv.growth import FullGrowth, growth_of
+from core.kv.hashing import PrefixHasher, PrefixKey, extra_keys
 from core.kv.integrity import require
+from core.kv.observer import CacheObserver
+from core.kv.prefix import PrefixHit, find_prefix
 from core.kv.sequence import KVSequence
+from core.kv.tiers.tiers import KVTiers
+
+NOTHING: list[list[int]] = []
+ANY_NUMBER = 1 << 30
 
 
 class KVManager:
-    """One group of blocks of `block_size` tokens each; block 0 is reserved.
+    """Block tables of `block_size` tokens an entry, one for each KV group; block 0 is reserved.
 
-    num_query_tokens, num_hit_tokens: tokens asked of and found in the prefix cache, over all admissions.
+    groups: KV groups; none given: one that keeps every token. max_step_tokens: most tokens of one sequence in a step,
+    drafts included. tiers: where evicted blocks go on living. observers: hear of cached blocks.
+    num_query_tokens, num_hit_tokens: tokens asked of and found in the prefix cache, over all admissions;
+    num_tier_tokens: those among them that came from a tier.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, hash_algorithm: str = "sha256"
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool = True,
+        hash_algorithm: str = "sha256",
+        *,
+        groups: Sequence[KVGroup] = (),
+        max_step_tokens: int = 2048,
+        tiers: KVTiers | None = None,
+        observers: Sequence[CacheObserver] = (),
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
-        self.pool = BlockPool(num_blocks)
+        self.groups = tuple(groups) or single_group(1)
+        self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
+        self.pool = BlockPool(num_blocks, len(self.groups))
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching and all(growth.holds_slots for growth in self.growth)
+        self.tiers = tiers if self.enable_prefix_caching else None
+        self.observers = (*observers, *([] if self.tiers is None else [self.tiers]))
+        self.pool.observers = self.observers
+        if self.tiers is not None:
+            self.tiers.forget_copies()
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
+        self.num_tier_tokens = 0
+        self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._hasher = PrefixHasher(hash_algorithm)
         self._starting: set[KVSequence] = set()
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that the whole cache holds."""
-        return self.pool.capacity * self.block_size
+        self._is_plain = len(self.growth) == 1 and isinstance(self.growth[0], FullGrowth)
 
     @property
     def usage(self) -> float:
         """Fraction of blocks in use, in [0, 1]; cached blocks that nobody uses count as free."""
         return 1.0 - self.pool.num_free / self.pool.capacity
 
-    def lookup(self, sequence: KVSequence) -> list[int]:
+    def lookup(self, sequence: KVSequence) -> PrefixHit:
         """Cached blocks of the longest known prefix; at least one token is left to compute. Takes nothing.
 
         O(hit blocks), plus the blocks with which others started since the last look-up.
         """
         if not self.enable_prefix_caching:
-            return []
-        self._register_starting()
-        hits: list[int] = []
-        for index in range((len(sequence.token_ids) - 1) // self.block_size):
-            block_id = self.pool.prefixes.find(self._key(sequence, index))
-            if block_id is None:
-                break
-            hits.append(block_id)
-        return hits
+            return self.no_hit()
+        self.register_starting()
+        return find_prefix(self, sequence)
 
-    def blocks_missing(self, hits: Sequence[int], num_tokens: int) -> int:
-        """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hits`."""
-        num_blocks = -(-num_tokens // self.block_size)
-        return num_blocks - len(hits) + self.pool.num_evictable(hits)
+    def no_hit(self) -> PrefixHit:
+        """What a sequence that shall not use the prefix cache starts with."""
+        return PrefixHit(0, [[] for _ in self.groups])
 
-    def attach(self, sequence: KVSequence, hits: list[int]) -> None:
-        """Start the block table of a sequence with the blocks that `lookup` found; their tokens count as computed."""
+    def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
+        """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
+        count = self.pool.num_evictable(block_id for ids in hit.block_ids for block_id in ids if block_id)
+        count += len(hit.loads)
+        for growth, ids in zip(self.growth, hit.block_ids, strict=True):
+            count += max(growth.table_length(hit.num_tokens, num_tokens) - len(ids), 0)
+        return count
+
+    def attach(self, sequence: KVSequence, hit: PrefixHit) -> None:
+        """Start the block tables of a sequence with what `lookup` found; those tokens count as computed.
+
+        The caller has checked that `blocks_missing` blocks are free.
+        """
         self.num_query_tokens += len(sequence.token_ids)
-        self.num_hit_tokens += len(hits) * self.block_size
-        self.pool.touch(hits)
-        sequence.block_ids = hits.copy()
-        sequence.num_slots = sequence.num_computed_tokens = len(hits) * self.block_size
-        sequence.num_registered_blocks = len(hits)
+        self.num_hit_tokens += hit.num_tokens
+        sequence.block_ids = [ids.copy() for ids in hit.block_ids]
+        for ids in sequence.block_ids:
+            shared = [block_id for block_id in ids if block_id != NULL_BLOCK]
+            self.pool.touch(shared)
+            for observer in self.observers:
+                for block_id in shared:
+                    observer.reused(block_id)
+        if hit.loads:
+            self._load(sequence, hit)
+        sequence.num_released = [growth.first_needed(hit.num_tokens) for growth in self.growth]
+        sequence.num_slots = sequence.num_computed_tokens = hit.num_tokens
+        sequence.num_registered_blocks = hit.num_tokens // self.block_size
         sequence.num_initial_tokens = len(sequence.token_ids)
         if self.enable_prefix_caching:
             self._starting.add(sequence)
 
-    def allocate_slots(self, sequence: KVSequence, num_new_tokens: int, num_lookahead: int = 0) -> list[int] | None:
+    def allocate_slots(
+        self, sequence: KVSequence, num_new_tokens: int, num_lookahead: int = 0
+    ) -> list[list[int]] | None:
         """Make room for `num_new_tokens` after the computed ones and `num_lookahead` positions more.
 
-        Returns the ids of appended blocks (often none), or None, without any change, when too few blocks are free.
+        Returns the ids of appended blocks, one list for each group, or an empty list when there was room; None, with
+        nothing appended, when too few blocks are free.
         """
-        missing = sequence.num_computed_tokens + num_new_tokens + num_lookahead - sequence.num_slots
+        end = sequence.num_computed_tokens + num_new_tokens + num_lookahead
+        missing = end - sequence.num_slots
         if missing <= 0:
-            return []
+            return NOTHING
+        if not self._is_plain:
+            return self._extend_tables(sequence, end)
         count = -(-missing // self.block_size)
         if count > self.pool.num_free:
             return None
         block_ids = self.pool.allocate(count)
-        sequence.block_ids += block_ids
+        if sequence.block_ids:
+            sequence.block_ids[0] += block_ids
+        else:
+            sequence.block_ids = [block_ids.copy()]
         sequence.num_slots += count * self.block_size
-        return block_ids
+        return [block_ids]
+
+    def allocate_next(self, sequences: Sequence[KVSequence], lengths: Sequence[int]) -> list[list[list[int]]] | None:
+        """Make room for one token more in each of these sequences, whose blocks are all full, so that each has room for
+        `lengths` tokens. Returns what `allocate_slots` would, for each; None, and nothing is taken, when blocks may be
+        too few for all."""
+        if len(sequences) * len(self.groups) > self.pool.num_free:
+            return None
+        grown: list[list[list[int]]] = []
+        if not self._is_plain:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                block_ids = self.allocate_slots(sequence, length - sequence.num_computed_tokens)
+                require(block_ids is not None, "growth", "one token took more than a block of each group")
+                grown.append(block_ids or NOTHING)
+            return grown
+        size = self.block_size
+        for sequence, block_id in zip(sequences, self.pool.allocate(len(sequences)), strict=True):
+            sequence.block_ids[0].append(block_id)
+            sequence.num_slots += size
+            grown.append([[block_id]])
+        return grown
 
     def free(self, sequence: KVSequence, *, keep_cached: bool = True) -> None:
         """Give all blocks of a sequence back, its tail first; nothing of it counts as computed any more.
@@ -104,61 +171,136 @@ class KVManager:
         keep_cached: False when the values may be wrong: blocks not yet in the prefix table stay out of it.
         """
         if keep_cached and self.enable_prefix_caching:
-            self._register(sequence, sequence.num_computed_tokens)
+            self._register(sequence, sequence.num_computed_tokens // self.block_size)
         self._starting.discard(sequence)
-        self.pool.free(reversed(sequence.block_ids))
-        sequence.block_ids = []
+        tables = sequence.block_ids
+        if tables:
+            self.pool.free(reversed(tables[0]) if self._is_plain else _tail_first(tables))
+        sequence.block_ids, sequence.num_released = [], []
         sequence.num_slots = sequence.num_computed_tokens = sequence.num_registered_blocks = 0
 
     def reset(self) -> bool:
-        """Forget all cached prefixes; False, and no change, while any block is in use."""
-        return self.pool.reset()
+        """Forget all cached prefixes, in tiers too; False, and no change, while any block is in use."""
+        if not self.pool.reset():
+            return False
+        for observer in self.observers:
+            observer.cleared()
+        return True
 
-    def _register_starting(self) -> None:
+    def take_transfers(self) -> KVTransfers | None:
+        """Copies for the next plan that computes something: its worker does them before anything else. None: none.
+
+        Each one taken needs one call of `settle_transfers`.
+        """
+        return None if self.tiers is None else self.tiers.take()
+
+    def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
+        """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
+        if self.tiers is not None:
+            self.tiers.settle(transfers, pages)
+            for block_id, _ in transfers.loads if pages is None else ():
+                self.pool.uncache(block_id)
+
+    def register_starting(self) -> None:
         """Offer the blocks that sequences start with, as far as they are computed, to the prefix table."""
         for sequence in list(self._starting):
-            self._register(sequence, min(sequence.num_computed_tokens, sequence.num_initial_tokens))
+            num_tokens = min(sequence.num_computed_tokens, sequence.num_initial_tokens)
+            self._register(sequence, num_tokens // self.block_size)
             if sequence.num_computed_tokens >= sequence.num_initial_tokens:
                 self._starting.discard(sequence)
 
-    def _register(self, sequence: KVSequence, num_tokens: int) -> None:
-        num_full = num_tokens // self.block_size
-        for index in range(sequence.num_registered_blocks, num_full):
-            self.pool.cache(self._key(sequence, index), sequence.block_ids[index])
-        sequence.num_registered_blocks = num_full
-
-    def _key(self, sequence: KVSequence, index: int) -> PrefixKey:
+    def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Key of a full block, computed once a sequence."""
-        keys = sequence.prefix_keys
+        keys, size = sequence.prefix_keys, self.block_size
         while len(keys) <= index:
             parent = keys[-1].digest if keys else self._hasher.root(sequence.cache_salt)
-            start = len(keys) * self.block_size
-            keys.append(self._hasher.key(parent, sequence.token_ids[start : start + self.block_size]))
+            start, stop = len(keys) * size, (len(keys) + 1) * size
+            extra: Sequence[str] = ()
+            if sequence.lora_name is not None or sequence.media:
+                extra = extra_keys(sequence.lora_name, sequence.media, start, stop)
+            keys.append(self._hasher.key(parent, sequence.token_ids[start:stop], extra))
         return keys[index]
 
     def check_integrity(self, sequences: Iterable[KVSequence]) -> None:
-        """Raise `IntegrityError` unless pool, table and block tables agree. sequences: all that may hold blocks."""
-        expected: Counter[int] = Counter()
-        for sequence in sequences:
-            self._check_sequence(sequence)
-            expected.update(sequence.block_ids)
-        self.pool.check_integrity(expected)
+        """Raise `IntegrityError` unless pool, tables, groups and tiers agree. O(blocks).
 
-    def _check_sequence(self, sequence: KVSequence) -> None:
-        block_ids, size = sequence.block_ids, self.block_size
-        require(len(set(block_ids)) == len(block_ids), "block_table", f"a block appears twice in {block_ids}")
-        require(sequence.num_slots == len(block_ids) * size, "num_slots", f"{sequence.num_slots} is wrong")
-        require(
-            sequence.num_computed_tokens <= min(sequence.num_slots, len(sequence.token_ids)),
-            "num_computed_tokens",
-            f"{sequence.num_computed_tokens} of {len(sequence.token_ids)} tokens in {sequence.num_slots} slots",
-        )
-        require(
-            sequence.num_registered_blocks * size <= sequence.num_computed_tokens,
-            "registered_blocks",
-            f"{sequence.num_registered_blocks} blocks of {sequence.num_computed_tokens} computed tokens",
-        )
-        for index in range(sequence.num_registered_blocks):
-            cached = self.pool.prefixes.payload(block_ids[index])
-            tokens = array("I", sequence.token_ids[index * size : (index + 1) * size]).tobytes()
-            require(cached in (None, tokens), "cached_tokens", f"block {block_ids[index]} is cached with other tokens")
+        sequences: all that may hold blocks.
+        """
+        check_manager(self, sequences)
+
+    def _extend_tables(self, sequence: KVSequence, end: int) -> list[list[int]] | None:
+        """Release what lies behind the windows, then append to each table what is missing up to position `end`."""
+        self._release_passed(sequence)
+        if not sequence.block_ids:
+            sequence.block_ids = [[] for _ in self.groups]
+            sequence.num_released = [0] * len(self.groups)
+        wanted, computed = max(end, len(sequence.token_ids)), sequence.num_computed_tokens
+        counts = [
+            max(growth.table_length(computed, end if growth.needs_prefix else wanted) - len(ids), 0)
+            for growth, ids in zip(self.growth, sequence.block_ids, strict=True)
+        ]
+        if sum(counts) > self.pool.num_free:
+            return None
+        block_ids = self.pool.allocate(sum(counts))
+        appended: list[list[int]] = []
+        for ids, count in zip(sequence.block_ids, counts, strict=True):
+            appended.append(block_ids[:count])
+            ids.extend(block_ids[:count])
+            del block_ids[:count]
+        sequence.num_slots = self.num_slots(sequence)
+        return appended
+
+    def num_slots(self, sequence: KVSequence) -> int:
+        """Positions that all tables of a sequence have room for; with states alone `ANY_NUMBER`."""
+        tables = zip(self.growth, sequence.block_ids, strict=True)
+        lengths = [len(ids) for growth, ids in tables if growth.holds_slots]
+        return min(lengths) * self.block_size if lengths else ANY_NUMBER
+
+    def _release_passed(self, sequence: KVSequence) -> None:
+        """Give back blocks that lie behind every later query's window; full ones stay cached."""
+        computed = sequence.num_computed_tokens
+        for group, ids in enumerate(sequence.block_ids):
+            first, start = self.growth[group].first_needed(computed), sequence.num_released[group]
+            if first <= start:
+                continue
+            if self.enable_prefix_caching and first > sequence.num_registered_blocks:
+                self._register(sequence, first)
+            self.pool.free(reversed(ids[start:first]))
+            ids[start:first] = [NULL_BLOCK] * (first - start)
+            sequence.num_released[group] = first
+
+    def _load(self, sequence: KVSequence, hit: PrefixHit) -> None:
+        """Take blocks for pages that a tier has; the next plan carries the pages to them."""
+        assert self.tiers is not None
+        for load, block_id in zip(hit.loads, self.pool.allocate(len(hit.loads)), strict=True):
+            sequence.block_ids[load.group][load.entry] = block_id
+            self._cache(sequence, load.group, load.entry, block_id)
+            self.tiers.load(block_id, load.page)
+        self.num_tier_tokens += len({load.entry for load in hit.loads}) * self.block_size
+
+    def _register(self, sequence: KVSequence, num_blocks: int) -> None:
+        """Offer the blocks before index `num_blocks`, but none behind a collision: the wrong prefix would lead to it."""
+        for index in range(sequence.num_registered_blocks, num_blocks):
+            for group, ids in enumerate(sequence.block_ids):
+                if ids[index] != NULL_BLOCK and not self._cache(sequence, group, index, ids[index]):
+                    return
+            sequence.num_registered_blocks = index + 1
+
+    def _cache(self, sequence: KVSequence, group: int, index: int, block_id: int) -> bool:
+        """Cache a block; False when its key collides with that of other tokens."""
+        key = self.key(sequence, index)
+        if not self.pool.cache(key, block_id, group):
+            return not self.pool.prefixes.collides(key, group)
+        if self.observers:
+            parent = self.key(sequence, index - 1).digest if index else None
+            for observer in self.observers:
+                observer.stored(block_id, group, key, parent)
+        return True
+
+
+def _tail_first(tables: Sequence[Sequence[int]]) -> Iterator[int]:
+    """The blocks of all tables, last ones first, so that a prefix loses its end first."""
+    for index in range(max(map(len, tables)) - 1, -1, -1):
+        for ids in tables:
+            if index < len(ids) and ids[index] != NULL_BLOCK:
+                yield ids[index]

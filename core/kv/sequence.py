@@ -6,16 +6,18 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 
 from __future__ import annotations
 
-from core.kv.hashing import PrefixKey
+from core.kv.hashing import MediaSpan, PrefixKey
 
 
 class KVSequence:
     """Tokens of a sequence and the blocks that hold their keys and values.
 
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
+    cache_salt, lora_name, media: prefixes are shared only where these are equal.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
-    block_ids:             the block table.
-    num_slots:             token positions that the blocks hold.
+    block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
+    num_released:          leading entries of each table that are 0 for that reason.
+    num_slots:             token positions, from the first on, that all groups have room for.
     num_initial_tokens:    tokens that were known when it got its first blocks.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
@@ -24,19 +26,31 @@ class KVSequence:
     __slots__ = (
         "block_ids",
         "cache_salt",
+        "lora_name",
+        "media",
         "num_computed_tokens",
         "num_initial_tokens",
         "num_registered_blocks",
+        "num_released",
         "num_slots",
         "prefix_keys",
         "token_ids",
     )
 
-    def __init__(self, token_ids: list[int], cache_salt: str | None = None) -> None:
+    def __init__(
+        self,
+        token_ids: list[int],
+        cache_salt: str | None = None,
+        lora_name: str | None = None,
+        media: tuple[MediaSpan, ...] = (),
+    ) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
+        self.lora_name = lora_name
+        self.media = media
         self.num_computed_tokens = 0
-        self.block_ids: list[int] = []
+        self.block_ids: list[list[int]] = []
+        self.num_released: list[int] = []
         self.num_slots = 0
         self.num_initial_tokens = 0
         self.num_registered_blocks = 0

@@ -9,6 +9,7 @@ but the number of tokens and rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,8 +125,8 @@ class Decoder:
         workspace.reserve("last", max_logits, spec.hidden_size, dtype)
         workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32 if dtype != torch.float32 else dtype)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, metadata: dict[str, Any]) -> Tensor:
-        """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata by layer kind.
+    def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
+        """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each block.
 
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
         Nothing is called but kernels and attention layers, on buffers that depend on T alone.
@@ -134,8 +135,8 @@ class Decoder:
         self.weights.embedding.rows(token_ids, views.residual)
         if self.spec.embed_scale != 1.0:
             self.kernels.scale(views.residual, self.spec.embed_scale)
-        for block, layer, cos_sin in zip(self.weights.blocks, self.attention, self.tables, strict=True):
-            self._attention(block, layer, cos_sin, views, positions, metadata[layer.kind])
+        for block, layer, cos_sin, step in zip(self.weights.blocks, self.attention, self.tables, metadata, strict=True):
+            self._attention(block, layer, cos_sin, views, positions, step)
             self._mlp(block, views)
         return views.residual
 

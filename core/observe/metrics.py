@@ -18,9 +18,10 @@ from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
+from core.observe import kv_metrics
 
 PREFIX = "core:"
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
 
 FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -36,7 +37,12 @@ GAUGES = {
 COUNTERS = {
     "prefix_cache_queries": ("prefix_queries", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("prefix_hits", "Prompt tokens found in the prefix cache."),
+    "external_prefix_cache_hits": ("tier_hits", "Prompt tokens whose KV came back from host memory or disk."),
+    "kv_blocks_saved": ("tier_saved", "KV blocks saved to host memory or disk."),
     "num_preemptions": ("num_preemptions", "Preemptions."),
+    "request_timeouts": ("num_timeouts", "Requests ended by their deadline."),
+    "failed_steps": ("num_failed_steps", "Steps that failed; their requests were tried again one by one."),
+    "integrity_violations": ("num_violations", "Broken invariants of the scheduler that were met and mended."),
     "spec_decode_num_drafts": ("spec_num_drafts", "Drafts verified."),
     "spec_decode_num_draft_tokens": ("spec_num_draft_tokens", "Draft tokens verified."),
     "spec_decode_num_accepted_tokens": ("spec_num_accepted_tokens", "Draft tokens accepted."),
@@ -174,9 +180,6 @@ class _SchedulerCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
             counter.add_metric((self.model_name,), getattr(stats, source))
             yield counter
+        yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
-            values = {name: str(getattr(self.cache, name)) for name in self.cache.__struct_fields__}
-            labels = {"model_name": self.model_name, **values}
-            info = GaugeMetricFamily(PREFIX + "cache_config_info", "The KV cache.", labels=tuple(labels))
-            info.add_metric(tuple(labels.values()), 1)
-            yield info
+            yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

@@ -33,6 +33,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("loader", "core.loaders", "load_format", "model_loader_extra_config", "one"),
     Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
     Kind("kernels", "core.kernels", None, None, "many"),
+    Kind("policy", "core.policies", "scheduling_policy", None, "one"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

@@ -179,6 +179,11 @@ def select_speculative(registry: PluginRegistry, method: str | None, facts: Chec
     return _explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
 
 
+def select_policy(registry: PluginRegistry, name: str) -> Choice:
+    """The scheduling policy named by `--scheduling-policy`."""
+    return _explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
+
+
 def _explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: Check, why: str) -> Choice:
     """Take exactly the plugin named, or say why not."""
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
+from core.api.policy import SchedulingPolicy
 from core.args.convert import convert_struct
 from core.plugin import contracts
 from core.plugin.discovery import origin
@@ -26,6 +27,7 @@ CONTRACTS: dict[str, type] = {
     "attention": contracts.AttentionBackend,
     "platform": contracts.Platform,
     "speculative": contracts.Proposer,
+    "policy": SchedulingPolicy,
 }
 
 

@@ -27,25 +27,25 @@ class DraftRules:
         with a KV cache may write before the next step.
         """
         length = len(sequence.token_ids)
-        num_drafts = num_tokens - (length - sequence.num_computed_tokens)
+        num_drafts = num_tokens - sequence.num_pending
         if num_drafts < 0:
             return 0
         sequence.drafts = sequence.drafts[:num_drafts]
         if num_drafts:
-            plan.drafts[sequence.key] = sequence.drafts
+            plan.drafts[sequence.slot] = sequence.drafts
         budget = self._room(sequence, length + 1)
         if budget == 0:
             return 0
-        plan.draft_budget[sequence.key] = budget
+        plan.draft_budget[sequence.slot] = budget
         return self._room(sequence, length + 1 + num_drafts)
 
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Allow no proposals for the next step: there is no room for them."""
-        plan.draft_budget.pop(sequence.key, None)
+        plan.draft_budget.pop(sequence.slot, None)
 
     def accept(self, sequence: SequenceState, plan: StepPlan, num_tokens: int) -> bool:
         """Count the drafts of a step that gave `num_tokens`; False when these are more than the drafts allow."""
-        num_drafts = len(plan.drafts.get(sequence.key, ()))
+        num_drafts = len(plan.drafts.get(sequence.slot, ()))
         if num_drafts:
             self._stats.spec_num_drafts += 1
             self._stats.spec_num_draft_tokens += num_drafts
@@ -54,7 +54,7 @@ class DraftRules:
 
     def keep(self, sequence: SequenceState, plan: StepPlan, proposed: list[int] | None) -> None:
         """Keep proposals for the next step, as many as were allowed and still fit behind the new tokens."""
-        budget = min(plan.draft_budget.get(sequence.key, 0), self._room(sequence, len(sequence.token_ids)))
+        budget = min(plan.draft_budget.get(sequence.slot, 0), self._room(sequence, len(sequence.token_ids)))
         sequence.drafts = proposed[:budget] if proposed else []
 
     def _room(self, sequence: SequenceState, length: int) -> int:

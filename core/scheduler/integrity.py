@@ -5,37 +5,77 @@ Owns: `check_sequences`. Never does: change or repair anything. Called by: `Sche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-
 from core.kv.integrity import require
-from core.scheduler.sequence import SequenceState, SequenceStatus
+from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
+from core.scheduler.state import SchedulerState
 
 
-def check_sequences(
-    live: AbstractSet[SequenceState],
-    waiting: Sequence[SequenceState],
-    running: Sequence[SequenceState],
-    max_num_seqs: int,
-) -> None:
-    """Raise `IntegrityError` unless every live sequence either waits without blocks or runs within its limits."""
-    require(len(running) <= max_num_seqs, "max_num_seqs", f"{len(running)} sequences run, {max_num_seqs} may")
+def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
+    """Raise `IntegrityError` unless every live sequence either waits without blocks or runs within its limits.
+
+    num_flights: plans without a result; while there are any, columns are ahead of what is confirmed. O(sequences).
+    """
+    live = set(state.live())
+    running = state.running.sequences
+    waiting = [*state.waiting, *state.held]
+    suspects = [suspect for suspect in state.suspects if suspect.slot == NO_SLOT]
     require(
-        len(waiting) + len(running) == len(live) and live == {*waiting, *running},
+        len(waiting) + len(suspects) + len(running) == len(live) and live == {*waiting, *suspects, *running},
         "live_sequences",
-        f"{len(live)} live, {len(waiting)} waiting, {len(running)} running",
+        f"{len(live)} live, {len(waiting)} waiting, {len(suspects)} suspected, {len(running)} running",
     )
-    for sequence in waiting:
-        idle = sequence.status is SequenceStatus.WAITING and not sequence.in_batch and not sequence.block_ids
-        require(idle, "waiting_sequences", f"{sequence.key} waits but holds blocks, a seat or another status")
+    for queue in (state.waiting, state.held):
+        for sequence in queue:
+            require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")  # type: ignore[attr-defined]
+    for sequence in (*waiting, *suspects):
+        assert isinstance(sequence, SequenceState)
+        idle = sequence.status is SequenceStatus.WAITING and sequence.slot == NO_SLOT and not sequence.block_ids
+        require(idle, "waiting_sequences", f"{sequence.key} waits but holds blocks, a slot or another status")
     for sequence in running:
-        active = sequence.status is SequenceStatus.RUNNING and sequence.in_batch
-        require(active, "running_sequences", f"{sequence.key} runs but has no seat or another status")
-        length = len(sequence.token_ids)
-        require(
-            sequence.num_computed_tokens < length and length + len(sequence.drafts) < sequence.max_length,
-            "sequence_length",
-            f"{sequence.key}: {length} tokens, {sequence.num_computed_tokens} computed, limit {sequence.max_length}",
-        )
-    orders = [sequence.order for sequence in running]
-    require(orders == sorted(orders), "running_order", "the running list is out of order")
+        _check_running(state, sequence, num_flights)
+    _check_order(state)
+    pressed = sum(sequence.was_preempted for sequence in live)
+    require(pressed == state.num_pressed, "pressed", f"{pressed} live sequences were preempted, {state.num_pressed} counted")
+
+
+def _check_running(state: SchedulerState, sequence: SequenceState, num_flights: int) -> None:
+    key, slot, length = sequence.key, sequence.slot, len(sequence.token_ids)
+    active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
+    require(active, "running_sequences", f"{key} runs but is queued or has another status")
+    require(
+        sequence.num_computed_tokens < length and length + len(sequence.drafts) < sequence.max_length,
+        "sequence_length",
+        f"{key}: {length} tokens, {sequence.num_computed_tokens} computed, limit {sequence.max_length}",
+    )
+    columns = state.running
+    require(columns.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
+    ahead = int(columns.length[slot]) - length
+    require(0 <= ahead <= num_flights, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known")
+    require(
+        int(columns.capacity[slot]) == sequence.num_slots,
+        "capacity_column",
+        f"{key}: {columns.capacity[slot]} in the column, {sequence.num_slots} in blocks",
+    )
+    partial = columns.is_partial(sequence)
+    if partial and not num_flights:
+        agrees = sequence.num_planned_tokens == sequence.num_computed_tokens
+        require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")
+    if not partial and not num_flights:
+        require(sequence.num_pending == 1, "pending_tokens", f"{key} decodes with {sequence.num_pending} tokens pending")
+
+
+def _check_order(state: SchedulerState) -> None:
+    columns = state.running
+    require(len(columns) <= columns.max_num_seqs, "max_num_seqs", f"{len(columns)} sequences run")
+    slots = {sequence.slot for sequence in columns.sequences}
+    require(len(slots) == len(columns), "slots", "two sequences have one slot")
+    require(
+        slots.isdisjoint(columns.free_slots) and len(slots) + len(columns.free_slots) == columns.max_num_seqs,
+        "slots",
+        f"{len(slots)} slots are taken and {len(columns.free_slots)} are free of {columns.max_num_seqs}",
+    )
+    for listed in (columns.sequences, columns.partial):
+        orders = [sequence.order for sequence in listed]
+        require(orders == sorted(set(orders)), "running_order", "the running list is out of order")
+    stops = sum(len(sequence.stop_token_ids) for sequence in columns.sequences)
+    require(stops == columns.stop_ids.total(), "stop_ids", "the table of stop tokens is not that of who runs")

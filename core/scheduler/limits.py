@@ -6,6 +6,8 @@ Called by: the scheduler.
 
 from __future__ import annotations
 
+from core.kv.manager import KVManager
+
 
 class LengthLimits:
     """The longest sequence of an engine.
@@ -14,10 +16,10 @@ class LengthLimits:
                 of a sequence is never computed, so it needs no room. A sequence alone can always reach it.
     """
 
-    def __init__(self, max_model_len: int, num_blocks: int, block_size: int) -> None:
+    def __init__(self, max_model_len: int, kv: KVManager) -> None:
         self.max_model_len = max_model_len
-        self.max_length = min(max_model_len, num_blocks * block_size + 1)
-        self._capacity = f"The KV cache holds {num_blocks * block_size} tokens ({num_blocks} blocks of {block_size})"
+        self.max_length = min(max_model_len, kv.capacity + 1)
+        self._capacity = f"The KV cache holds {kv.capacity} tokens ({kv.pool.capacity} blocks of {kv.block_size})"
 
     def why_never(self, num_prompt_tokens: int) -> str:
         """Why a prompt of that many tokens can never run, as a sentence, or an empty string."""

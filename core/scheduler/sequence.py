@@ -9,8 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 from core.api.messages import EngineRequest, TokenLogprobs
-from core.api.step_plan import SequenceKey
+from core.api.policy import Order, WaitingQueue
+from core.api.step_plan import SequenceKey, Slot
 from core.kv.sequence import KVSequence
+
+NO_SLOT = -1
 
 
 class SequenceStatus(IntEnum):
@@ -24,38 +27,53 @@ class SequenceStatus(IntEnum):
 class SequenceState(KVSequence):
     """A sequence from its arrival to its end.
 
-    order:             sorts sequences: the first runs first, the last is preempted first.
-    max_length:        prompt plus output tokens at which it ends.
-    min_stop_length:   stop tokens end it only when prompt plus output are longer than this.
-    drafts:            tokens to verify in the next step.
-    in_batch:          whether the worker holds it.
-    num_cached_tokens: prompt tokens found in the prefix cache at its first admission; -1 before.
-    blocks_missing:    free blocks it needed when it could last not be admitted.
-    prompt_logprobs:   entries gathered so far; None when not asked for or already sent.
+    What steps have confirmed is `token_ids` and `num_computed_tokens`; what is planned beyond that, `num_planned_tokens`.
+
+    order:              sorts sequences: the first runs first, the last is preempted first.
+    slot:               its row in the worker's batch while it runs, else `NO_SLOT`.
+    max_length:         prompt plus output tokens at which it ends.
+    min_stop_length:    stop tokens end it only when prompt plus output are longer than this.
+    num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
+    num_planned_tokens: tokens computed when all planned steps are done; kept up only until its prompt is planned whole.
+    num_charged_tokens: tokens that its user has been charged for.
+    drafts:             tokens to verify in the next step.
+    num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
+    blocks_missing:     free blocks it needed when it could last not be admitted.
+    queue:              where it waits; None while it runs, and for a suspect.
+    was_preempted:      whether it has ever lost its blocks to another one.
+    is_long:            whether it counts among the long partial prefills.
+    prompt_logprobs:    entries gathered so far; None when not asked for or already sent.
     """
 
     __slots__ = (
         "blocks_missing",
         "drafts",
-        "in_batch",
+        "is_long",
         "key",
         "max_length",
         "min_stop_length",
         "num_cached_tokens",
+        "num_charged_tokens",
+        "num_pending",
+        "num_planned_tokens",
         "num_prompt_tokens",
         "order",
         "prompt_logprobs",
+        "queue",
         "request",
+        "slot",
         "status",
         "stop_token_ids",
+        "was_preempted",
     )
 
-    def __init__(self, request: EngineRequest, order: tuple[int, int], max_length: int) -> None:
+    def __init__(self, request: EngineRequest, order: Order, max_length: int) -> None:
         super().__init__(list(request.prompt_token_ids), request.cache_salt)
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key
         self.order = order
+        self.slot: Slot = NO_SLOT
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(self.token_ids)
         self.max_length = max_length
@@ -63,11 +81,25 @@ class SequenceState(KVSequence):
             self.max_length = min(max_length, self.num_prompt_tokens + params.max_tokens)
         self.min_stop_length = self.num_prompt_tokens + params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
+        self.num_planned_tokens = 0
+        self.num_charged_tokens = 0
         self.drafts: list[int] = []
-        self.in_batch = False
         self.num_cached_tokens = -1
         self.blocks_missing = 0
+        self.queue: WaitingQueue | None = None
+        self.was_preempted = False
+        self.is_long = False
         self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens, from the first on, whose keys and values are in the blocks. Appending a token that continues a decode
+        leaves what is pending as it is, so that a decode step has nothing to count."""
+        return len(self.token_ids) - self.num_pending
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, value: int) -> None:
+        self.num_pending = len(self.token_ids) - value
 
     @property
     def num_output_tokens(self) -> int:

@@ -17,7 +17,7 @@ from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import Authentication, RequestIds, RootPath
-from core.serving.routes import chat, completions, health, metrics, models, tokenize
+from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
 from core.tokens.chat_template import ChatTemplate
 from core.version import __version__
 
@@ -41,7 +41,7 @@ def create_app(
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.context = _context(engine, server_config, model_config, cache_config)
-    routers = [module.router for module in (models, completions, chat, tokenize, health, metrics)]
+    routers = [module.router for module in (models, completions, chat, tokenize, cache, health, metrics)]
     for router in routers:
         app.include_router(router)
     errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])

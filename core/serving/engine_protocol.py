@@ -72,11 +72,19 @@ class ServingEngine(Protocol):
         *,
         priority: int = 0,
         strict_length: bool = True,
+        user: str = "",
+        timeout_s: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, of the kind that `params.output_kind` says. Closing it early aborts the request.
 
+        user: whose it is. timeout_s: seconds until it ends with `timeout`; None: the server's own.
+
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """
+        ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and no change, while requests run."""
         ...
 
     async def check_health(self) -> None:

@@ -44,6 +44,7 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     """HTTP status and body for `error`; what nobody foresaw becomes a 500 without details."""
     if isinstance(error, RequestError):
         kind = "invalid_request_error" if error.status < 500 else "server_error"
+        kind = "rate_limit_error" if error.status == 429 else kind
         return error.status, ErrorBody(ErrorObject(str(error), kind, error.param, error.code))
     if isinstance(error, EngineDeadError):
         return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
@@ -55,6 +56,8 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
 def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:
     """The answer to a request that failed."""
     status, body = describe(error)
+    if isinstance(error, RequestError) and error.retry_after is not None:
+        headers = {**(headers or {}), "retry-after": str(error.retry_after)}
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 

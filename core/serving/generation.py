@@ -46,17 +46,19 @@ async def run_prompts(
     prompts: Sequence[Prompt],
     params: SamplingParams,
     response_id: str,
+    user: str = "",
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
-    Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
+    user: whose request it is, for the fair policy. Closing it early aborts everything that still runs.
+    Raises RequestError, EngineDeadError or GenerationError.
     """
     if context.server.enable_log_requests:
         _log(context, prompts, params, response_id)
     # The engine's ids are ours alone: two clients may send the same request id.
     unique = uuid4().hex[:8]
     runs = [
-        _run_one(context, request, prompt, copy.copy(params), f"{response_id}-{index}-{unique}")
+        _run_one(context, request, prompt, copy.copy(params), f"{response_id}-{index}-{unique}", user)
         for index, prompt in enumerate(prompts)
     ]
     if len(runs) == 1:
@@ -70,11 +72,18 @@ async def run_prompts(
 
 
 async def _run_one(
-    context: ServingContext, request: GenerationRequest, prompt: Prompt, params: SamplingParams, request_id: str
+    context: ServingContext,
+    request: GenerationRequest,
+    prompt: Prompt,
+    params: SamplingParams,
+    request_id: str,
+    user: str,
 ) -> AsyncGenerator[RequestOutput, None]:
     meter = RequestMeter(context.metrics, params)
     given = prompt.as_input(request.cache_salt)
-    stream = context.engine.generate(given, params, request_id, priority=request.priority or 0)
+    stream = context.engine.generate(
+        given, params, request_id, priority=request.priority or 0, user=user, timeout_s=request.timeout
+    )
     try:
         async with aclosing(stream) as outputs:
             async for output in outputs:
@@ -92,6 +101,8 @@ def _raise_failure(output: RequestOutput) -> None:
     for completion in output.outputs:
         if completion.finish_reason == "error":
             raise GenerationError(f"The engine could not finish this request: {completion.stop_reason or 'no details'}")
+        if completion.finish_reason == "timeout":
+            raise RequestError(str(completion.stop_reason), param="timeout", status=408, code="request_timeout")
 
 
 async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:

@@ -16,11 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from core.api.errors import RequestError
 from core.serving.errors import error_response
 
+GUARDED = ("/v1", "/reset_prefix_cache")
 REQUEST_ID = re.compile(r"[\w.:\-]{1,128}")
 
 
 class Authentication:
-    """Lets requests for /v1 through only with `Authorization: Bearer KEY`; all other routes stay open."""
+    """Lets requests for /v1 and those that change the engine through only with `Authorization: Bearer KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self.app = app
@@ -40,7 +41,7 @@ class Authentication:
 
     def _guarded(self, scope: Scope) -> bool:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return bool(path == "/v1" or path.startswith("/v1/"))
+        return bool(path in GUARDED or path.startswith("/v1/"))
 
     def _known(self, scope: Scope) -> bool:
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, SchedulerConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
-from core.api.step_plan import SequenceKey, StepPlan, StepResult
+from core.api.step_plan import StepPlan, StepResult
+
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -28,6 +31,12 @@ KILL = 201
 """A prompt token: the process kills itself."""
 FAIL = 202
 """A prompt token: the sequence alone fails."""
+
+
+POLICIES = tuple(
+    ResolvedPlugin(kind="policy", name=name, target=f"plugins.policies.{name}.manifest")
+    for name in ("fcfs", "priority", "fair")
+)
 
 
 def byte_names() -> list[str]:
@@ -51,7 +60,13 @@ def byte_source(chat_template: str | None = None) -> TokenizerSource:
     return TokenizerSource(vocabulary=vocabulary, chat_template=chat_template)
 
 
-def make_config(*, options: dict[str, Any] | None = None, max_model_len: int = 64, **model: Any) -> EngineConfig:
+def make_config(
+    *,
+    options: dict[str, Any] | None = None,
+    max_model_len: int = 64,
+    scheduler: dict[str, Any] | None = None,
+    **model: Any,
+) -> EngineConfig:
     """options: of the fake executor: `script`, `num_blocks`, `delay_s`, `start_s`, `refuse`, `break`, `exit`, `always_fail`."""
     return EngineConfig(
         model=ModelConfig(
@@ -59,8 +74,12 @@ def make_config(*, options: dict[str, Any] | None = None, max_model_len: int = 6
             eos_token_ids=(EOS,), **model,
         ),
         cache=CacheConfig(block_size=4),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=max_model_len),
-        plugins=PluginChoices(loader="none", platform="none", arguments={"executor.fake": options or {}}),
+        scheduler=SchedulerConfig(
+            **{"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": max_model_len} | (scheduler or {})
+        ),
+        plugins=PluginChoices(
+            loader="none", platform="none", arguments={"executor.fake": options or {}}, table=POLICIES,
+        ),
     )  # fmt: skip
 
 
@@ -100,7 +119,7 @@ class FakeExecutor:
     def __init__(self, config: EngineConfig) -> None:
         self.options = config.plugins.arguments["executor.fake"]
         self.num_blocks = self.options.get("num_blocks", 64)
-        self.sequences: dict[SequenceKey, FakeSequence] = {}
+        self.sequences: dict[int, FakeSequence] = {}
         self.phases = [("fake", 0.5)]
         self.raising = 0
         self.closed = False
@@ -116,24 +135,27 @@ class FakeExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         if "delay_s" in self.options:
             time.sleep(self.options["delay_s"])
-        for key in plan.removed:
-            self.sequences.pop(key, None)
+        for slot in plan.removed:
+            self.sequences.pop(slot, None)
         for new in plan.new:
             known = new.request.prompt_token_ids + new.output_token_ids
-            self.sequences[new.request.key] = FakeSequence(new.request, known, new.num_computed_tokens)
+            self.sequences[new.slot] = FakeSequence(new.request, known, new.num_computed_tokens)
         result = StepResult()
-        for key, count in plan.num_scheduled.items():
-            self._advance(key, count, result)
-        if (self.raising > 0 or self.options.get("always_fail")) and plan.num_scheduled:
+        sampled: dict[int, int] = {}
+        for slot, count in zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True):
+            self._advance(slot, count, result, sampled)
+        if (self.raising > 0 or self.options.get("always_fail")) and plan.total_num_tokens:
             self.raising -= 1
             raise RuntimeError("the fake was told to fail")
+        result.slots = np.array(list(sampled), np.int32)
+        result.token_ids = np.array(list(sampled.values()), np.int32)
         return result
 
     def close(self) -> None:
         self.closed = True
 
-    def _advance(self, key: SequenceKey, count: int, result: StepResult) -> None:
-        sequence = self.sequences[key]
+    def _advance(self, slot: int, count: int, result: StepResult, sampled: dict[int, int]) -> None:
+        sequence = self.sequences[slot]
         prompt = sequence.request.prompt_token_ids
         first = sequence.num_computed
         sequence.num_computed += count
@@ -142,18 +164,18 @@ class FakeExecutor:
         if RAISE in prompt:
             raise RuntimeError("a poisoned prompt")
         if FAIL in prompt:
-            result.errors[key] = "the fake model failed for this sequence"
+            result.errors[slot] = "the fake model failed for this sequence"
             return
         params = sequence.request.params
         if params.prompt_logprobs is not None and first < len(prompt) - 1:
             following = prompt[first + 1 : sequence.num_computed + 1]
-            result.prompt_logprobs[key] = [entry(token, params.prompt_logprobs) for token in following]
+            result.prompt_logprobs[slot] = [entry(token, params.prompt_logprobs) for token in following]
         if sequence.num_computed == len(sequence.token_ids):
             token = self._next(sequence)
             sequence.token_ids.append(token)
-            result.token_ids[key] = [token]
+            sampled[slot] = token
             if params.logprobs is not None:
-                result.logprobs[key] = [entry(token, params.logprobs)]
+                result.logprobs[slot] = [entry(token, params.logprobs)]
 
     def _next(self, sequence: FakeSequence) -> int:
         script = self.options.get("script")

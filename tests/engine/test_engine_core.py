@@ -9,6 +9,7 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan
+from core.scheduler.results import StepOutputs
 from core.engine.core import MAX_FAILED_STEPS, EngineCore
 
 
@@ -126,7 +127,7 @@ def test_interrupted_step_is_made_up_for(core: EngineCore, monkeypatch: pytest.M
 def test_a_scheduler_without_progress_is_an_error(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core.add([request("a", [1])])
     monkeypatch.setattr(core.scheduler, "schedule", StepPlan)
-    monkeypatch.setattr(core.scheduler, "update", lambda plan, result: [])
+    monkeypatch.setattr(core.scheduler, "update", lambda plan, result: StepOutputs())
     with pytest.raises(EngineDeadError, match="planned nothing"):
         for _ in range(2000):
             core.step()

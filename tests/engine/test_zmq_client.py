@@ -235,7 +235,7 @@ def test_gap_kills_the_engine_and_stale_epochs_do_not() -> None:
         client._dispatch(stale)
         await ear.until(lambda: len(ear.outputs("a")) > 1)
         assert ear.death is None
-        client._ledger._next["a"][0] += 1
+        client._ledger._live["a"][0].next_start += 1
         await ear.until(lambda: ear.death is not None)
         assert "continued at token" in str(ear.death)
         await client.close()

@@ -3,10 +3,15 @@
 import hashlib
 import struct
 
+import cbor2
 import pytest
+import xxhash
 
 from core.api.errors import ConfigError
-from core.kv.hashing import PrefixHasher, PrefixKey, PrefixTable
+from core.kv.hashing import HASH_ALGORITHMS, MediaSpan, PrefixHasher, PrefixKey, extra_keys
+from core.kv.manager import KVManager
+from core.kv.prefix_table import PrefixTable
+from core.kv.sequence import KVSequence
 
 
 def test_digest_is_sha256_over_parent_and_tokens():
@@ -16,6 +21,73 @@ def test_digest_is_sha256_over_parent_and_tokens():
     second = hasher.key(first.digest, [70000, 5, 6])
     assert first.digest == hashlib.sha256(root + struct.pack("=3I", 1, 2, 3)).digest()
     assert second.digest == hashlib.sha256(first.digest + struct.pack("=3I", 70000, 5, 6)).digest()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "digest"),
+    [("sha256_cbor", lambda data: hashlib.sha256(data).digest()), ("xxhash_cbor", xxhash.xxh3_128_digest)],
+)
+def test_cbor_forms_hash_what_any_cbor_library_writes(algorithm, digest):
+    hasher = PrefixHasher(algorithm)
+    root = hasher.root(None)
+    assert hasher.key(root, [1, 70000]).digest == digest(cbor2.dumps([root, [1, 70000], None], canonical=True))
+    with_extra = hasher.key(root, [1, 70000], ["lora:a"]).digest
+    assert with_extra == digest(cbor2.dumps([root, [1, 70000], ["lora:a"]], canonical=True))
+
+
+def test_xxhash_is_xxh3_128_over_parent_and_tokens():
+    hasher = PrefixHasher("xxhash")
+    root = hasher.root("salt")
+    assert hasher.key(root, [1, 2]).digest == xxhash.xxh3_128_digest(root + struct.pack("=2I", 1, 2))
+
+
+def test_cbor_bytes_are_those_of_the_standard():
+    """RFC 8949: an array of three, a byte string of one, an array with 1 and 70000, null."""
+    expected = bytes.fromhex("8341aa82011a00011170f6")
+    assert PrefixHasher("sha256_cbor").key(b"\xaa", [1, 70000]).digest == hashlib.sha256(expected).digest()
+
+
+@pytest.mark.parametrize("algorithm", HASH_ALGORITHMS)
+def test_every_algorithm_finds_a_prefix_and_keeps_adapters_and_media_apart(algorithm):
+    kv = KVManager(30, 4, hash_algorithm=algorithm)
+
+    def sequence(**extra):
+        return KVSequence(list(range(13)), **extra)
+
+    image = MediaSpan(5, 7, "cat")
+    first = sequence(media=(image,))
+    kv.attach(first, kv.lookup(first))
+    kv.allocate_slots(first, 13)
+    first.num_computed_tokens = 13
+    kv.free(first)
+    assert kv.lookup(sequence(media=(image,))).num_tokens == 12
+    assert kv.lookup(sequence(media=(MediaSpan(5, 7, "dog"),))).num_tokens == 4, "the image is in the second block"
+    assert kv.lookup(sequence()).num_tokens == 4
+    assert kv.lookup(sequence(lora_name="pirate", media=(image,))).num_tokens == 0
+
+
+def test_extra_keys_tell_where_a_block_cuts_an_item():
+    span = MediaSpan(2, 10, "cat")
+    keys = [extra_keys(None, [span], start, start + 4) for start in (0, 4, 8, 12)]
+    assert len({tuple(key) for key in keys}) == 4
+    assert keys[3] == []
+
+
+def test_nothing_is_registered_behind_a_collision(monkeypatch):
+    """Two prefixes with one digest: the later one's following blocks would be taken for the earlier one's."""
+    kv = KVManager(30, 4)
+
+    def weak(parent, token_ids, extra=()):
+        return PrefixKey(parent[:1] + bytes([sum(token_ids) % 251]), bytes(token_ids))
+
+    monkeypatch.setattr(kv._hasher, "key", weak)
+    for tokens in ([1, 2, 3, 4, 9, 9, 9, 9, 0], [4, 3, 2, 1, 5, 5, 5, 5, 0]):
+        sequence = KVSequence(tokens)
+        kv.attach(sequence, kv.lookup(sequence))
+        kv.allocate_slots(sequence, 9)
+        sequence.num_computed_tokens = 9
+        kv.free(sequence)
+    assert kv.lookup(KVSequence([1, 2, 3, 4, 5, 5, 5, 5, 0])).num_tokens == 4
 
 
 def test_salts_separate_equal_prefixes():

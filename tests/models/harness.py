@@ -84,5 +84,5 @@ class Harness:
             positions=torch.tensor(positions),
         )
         metadata = self.backend.build(view)
-        self.model.forward(torch.tensor(ids), view.positions, {"full": metadata, "sliding": metadata})
+        self.model.forward(torch.tensor(ids), view.positions, [metadata] * len(self.spec.blocks))
         return self.model.logits(torch.arange(len(ids))).clone()

@@ -12,10 +12,18 @@ from array import array
 from dataclasses import dataclass
 
 from core.api.config import CacheConfig, SchedulerConfig
-from core.api.messages import EngineOutput, EngineRequest, TokenLogprobs
+import numpy as np
+from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
+from core.kv.manager import KVManager
+from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
+from plugins.policies.fair.policy import FairPolicy
+from plugins.policies.fcfs.policy import FcfsPolicy
+from plugins.policies.priority.policy import PriorityPolicy
+
+POLICIES = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "fair": FairPolicy}
 
 VOCABULARY = 40
 EOS = 0
@@ -35,6 +43,9 @@ def make_request(
     eos=(),
     priority=0,
     salt=None,
+    user="",
+    deadline=0.0,
+    handle=NO_HANDLE,
     **params,
 ) -> EngineRequest:
     return EngineRequest(
@@ -47,13 +58,24 @@ def make_request(
         eos_token_ids=list(eos),
         priority=priority,
         cache_salt=salt,
+        user=user,
+        deadline=deadline,
+        handle=handle,
     )
 
 
-def make_scheduler(num_blocks: int = 64, block_size: int = 4, *, prefix_caching: bool = True, **limits) -> Scheduler:
+def make_scheduler(
+    num_blocks: int = 64, block_size: int = 4, *, prefix_caching=True, clock=None, vectorized=True, groups=(), **limits
+) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
-    cache = CacheConfig(block_size=block_size, enable_prefix_caching=prefix_caching)
-    return Scheduler(SchedulerConfig(**settings), cache, num_blocks)
+    config = SchedulerConfig(**settings)
+
+    def make_kv() -> KVManager:
+        step = max(config.max_num_batched_tokens, config.max_model_len)
+        return KVManager(num_blocks, block_size, prefix_caching, groups=groups, max_step_tokens=step)
+
+    options = {} if clock is None else {"clock": clock}
+    return Scheduler(config, make_kv, POLICIES[config.policy](), vectorized=vectorized, **options)
 
 
 def reference(request: EngineRequest, max_length: int = 128) -> tuple[list[int], str, int | None]:
@@ -78,12 +100,15 @@ class Held:
 
 
 class FakeExecutor:
-    """Follows plans as a worker does. accuracy: how often a draft token is the right one."""
+    """Follows plans as a worker does. accuracy: how often a draft token is the right one.
+
+    held: sequences by slot. keys: the sequence of each slot in the latest plan.
+    """
 
     def __init__(self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0) -> None:
         self.block_size = block_size
         self.cache: list[int | None] = [None] * (num_blocks * block_size)
-        self.held: dict[SequenceKey, Held] = {}
+        self.held: dict[int, Held] = {}
         self.accuracy = accuracy
         self.random = random.Random(seed)
         self.num_computed_tokens = 0
@@ -91,28 +116,43 @@ class FakeExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply(plan)
         result = StepResult()
-        spans = {key: self._write(plan, key, count) for key, count in plan.num_scheduled.items()}
-        for key, (start, tokens) in spans.items():
-            self._read(plan, result, key, start, tokens)
+        rows = list(zip(plan.slots.tolist(), plan.query_lens.tolist(), plan.num_computed.tolist(), strict=True))
+        assert len({slot for slot, _, _ in rows}) == len(rows)
+        written = [(slot, num_computed, self._write(plan, slot, count, num_computed)) for slot, count, num_computed in rows]
+        sampled: dict[int, int] = {}
+        for slot, start, tokens in written:
+            self._read(plan, result, slot, start, tokens, sampled)
+        result.slots = np.array(list(sampled), np.int32)
+        result.token_ids = np.array(list(sampled.values()), np.int32)
         self.num_computed_tokens += plan.total_num_tokens
         return result
 
+    def named(self, plan: StepPlan) -> dict[str, int]:
+        """Tokens that `plan`, which has been executed, computes, by request id."""
+        return {self.held[slot].request.request_id: count for slot, count in zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True)}
+
+    def slot(self, name: str, choice: int = 0) -> int:
+        """The slot of a sequence."""
+        return next(slot for slot, held in self.held.items() if held.request.key == (name, choice))
+
     def _apply(self, plan: StepPlan) -> None:
         assert len(set(plan.removed)) == len(plan.removed)
-        for key in plan.removed:
-            del self.held[key]
+        for slot in plan.removed:
+            del self.held[slot]
         for new in plan.new:
-            assert new.request.key not in self.held
+            assert new.slot not in self.held
             tokens = new.request.prompt_token_ids + new.output_token_ids
-            self.held[new.request.key] = Held(new.request, tokens, new.num_computed_tokens, list(new.block_ids[0]))
-        for key, (block_ids,) in plan.new_block_ids.items():
-            self.held[key].block_ids += block_ids
-        assert plan.total_num_tokens == sum(plan.num_scheduled.values())
-        assert set(plan.drafts) <= set(plan.num_scheduled) and set(plan.draft_budget) <= set(plan.num_scheduled)
+            self.held[new.slot] = Held(new.request, tokens, new.num_computed_tokens, list(new.block_ids[0]))
+        for slot, (block_ids,) in plan.new_block_ids.items():
+            self.held[slot].block_ids += block_ids
+        assert plan.total_num_tokens == plan.query_lens.sum()
+        rows = set(plan.slots.tolist())
+        assert set(plan.drafts) <= rows and set(plan.draft_budget) <= rows
 
-    def _write(self, plan: StepPlan, key: SequenceKey, count: int) -> tuple[int, list[int]]:
-        held = self.held[key]
-        drafts = plan.drafts.get(key, [])
+    def _write(self, plan: StepPlan, slot: int, count: int, num_computed: int) -> list[int]:
+        held = self.held[slot]
+        drafts = plan.drafts.get(slot, [])
+        assert held.num_computed == num_computed
         assert count > 0 and len(drafts) < count
         tokens = (held.token_ids + drafts)[: held.num_computed + count]
         assert len(tokens) == held.num_computed + count
@@ -121,35 +161,39 @@ class FakeExecutor:
             assert held.block_ids[position // self.block_size] != 0, "the null block is never written"
             self.cache[self._slot(held, position)] = tokens[position]
         room = len(held.block_ids) * self.block_size
-        assert len(tokens) + plan.draft_budget.get(key, 0) - len(drafts) <= room, "look-ahead has its slots"
-        return held.num_computed, tokens
+        assert len(tokens) + plan.draft_budget.get(slot, 0) - len(drafts) <= room, "look-ahead has its slots"
+        return tokens
 
-    def _read(self, plan: StepPlan, result: StepResult, key: SequenceKey, start: int, tokens: list[int]) -> None:
-        held = self.held[key]
+    def _read(
+        self, plan: StepPlan, result: StepResult, slot: int, start: int, tokens: list[int], first: dict[int, int]
+    ) -> None:
+        held = self.held[slot]
         seen = [self.cache[self._slot(held, position)] for position in range(len(tokens))]
-        assert seen == tokens, f"{key} reads {seen} where {tokens} was computed"
+        assert seen == tokens, f"{held.request.key} reads {seen} where {tokens} was computed"
         num_prompt = len(held.request.prompt_token_ids)
         if held.request.params.prompt_logprobs is not None:
             known = held.request.prompt_token_ids
-            result.prompt_logprobs[key] = [
+            result.prompt_logprobs[slot] = [
                 TokenLogprobs([known[position]], [float(position)], [1])
                 for position in range(start + 1, min(len(tokens) + 1, num_prompt))
             ]
         if len(tokens) < len(held.token_ids):
             held.num_computed = len(tokens)
             return
-        drafts = plan.drafts.get(key, [])
+        drafts = plan.drafts.get(slot, [])
         sampled = [next_token(tokens[: len(tokens) - len(drafts)])]
         while len(sampled) <= len(drafts) and sampled[-1] == drafts[len(sampled) - 1]:
             sampled.append(next_token(held.token_ids + sampled))
         held.token_ids = held.token_ids + sampled
         held.num_computed = len(held.token_ids) - 1
-        result.token_ids[key] = sampled
+        first[slot] = sampled[0]
+        if len(sampled) > 1:
+            result.more_token_ids[slot] = sampled[1:]
         if held.request.params.logprobs is not None:
             length = len(held.token_ids) - len(sampled)
-            result.logprobs[key] = [TokenLogprobs([t], [-float(length + i)], [1]) for i, t in enumerate(sampled)]
-        if plan.draft_budget.get(key):
-            result.drafts[key] = self._propose(held.token_ids, self.random.randint(0, plan.draft_budget[key]))
+            result.logprobs[slot] = [TokenLogprobs([t], [-float(length + i)], [1]) for i, t in enumerate(sampled)]
+        if plan.draft_budget.get(slot):
+            result.drafts[slot] = self._propose(held.token_ids, self.random.randint(0, plan.draft_budget[slot]))
 
     def _propose(self, token_ids: list[int], count: int) -> list[int]:
         drafts: list[int] = []
@@ -166,14 +210,19 @@ class Client:
     """Gathers outputs by sequence and insists that they arrive without a gap and end once."""
 
     def __init__(self) -> None:
+        self.keys: dict[int, SequenceKey] = {}
         self.tokens: dict[SequenceKey, list[int]] = {}
         self.logprobs: dict[SequenceKey, list[TokenLogprobs]] = {}
         self.prompt_logprobs: dict[SequenceKey, list[TokenLogprobs]] = {}
         self.last: dict[SequenceKey, EngineOutput] = {}
         self.num_cached: dict[SequenceKey, int] = {}
 
-    def receive(self, outputs: list[EngineOutput]) -> None:
-        for output in outputs:
+    def receive(self, outputs: StepOutputs) -> None:
+        for handle, start, token_id in outputs.tokens:
+            tokens = self.tokens[self.keys[handle]]
+            assert start == len(tokens)
+            tokens.append(token_id)
+        for output in outputs.records:
             key = output.request_id, output.choice
             assert key not in self.last or self.last[key].finish_reason is None, f"{key} goes on after its end"
             tokens = self.tokens.setdefault(key, [])

@@ -1,5 +1,6 @@
 """Drafts change how many steps it takes, never the tokens."""
 
+import numpy as np
 import pytest
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, reference, run
 
@@ -8,15 +9,19 @@ from core.api.step_plan import StepResult
 PROMPT = [3, 1, 4, 1, 5]
 
 
+def sampled(slots, token_ids, **more):
+    return StepResult(np.array(slots, np.int32), np.array(token_ids, np.int32), **more)
+
+
 def count_steps(scheduler, executor, request):
     scheduler.add(request)
     tokens, steps = [], 0
     while scheduler.has_unfinished():
         plan = scheduler.schedule()
-        for output in scheduler.update(plan, executor.execute(plan)):
+        for output in scheduler.update(plan, executor.execute(plan)).records:
             tokens += output.token_ids
         scheduler.check_integrity()
-        steps += bool(plan.num_scheduled)
+        steps += bool(plan.total_num_tokens)
     assert tokens == reference(request)[0]
     return steps
 
@@ -41,7 +46,7 @@ def test_the_budget_respects_what_may_still_be_generated():
     budgets = []
     while scheduler.has_unfinished():
         plan = scheduler.schedule()
-        budgets.append(plan.draft_budget.get(("a", 0), 0))
+        budgets.append(plan.draft_budget.get(0, 0))
         scheduler.update(plan, executor.execute(plan))
     assert budgets[:6] == [4, 3, 2, 1, 0, 0]
 
@@ -49,29 +54,28 @@ def test_the_budget_respects_what_may_still_be_generated():
 def test_proposals_beyond_the_budget_are_cut():
     scheduler = make_scheduler(num_speculative_tokens=2)
     scheduler.add(make_request("a", PROMPT, 20))
-    key = ("a", 0)
-    scheduler.update(scheduler.schedule(), StepResult(token_ids={key: [7]}, drafts={key: [1, 2, 3, 4]}))
+    scheduler.update(scheduler.schedule(), sampled([0], [7], drafts={0: [1, 2, 3, 4]}))
     plan = scheduler.schedule()
-    assert plan.drafts[key] == [1, 2]
-    assert plan.num_scheduled[key] == 3
+    assert plan.drafts[0] == [1, 2]
+    assert plan.query_lens.tolist() == [3]
 
 
 def test_drafts_shrink_with_the_token_budget():
     scheduler = make_scheduler(num_speculative_tokens=4, max_num_batched_tokens=6)
     for name in "ab":
         scheduler.add(make_request(name, [1, 2, 3], 20))
-    keys = [("a", 0), ("b", 0)]
-    drafts = {key: [1, 2, 3, 4] for key in keys}
-    scheduler.update(scheduler.schedule(), StepResult(token_ids={key: [7] for key in keys}, drafts=drafts))
+    drafts = {slot: [1, 2, 3, 4] for slot in (0, 1)}
+    scheduler.update(scheduler.schedule(), sampled([0, 1], [7, 7], drafts=drafts))
     plan = scheduler.schedule()
-    assert plan.num_scheduled == {keys[0]: 5, keys[1]: 1}
-    assert plan.drafts == {keys[0]: [1, 2, 3, 4]}
+    assert plan.slots.tolist() == [0, 1]
+    assert plan.query_lens.tolist() == [5, 1]
+    assert plan.drafts == {0: [1, 2, 3, 4]}
 
 
 def test_more_tokens_than_drafts_allow_is_an_error_of_that_sequence():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", PROMPT, 20))
-    (output,) = scheduler.update(scheduler.schedule(), StepResult(token_ids={("a", 0): [7, 8]}))
+    (output,) = scheduler.update(scheduler.schedule(), sampled([0], [7], more_token_ids={0: [8]})).records
     assert output.finish_reason == "error"
     assert "more tokens than were proposed" in output.stop_reason
 

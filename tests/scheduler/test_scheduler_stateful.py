@@ -149,13 +149,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail_one(self, data):
         plan, result = self.execute()
-        if plan.num_scheduled:
-            key = data.draw(st.sampled_from(sorted(plan.num_scheduled)))
-            result.errors[key] = "broken"
+        if plan.total_num_tokens:
+            slot = data.draw(st.sampled_from(sorted(plan.slots.tolist())))
+            key = self.executor.held[slot].request.key
+            result.errors[slot] = "broken"
             outputs = self.scheduler.update(plan, result)
-            (failed,) = [output for output in outputs if output.stop_reason == "broken"]
+            (failed,) = [output for output in outputs.records if output.stop_reason == "broken"]
             assert (failed.request_id, failed.choice) == key
-            self.receive([output for output in outputs if output is not failed])
+            outputs.records.remove(failed)
+            self.receive(outputs)
             self.drop(key)
         else:
             self.receive(self.scheduler.update(plan, result))
@@ -176,13 +178,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.scheduler.schedule()
         assert not plan.new or self.scheduler.stats().num_preemptions == num_preemptions, "thrashing"
         assert plan.total_num_tokens <= self.budget
-        assert len(plan.num_scheduled) <= self.max_num_seqs
-        assert plan.num_scheduled or not self.live, "something waits and nothing runs"
+        assert len(plan.slots) <= self.max_num_seqs
+        assert plan.total_num_tokens or not self.live, "something waits and nothing runs"
         return plan, self.executor.execute(plan)
 
     def receive(self, outputs):
         self.client.receive(outputs)
-        for output in outputs:
+        for output in outputs.records:
             if output.finish_reason is not None:
                 key = output.request_id, output.choice
                 if key in self.refused:

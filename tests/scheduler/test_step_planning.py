@@ -10,15 +10,13 @@ from core.kv.integrity import IntegrityError
 
 def step(scheduler, executor, client=None):
     plan = scheduler.schedule()
-    outputs = scheduler.update(plan, executor.execute(plan))
+    result = executor.execute(plan)
+    scheduled = executor.named(plan)
+    outputs = scheduler.update(plan, result)
     scheduler.check_integrity()
     if client:
         client.receive(outputs)
-    return plan, outputs
-
-
-def scheduled(plan):
-    return {key[0]: count for key, count in plan.num_scheduled.items()}
+    return plan, scheduled, outputs.records
 
 
 def test_a_single_request_gets_the_reference_tokens():
@@ -32,17 +30,17 @@ def test_a_single_request_gets_the_reference_tokens():
 def test_running_sequences_go_before_waiting_ones():
     scheduler, executor = make_scheduler(max_num_batched_tokens=10), FakeExecutor()
     scheduler.add(make_request("a", [1] * 9))
-    assert scheduled(step(scheduler, executor)[0]) == {"a": 9}
+    assert step(scheduler, executor)[1] == {"a": 9}
     scheduler.add(make_request("b", [2] * 30))
-    assert scheduled(step(scheduler, executor)[0]) == {"a": 1, "b": 9}
-    assert scheduled(step(scheduler, executor)[0]) == {"a": 1, "b": 9}
+    assert step(scheduler, executor)[1] == {"a": 1, "b": 9}
+    assert step(scheduler, executor)[1] == {"a": 1, "b": 9}
 
 
 def test_long_prompts_are_cut_at_the_threshold_so_short_ones_start():
     scheduler = make_scheduler(long_prefill_token_threshold=6)
     scheduler.add(make_request("long", [1] * 20))
     scheduler.add(make_request("short", [2] * 5))
-    assert scheduled(scheduler.schedule()) == {"long": 6, "short": 5}
+    assert step(scheduler, FakeExecutor())[1] == {"long": 6, "short": 5}
 
 
 def test_without_chunks_a_prompt_is_computed_whole():
@@ -53,8 +51,8 @@ def test_without_chunks_a_prompt_is_computed_whole():
     )
     scheduler.add(make_request("a", [1] * 100))
     scheduler.add(make_request("b", [2] * 50))
-    assert scheduled(step(scheduler, executor, client)[0]) == {"a": 100}
-    assert scheduled(step(scheduler, executor, client)[0]) == {"a": 1, "b": 50}
+    assert step(scheduler, executor, client)[1] == {"a": 100}
+    assert step(scheduler, executor, client)[1] == {"a": 1, "b": 50}
     run(scheduler, executor, client)
 
 
@@ -62,7 +60,7 @@ def test_no_more_sequences_than_seats():
     scheduler, executor, client = make_scheduler(max_num_seqs=2), FakeExecutor(), Client()
     for name in "abc":
         scheduler.add(make_request(name, [1, 2, 3], 4))
-    assert scheduled(step(scheduler, executor, client)[0]) == {"a": 3, "b": 3}
+    assert step(scheduler, executor, client)[1] == {"a": 3, "b": 3}
     stats = scheduler.stats()
     assert (stats.num_running, stats.num_waiting) == (2, 1)
     run(scheduler, executor, client)
@@ -74,7 +72,7 @@ def test_priority_decides_who_is_admitted():
         scheduler.add(make_request(name, [1, 2], 2, priority=priority))
     order = []
     while scheduler.has_unfinished():
-        order += [output.request_id for output in step(scheduler, executor)[1] if output.finish_reason]
+        order += [output.request_id for output in step(scheduler, executor)[2] if output.finish_reason]
     assert order == ["high", "same", "low"]
 
 
@@ -82,7 +80,7 @@ def test_fcfs_ignores_priority():
     scheduler = make_scheduler(max_num_seqs=1)
     scheduler.add(make_request("first", [1], priority=5))
     scheduler.add(make_request("second", [1], priority=0))
-    assert scheduled(scheduler.schedule()) == {"first": 1}
+    assert step(scheduler, FakeExecutor())[1] == {"first": 1}
 
 
 @pytest.mark.parametrize(("policy", "victim"), [("fcfs", "b"), ("priority", "a")])
@@ -93,8 +91,9 @@ def test_out_of_blocks_the_last_one_is_preempted_and_continues_later(policy, vic
         scheduler.add(request)
     preempted = []
     while scheduler.has_unfinished():
-        plan, _ = step(scheduler, executor, client)
-        preempted += [key[0] for key in plan.removed if client.last[key].finish_reason is None]
+        running = {slot: held.request.key for slot, held in executor.held.items()}
+        plan, _, _ = step(scheduler, executor, client)
+        preempted += [running[slot][0] for slot in plan.removed if client.last[running[slot]].finish_reason is None]
         again = [new for new in plan.new if new.output_token_ids]
         assert all(new.output_token_ids == client.tokens[new.request.key][:-1] for new in again)
     assert preempted == [victim]
@@ -126,7 +125,7 @@ def test_a_prompt_beyond_the_context_ends_at_once_with_the_numbers():
     scheduler = make_scheduler(max_model_len=32)
     scheduler.add(make_request("a", [1] * 32))
     assert scheduler.has_unfinished()
-    (output,) = step(scheduler, FakeExecutor())[1]
+    (output,) = step(scheduler, FakeExecutor())[2]
     assert output.finish_reason == "error"
     assert "32 tokens; expected at most 31" in output.stop_reason
     assert not scheduler.has_unfinished()
@@ -135,7 +134,7 @@ def test_a_prompt_beyond_the_context_ends_at_once_with_the_numbers():
 def test_a_prompt_beyond_the_cache_ends_at_once_with_the_capacity():
     scheduler = make_scheduler(num_blocks=6)
     scheduler.add(make_request("a", [1] * 21))
-    (output,) = step(scheduler, FakeExecutor(6))[1]
+    (output,) = step(scheduler, FakeExecutor(6))[2]
     assert output.finish_reason == "error"
     assert "holds 20 tokens (5 blocks of 4)" in output.stop_reason
 
@@ -166,8 +165,8 @@ def test_an_admission_that_does_not_fit_waits_for_free_blocks():
     scheduler, executor, client = make_scheduler(num_blocks=10), FakeExecutor(10), Client()
     scheduler.add(make_request("a", [1] * 20, 6))
     scheduler.add(make_request("b", [2] * 20, 6))
-    assert scheduled(step(scheduler, executor, client)[0]) == {"a": 20}
-    assert scheduled(step(scheduler, executor, client)[0]) == {"a": 1}
+    assert step(scheduler, executor, client)[1] == {"a": 20}
+    assert step(scheduler, executor, client)[1] == {"a": 1}
     run(scheduler, executor, client)
     assert len(client.tokens["b", 0]) == 6
     assert scheduler.stats().num_preemptions == 0
@@ -213,7 +212,7 @@ def test_abort_while_waiting_is_silent():
     scheduler.add(make_request("a", [1, 2]))
     scheduler.abort(["a", "unknown"])
     assert not scheduler.has_unfinished()
-    assert scheduler.schedule().num_scheduled == {}
+    assert scheduler.schedule().total_num_tokens == 0
 
 
 def test_abort_while_running_frees_blocks_and_tells_the_worker():
@@ -226,8 +225,9 @@ def test_abort_while_running_frees_blocks_and_tells_the_worker():
     scheduler.abort(["a"])
     assert scheduler.stats().kv_cache_usage == 0.0
     assert scheduler.has_unfinished()
-    plan, outputs = step(scheduler, executor)
-    assert sorted(plan.removed) == [("a", 0), ("a", 1)]
+    plan, _, outputs = step(scheduler, executor)
+    assert sorted(plan.removed) == [0, 1]
+    assert executor.held == {}
     assert outputs == []
     assert not scheduler.has_unfinished()
 
@@ -240,7 +240,7 @@ def test_results_of_an_aborted_sequence_are_ignored_even_when_its_name_is_used_a
     scheduler.abort(["a"])
     request = make_request("a", [9, 9, 9])
     scheduler.add(request)
-    assert scheduler.update(plan, result) == []
+    assert scheduler.update(plan, result).records == []
     assert run(scheduler, executor, client).tokens["a", 0] == reference(request)[0]
 
 
@@ -252,12 +252,14 @@ def test_a_name_in_use_is_refused():
         scheduler.add(make_request("a", [1], choice=1))
 
 
-def test_update_wants_the_latest_plan():
+def test_update_wants_the_oldest_plan():
     scheduler = make_scheduler()
-    old = scheduler.schedule()
     scheduler.schedule()
-    with pytest.raises(IntegrityError, match="not the latest"):
-        scheduler.update(old, StepResult())
+    later = scheduler.schedule()
+    with pytest.raises(IntegrityError, match="not the oldest"):
+        scheduler.update(later, StepResult())
+    with pytest.raises(IntegrityError, match="2 plans"):
+        scheduler.schedule()
 
 
 def test_an_error_ends_one_sequence_and_its_blocks_are_not_reused():
@@ -268,7 +270,7 @@ def test_an_error_ends_one_sequence_and_its_blocks_are_not_reused():
     step(scheduler, executor, client)
     plan = scheduler.schedule()
     result = executor.execute(plan)
-    result.errors["bad", 0] = "The logits hold NaN."
+    result.errors[executor.slot("bad")] = "The logits hold NaN."
     client.receive(scheduler.update(plan, result))
     assert client.last["bad", 0].finish_reason == "error"
     assert client.last["bad", 0].stop_reason == "The logits hold NaN."
@@ -281,7 +283,7 @@ def test_an_error_ends_one_sequence_and_its_blocks_are_not_reused():
 def test_a_worker_that_returns_nothing_is_an_error_not_a_loop():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", [1, 2]))
-    (output,) = scheduler.update(scheduler.schedule(), StepResult())
+    (output,) = scheduler.update(scheduler.schedule(), StepResult()).records
     assert output.finish_reason == "error"
     assert "no token" in output.stop_reason
 

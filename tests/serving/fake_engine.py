@@ -82,7 +82,7 @@ class FakeClient:
                 task.cancel()
 
     async def call(self, method: str) -> str:
-        return "true"
+        return "false" if self.live else "true"
 
     async def close(self) -> None:
         await self.abort_choices(list(self.live))

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import ServerConfig
+from core.api.messages import SchedulerStats
 from core.version import __version__
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN
@@ -44,6 +45,33 @@ def test_dead_engine(start_server: Starter) -> None:
         assert answer.status_code == 503
         assert answer.json()["error"]["type"] == "service_unavailable"
         assert running.http.get("/metrics").status_code == 200
+
+
+def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) -> None:
+    with start_server(quiet(api_keys=("one",))) as running:
+        assert running.http.post("/reset_prefix_cache").status_code == 401
+        key = {"Authorization": "Bearer one"}
+        answer = running.http.post("/reset_prefix_cache", headers=key)
+        assert (answer.status_code, answer.json()) == (200, {"reset": True})
+        with running.openai(api_key="one").completions.create(model="alias", prompt="SLOW", stream=True) as stream:
+            next(iter(stream))
+            answer = running.http.post("/reset_prefix_cache", headers=key)
+            assert answer.status_code == 409 and "try again" in answer.json()["error"]["message"]
+
+
+def test_residency_is_a_histogram(server: RunningServer) -> None:
+    rows = [[0.0] * 17 for _ in range(3)]
+    rows[0][4], rows[0][-1], rows[2][15], rows[2][-1] = 2.0, 1.5, 1.0, 9000.0
+    server.engine.stats = SchedulerStats(kv_residency=rows)
+    families = {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
+    server.engine.stats = SchedulerStats()
+    lives = {(s.name, s.labels.get("le")): s.value for s in families["core:kv_block_lifetime_seconds"].samples}
+    assert lives["core:kv_block_lifetime_seconds_bucket", "0.5"] == 0
+    assert lives["core:kv_block_lifetime_seconds_bucket", "1.0"] == 2
+    assert lives["core:kv_block_lifetime_seconds_sum", None] == 1.5
+    gaps = {(s.name, s.labels.get("le")): s.value for s in families["core:kv_block_reuse_gap_seconds"].samples}
+    assert gaps["core:kv_block_reuse_gap_seconds_bucket", "3600.0"] == 0
+    assert gaps["core:kv_block_reuse_gap_seconds_count", None] == 1
 
 
 def test_tokenize_and_back(server: RunningServer) -> None:

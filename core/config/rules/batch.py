@@ -9,6 +9,7 @@ from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 CONSTANTS = {"block_size": 16, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
 CAPTURE_MOST = 512
+LONG_SHARE = 0.04
 
 
 def n6_constants(facts: Facts) -> Findings:
@@ -110,10 +111,50 @@ def n51_partial_prefills(facts: Facts) -> Findings:
         )
 
 
+def n51_long_threshold(facts: Facts) -> Findings:
+    """Several partial prefills without a threshold: what is long is told by the context."""
+    length = facts["max_model_len"]
+    if facts["max_num_partial_prefills"] > 1 and not facts["long_prefill_token_threshold"] and length:
+        threshold = max(1, int(length * LONG_SHARE))
+        why = f"{LONG_SHARE:.0%} of max_model_len, as several prompts are computed in part at the same time"
+        yield Derive("long_prefill_token_threshold", threshold, why)
+
+
 def n45_async(facts: Facts) -> Findings:
-    """Left open, steps are planned one after the other."""
-    if facts["async_scheduling"] is None:
-        yield Derive("async_scheduling", False, "off: steps are planned one after the other")
+    """Left open, planning ahead is on where the device computes by itself: on the host it would take a core."""
+    if facts["async_scheduling"] is not None:
+        return
+    platform = facts.platform.name if facts.platform else "cpu"
+    if facts.num_drafts:
+        yield Derive("async_scheduling", False, "off: drafts need the tokens of the step before")
+    elif platform == "cpu":
+        yield Derive("async_scheduling", False, "off: planning would take a core from computing")
+    else:
+        yield Derive("async_scheduling", True, "on: the device computes by itself")
+
+
+def n45_against_drafts(facts: Facts) -> Findings:
+    """Drafts are proposed from the tokens of the step before."""
+    if facts["async_scheduling"] and facts.given("async_scheduling") and facts["speculative_config"]:
+        yield Problem(
+            "--async-scheduling: drafts (--speculative-config) need the tokens of the step before; leave one of them out."
+        )
+
+
+def mixed_budget(facts: Facts) -> Findings:
+    """A part of the budget, never more."""
+    mixed, budget = facts["max_num_mixed_batched_tokens"], facts["max_num_batched_tokens"]
+    if mixed is None:
+        yield Derive("max_num_mixed_batched_tokens", budget, "max_num_batched_tokens: the platform asks for no less")
+    elif budget is not None and mixed > budget:
+        why = f"no more than max_num_batched_tokens, {budget}"
+        if facts.given("max_num_mixed_batched_tokens"):
+            yield Problem(
+                f"--max-num-mixed-batched-tokens {mixed}: more than --max-num-batched-tokens {budget}; lower the one or "
+                "raise the other."
+            )
+        else:
+            yield Derive("max_num_mixed_batched_tokens", budget, why)
 
 
 def n20_interleave(facts: Facts) -> Findings:
@@ -179,7 +220,16 @@ RULES: tuple[Rule, ...] = (
     Rule("N5", ("enable_chunked_prefill", "max_model_len", *BATCH), "derived", n5_whole_prompts, "model"),
     Rule("N10", (), "error", n10_pattern),
     Rule("N51", ("max_num_partial_prefills", "max_long_partial_prefills"), "error", n51_partial_prefills),
-    Rule("N45", ("async_scheduling",), "derived", n45_async),
+    Rule(
+        "N51",
+        ("max_num_partial_prefills", "long_prefill_token_threshold", "max_model_len"),
+        "derived",
+        n51_long_threshold,
+        "model",
+    ),
+    Rule("N45", ("async_scheduling", "speculative_config"), "derived", n45_async, "platform"),
+    Rule("N45", ("async_scheduling", "speculative_config"), "error", n45_against_drafts),
+    Rule("C5", ("max_num_mixed_batched_tokens", "max_num_batched_tokens"), "derived", mixed_budget, "platform"),
     Rule("N20", ("block_size", "cp_kv_cache_interleave_size"), "error", n20_interleave, "platform"),
     Rule("R45", ("enforce_eager", "cudagraph_capture_sizes", "max_cudagraph_capture_size"), "derived", r45_eager),
     Rule("N43", ("cudagraph_capture_sizes", "max_cudagraph_capture_size"), "error", n43_largest_capture),

@@ -85,6 +85,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     prompt_logprobs: Int32 | None = None
     add_special_tokens: bool | None = None
     priority: Int32 | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cache_salt: str | None = None
     request_id: RequestId | None = None
     return_token_ids: bool | None = None

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response, read_body, request_schema
 from core.serving.chat_writer import ChatWriter
-from core.serving.context import ServingContext, context_of, response_id
+from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
@@ -34,7 +34,7 @@ async def create_chat_completion(request: Request) -> Response:
     params = body.params(context.defaults)
     prompt = await chat_prompt(context, body, bool(body.add_special_tokens))
     answer_id = response_id(request, "chatcmpl", body.request_id)
-    outputs = run_prompts(context, body, [prompt], params, answer_id)
+    outputs = run_prompts(context, body, [prompt], params, answer_id, user_of(request, body.user))
     writer = ChatWriter(context, body)
     if not body.stream:
         work = _whole(body, outputs, writer, answer_id, model)

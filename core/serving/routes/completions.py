@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from core.api.errors import RequestError
 from core.serving.body import json_response, read_body, request_schema
 from core.serving.completion_writer import CompletionWriter
-from core.serving.context import ServingContext, context_of, response_id
+from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import Prompt, PromptOutput, run_prompts
@@ -42,7 +42,7 @@ async def create_completion(request: Request) -> Response:
     body.check()
     params = body.params(context.defaults)
     prompts = await _prompts(context, body)
-    outputs = run_prompts(context, body, prompts, params, head.id)
+    outputs = run_prompts(context, body, prompts, params, head.id, user_of(request, body.user))
     writer = CompletionWriter(context, body, prompts)
     if not body.stream:
         return json_response(await until_disconnect(request.receive, _whole(outputs, writer, head)))

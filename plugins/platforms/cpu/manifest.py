@@ -16,6 +16,7 @@ from plugins.platforms.cpu.extension import ERROR_FILE
 from plugins.platforms.cpu.memory import available_memory, processor_name, total_memory, usable_processors
 
 CONTRACT = 1
+MIXED_TOKENS = 256
 GIB = 1 << 30
 
 
@@ -66,9 +67,17 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
         "block_size": Proposal(16, "little waste at a sequence's end"),
         "max_num_seqs": Proposal((256 if offline else 128) * ranks, use),
         "max_num_batched_tokens": Proposal((4096 if offline else 2048) * ranks, use),
+        **_short_steps(offline),
         "kv_cache_memory_bytes": Proposal(memory, "at most 1 GiB and a quarter of the available memory"),
         "attention_backend": Proposal(["cpu_paged", "torch_sdpa"], "native first"),
     }
+
+
+def _short_steps(offline: bool) -> dict[str, Proposal]:
+    """A server's streams wait for the prompts of a step; a processor computes 256 tokens about as well as 2048."""
+    if offline:
+        return {}
+    return {"max_num_mixed_batched_tokens": Proposal(MIXED_TOKENS, "streams wait no longer than for these")}
 
 
 def _off_on(machine: str) -> dict[str, bool]:

@@ -1,0 +1,71 @@
+"""The bytes of the KV cache.
+
+Owns: the buffers that all groups share, and copies of single blocks. Never does: know what a block holds.
+Called by: the worker.
+
+The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for whichever group has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.api.errors import ConfigError
+from core.api.kv_transfer import KVTransfers, Page
+from core.api.specs import KVGroup
+from core.plugin.contracts import Runtime
+
+
+class KVMemory:
+    """layer_bytes: one block of each layer. Raises ConfigError when layers that share a buffer differ in bytes."""
+
+    def __init__(
+        self, runtime: Runtime, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int
+    ) -> None:
+        self._buffers: list[Tensor] = []
+        self._buffer_of: dict[int, int] = {}
+        for index in range(max(len(group.layers) for group in groups)):
+            layers = [group.layers[index] for group in groups if index < len(group.layers)]
+            sizes = {layer_bytes[layer] for layer in layers}
+            if len(sizes) > 1:
+                raise ConfigError(
+                    [
+                        f"Layers {layers} share a KV buffer but their blocks have {sorted(sizes)} bytes; "
+                        "give --disable-hybrid-kv-cache-manager."
+                    ]
+                )
+            size = sizes.pop()
+            self._buffers.append(runtime.allocate(num_blocks * size).view(num_blocks, size))
+            self._buffer_of.update(dict.fromkeys(layers, index))
+        self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()
+
+    def of_layer(self, layer: int) -> Tensor:
+        """uint8 [num_blocks, block bytes] of a layer."""
+        return self._buffers[self._buffer_of[layer]]
+
+    def transfer(self, transfers: KVTransfers) -> list[Page]:
+        """Copy blocks out, then pages in; returns the former."""
+        pages = [self._read(block_id) for block_id in transfers.saves]
+        for block_id, page in transfers.loads:
+            self._write(block_id, page)
+        return pages
+
+    def _read(self, block_id: int) -> Page:
+        page = np.empty(self._ends[-1], np.uint8)
+        target = torch.from_numpy(page)
+        start = 0
+        for buffer, end in zip(self._buffers, self._ends, strict=True):
+            target[start:end].copy_(buffer[block_id])
+            start = end
+        return page
+
+    def _write(self, block_id: int, page: Page) -> None:
+        source = torch.from_numpy(page if page.flags.writeable else page.copy())
+        start = 0
+        for buffer, end in zip(self._buffers, self._ends, strict=True):
+            buffer[block_id].copy_(source[start:end])
+            start = end

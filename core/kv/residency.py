@@ -1,0 +1,66 @@
+"""How long cached blocks stay, idle and wait for reuse.
+
+Owns: `Residency`, three histograms over a sample of blocks. Never does: keep a block that was evicted.
+Called by: the manager (through its observers); the scheduler's statistics carry the histograms.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+
+from core.api.kv_residency import RESIDENCY_BUCKETS
+from core.kv.hashing import PrefixKey
+from core.kv.observer import CacheObserver
+
+
+class Residency(CacheObserver):
+    """Histograms of a `sample` of the blocks, in seconds; each row is its counts by bucket, then the sum.
+
+    lifetime: from cached to evicted. idle: from last use to evicted. reuse: between two uses.
+    """
+
+    def __init__(self, sample: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sample = sample
+        self._clock = clock
+        self._random = random.Random(0)
+        self._blocks: dict[int, tuple[float, float]] = {}
+        self.lifetime, self.idle, self.reuse = ([0.0] * (len(RESIDENCY_BUCKETS) + 2) for _ in range(3))
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """The histograms, in the order of `RESIDENCY_METRICS`."""
+        return [self.lifetime, self.idle, self.reuse]
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """Begin to watch a block, if chance wants it."""
+        if self._random.random() < self._sample:
+            now = self._clock()
+            self._blocks[block_id] = (now, now)
+
+    def reused(self, block_id: int) -> None:
+        """A use of a block."""
+        times = self._blocks.get(block_id)
+        if times is not None:
+            now = self._clock()
+            _count(self.reuse, now - times[1])
+            self._blocks[block_id] = (times[0], now)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """The end of a block."""
+        times = self._blocks.pop(block_id, None)
+        if times is not None:
+            now = self._clock()
+            _count(self.lifetime, now - times[0])
+            _count(self.idle, now - times[1])
+
+    def cleared(self) -> None:
+        """Blocks that were forgotten on request say nothing about eviction."""
+        self._blocks.clear()
+
+
+def _count(row: list[float], seconds: float) -> None:
+    row[bisect_left(RESIDENCY_BUCKETS, seconds)] += 1
+    row[-1] += seconds

@@ -1,0 +1,73 @@
+"""What surrounds the KV manager of an engine: tiers, events, residency.
+
+Owns: `KVServices`, built from a configuration, fed once a step, closed with the engine. Never does: allocate blocks.
+Called by: the engine core; the scheduler hands its parts to the manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.api.config import CacheConfig, EngineConfig
+from core.api.kv_transfer import KVTransfers, Page
+from core.api.messages import SchedulerStats
+from core.kv.event_publisher import EventPublisher
+from core.kv.events import EventLog
+from core.kv.manager import KVManager
+from core.kv.observer import CacheObserver
+from core.kv.residency import Residency
+from core.kv.tiers.disk import DiskTier
+from core.kv.tiers.fingerprint import fingerprint
+from core.kv.tiers.host import HostTier
+from core.kv.tiers.tiers import KVTiers
+
+
+class KVServices:
+    """tiers: None without any. events, publisher: None when nobody is told. residency: None when it is not measured."""
+
+    def __init__(self, cache: CacheConfig, tiers: KVTiers | None = None) -> None:
+        self.tiers = tiers
+        self.events = EventLog(cache.block_size) if cache.events else None
+        self.publisher = EventPublisher(cache.events) if cache.events else None
+        self.residency = Residency(cache.metrics_sample) if cache.metrics_sample else None
+
+    @classmethod
+    def open(cls, config: EngineConfig, numerics: str) -> KVServices:
+        """Everything that the configuration asks for. numerics: what results depend on. Raises ConfigError."""
+        cache = config.cache
+        if not cache.enable_prefix_caching:
+            return cls(cache)
+        host = HostTier(cache.host_bytes) if cache.host_bytes else None
+        disk = None
+        if cache.disk_path:
+            disk = DiskTier(cache.disk_path, fingerprint(config, numerics), cache.disk_bytes)
+        return cls(cache, KVTiers(host, disk) if host is not None or disk is not None else None)
+
+    @property
+    def observers(self) -> list[CacheObserver]:
+        """Those that listen to the manager; it adds the tiers by itself."""
+        return [observer for observer in (self.events, self.residency) if observer is not None]
+
+    def after_step(self, kv: KVManager) -> None:
+        """Tell of what a step changed."""
+        if self.events is not None and self.publisher is not None:
+            kv.register_starting()
+            batch = self.events.take()
+            if batch is not None:
+                self.publisher.publish(batch)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add what is measured here."""
+        if self.tiers is not None:
+            stats.tier_saved = self.tiers.num_saved
+        if self.residency is not None:
+            stats.kv_residency = self.residency.rows
+
+    def close(self, kv: KVManager, copy: Callable[[KVTransfers], list[Page] | None], seconds: float) -> None:
+        """Save what a disk tier lacks, as far as `seconds` last, and end the threads. copy: makes transfers now."""
+        if self.tiers is not None:
+            if kv.tiers is not None:
+                self.tiers.save_all(kv.pool.prefixes.entries(), copy, seconds)
+            self.tiers.close()
+        if self.publisher is not None:
+            self.publisher.close()

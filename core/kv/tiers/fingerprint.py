@@ -1,0 +1,55 @@
+"""What the values of a KV block depend on beside tokens, as one name.
+
+Owns: `fingerprint`. Never does: read whole weights. Called by: `KVServices`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from core.api.config import EngineConfig
+
+NUM_SAMPLES = 64
+SAMPLE_BYTES = 4096
+
+
+def fingerprint(config: EngineConfig, numerics: str) -> str:
+    """32 hex digits over weights, model configuration, plugins, numerics and the layout of a block.
+
+    Of each weight file the size, the time of its last change and `NUM_SAMPLES` pieces count; without files, the reference.
+    """
+    cache, model, plugins = config.cache, config.model, config.plugins
+    settled = {
+        "numerics": numerics,
+        "model": [model.dtype, model.hf_config],
+        "plugins": [plugins.loader, plugins.quantization, plugins.kernels, plugins.attention, plugins.arguments],
+        "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
+        "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
+    }
+    digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
+    files = _weight_files(Path(model.model))
+    if not files:
+        digest.update(model.model.encode())
+    for path in files:
+        _add_file(digest, path)
+    return digest.hexdigest()[:32]
+
+
+def _weight_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        return []
+    return sorted(file for file in path.iterdir() if file.suffix in (".safetensors", ".gguf", ".bin", ".pt", ".npz"))
+
+
+def _add_file(digest: hashlib._Hash, path: Path) -> None:
+    status = path.stat()
+    digest.update(f"{path.name}:{status.st_size}:{status.st_mtime_ns}".encode())
+    with path.open("rb") as file:
+        for index in range(NUM_SAMPLES):
+            file.seek(status.st_size * index // NUM_SAMPLES)
+            digest.update(file.read(SAMPLE_BYTES))

@@ -1,0 +1,61 @@
+"""The tier in host memory.
+
+Owns: `HostTier`: pages by key, bounded in bytes, least recently used dropped first. Never does: files.
+Called by: `KVTiers`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from core.api.kv_transfer import Page
+from core.kv.hashing import PrefixKey
+from core.kv.integrity import require
+
+PageName = tuple[int, bytes]
+
+
+class HostTier:
+    """Pages of at most `capacity` bytes in all. num_bytes: bytes now."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.num_bytes = 0
+        self._pages: OrderedDict[PageName, tuple[bytes, Page]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def contains(self, group: int, key: PrefixKey) -> bool:
+        """Whether the page of these very tokens is here."""
+        entry = self._pages.get((group, key.digest))
+        return entry is not None and entry[0] == key.payload
+
+    def read(self, group: int, key: PrefixKey) -> Page | None:
+        """The page, which counts as used now, or None."""
+        if not self.contains(group, key):
+            return None
+        self._pages.move_to_end((group, key.digest))
+        return self._pages[group, key.digest][1]
+
+    def write(self, group: int, key: PrefixKey, page: Page) -> None:
+        """Keep a page, dropping old ones for it; one that is larger than the tier is not kept."""
+        name = (group, key.digest)
+        if name in self._pages or page.nbytes > self.capacity:
+            return
+        while self.num_bytes + page.nbytes > self.capacity:
+            _, (_, old) = self._pages.popitem(last=False)
+            self.num_bytes -= old.nbytes
+        self._pages[name] = (key.payload, page)
+        self.num_bytes += page.nbytes
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pages.clear()
+        self.num_bytes = 0
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless the bytes are counted right and within the bound."""
+        num_bytes = sum(page.nbytes for _, page in self._pages.values())
+        require(num_bytes == self.num_bytes, "host_tier", f"{self.num_bytes} bytes are counted, {num_bytes} are held")
+        require(num_bytes <= self.capacity, "host_tier", f"{num_bytes} bytes are held, {self.capacity} may be")

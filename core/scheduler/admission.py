@@ -1,0 +1,120 @@
+"""Which waiting sequences start in a step.
+
+Owns: the conditions of an admission (seat, blocks, reserve, partial prefills) and the trial of suspects. Never does:
+order the queue (the policy does) or preempt. Called by: `Scheduler.schedule`, after running sequences were planned.
+
+A step that admits nobody looks at the head of the queue only; an admission costs what the policy's queue costs.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from core.api.policy import WaitingQueue
+from core.kv.prefix import PrefixHit
+from core.scheduler.planning import StepPlanner
+from core.scheduler.sequence import NO_SLOT, SequenceState
+from core.scheduler.state import SchedulerState
+
+
+class Admission:
+    """Fills what is left of a step."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.state = state
+
+    def admit(self, planner: StepPlanner) -> None:
+        """Start waiting sequences in the policy's order until one does not fit."""
+        state = self.state
+        if not (len(state.waiting) or len(state.held)) or state.running.is_full or planner.budget <= 0:
+            return
+        if state.policy.charges:
+            for sequence in state.running.sequences:
+                state.settle(sequence)
+        while planner.budget > 0 and not state.running.is_full:
+            first = self._next()
+            if first is None or not self._try(planner, first):
+                return
+
+    def try_suspect(self, planner: StepPlanner) -> bool:
+        """Plan a step for the first suspect alone; False when blocks are missing, so that the others must go on first."""
+        state = self.state
+        suspect = state.suspects[0]
+        if suspect.slot == NO_SLOT:
+            hit = self._hit(suspect)
+            if state.running.is_full or state.kv.blocks_missing(hit, len(suspect.token_ids)) > state.kv.pool.num_free:
+                return False
+            self._start(planner, suspect, hit)
+        elif state.running.is_partial(suspect):
+            planner.plan_chunk(suspect)
+        return True
+
+    def _next(self) -> SequenceState | None:
+        """The first in line. Long prompts that may not start yet step aside, into a queue that is first in line later."""
+        state = self.state
+        longs = sum(sequence.is_long for sequence in state.running.partial)
+        held, waiting = state.held, state.waiting
+        if len(held) and longs < state.config.max_long_partial_prefills:
+            first = _peek(held)
+            if not len(waiting) or first.order < _peek(waiting).order:
+                return first
+        while len(waiting):
+            sequence = _peek(waiting)
+            sequence.is_long = self._is_long(sequence)
+            if not sequence.is_long or longs < state.config.max_long_partial_prefills:
+                return sequence
+            waiting.pop()
+            held.push(sequence)
+            sequence.queue = held
+        return None
+
+    def _is_long(self, sequence: SequenceState) -> bool:
+        threshold = self.state.config.long_prefill_token_threshold
+        return self.state.config.enable_chunked_prefill and 0 < threshold < len(sequence.token_ids)
+
+    def _try(self, planner: StepPlanner, sequence: SequenceState) -> bool:
+        """Start a sequence if seat, budget and blocks allow it."""
+        state, kv = self.state, self.state.kv
+        num_free = kv.pool.num_free - self._reserve()
+        if sequence.blocks_missing > num_free:
+            return False
+        state.at_work = sequence
+        hit = self._hit(sequence)
+        num_known = len(sequence.token_ids)
+        num_tokens = num_known - hit.num_tokens
+        chunk = planner.chunk(num_tokens)
+        if chunk < num_tokens:
+            limit = state.config.max_num_partial_prefills if state.config.enable_chunked_prefill else 0
+            if len(state.running.partial) >= limit:
+                return False
+        room = num_known if state.config.reserve_full_prompt else hit.num_tokens + chunk
+        missing = kv.blocks_missing(hit, room)
+        if missing > num_free:
+            sequence.blocks_missing = missing
+            return False
+        self._start(planner, sequence, hit, chunk)
+        return True
+
+    def _hit(self, sequence: SequenceState) -> PrefixHit:
+        kv = self.state.kv
+        return kv.lookup(sequence) if sequence.prompt_logprobs is None else kv.no_hit()
+
+    def _reserve(self) -> int:
+        """Blocks to leave free. Once the cache was too small for those that ran, everybody must be able to take one
+        more, so that a sequence that comes back is not sent away at once: between an admission and the next preemption
+        somebody fills a whole block."""
+        running = len(self.state.running)
+        return (running + 1) * len(self.state.kv.groups) if running and self.state.num_pressed else 0
+
+    def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
+        state = self.state
+        state.start(sequence, hit)
+        if chunk is None:
+            chunk = planner.chunk(sequence.num_pending)
+        state.kv.allocate_slots(sequence, sequence.num_pending if state.config.reserve_full_prompt else chunk)
+        planner.plan_start(sequence, chunk)
+        state.at_work = None
+
+
+def _peek(queue: WaitingQueue) -> SequenceState:
+    return cast(SequenceState, queue.peek())

@@ -1,0 +1,186 @@
+"""What the results of a step mean.
+
+Owns: new tokens, ends, errors, and the outputs that tell of them. Never does: plan. Called by: `Scheduler.update`.
+
+Sequences that decoded one token and have nothing else to say are read at once, as arrays, and leave as `TokenColumns`;
+one after the other gives the same state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from core.api.messages import NO_TOKENS, EngineOutput, FinishReason, TokenColumns
+from core.api.step_plan import StepResult
+from core.scheduler.planning import Flight
+from core.scheduler.running import DecodeView
+from core.scheduler.sequence import SequenceState, SequenceStatus
+from core.scheduler.state import SchedulerState
+from core.scheduler.stopping import append_tokens, stop_reason
+
+
+@dataclass(slots=True)
+class StepOutputs:
+    """What clients hear of a step: full records, and columns for the rest."""
+
+    records: list[EngineOutput] = field(default_factory=list)
+    tokens: TokenColumns = NO_TOKENS
+
+
+class ResultReader:
+    """Takes the result of one step in. `run` is called once."""
+
+    def __init__(self, state: SchedulerState, flight: Flight, result: StepResult, *, vectorized: bool = True) -> None:
+        self.state = state
+        self.flight = flight
+        self.plan = flight.plan
+        self.result = result
+        self.outputs = StepOutputs()
+        self._vectorized = vectorized
+
+    def run(self) -> StepOutputs:
+        """Read all rows; sequences that have left since the plan was made are skipped."""
+        view, result = self.flight.decodes, self.result
+        self.outputs.records, self.state.ended = self.state.ended, []
+        num_decodes = 0 if view is None else len(view.slots)
+        if view is not None and self._is_plain(num_decodes):
+            self._read_together(view, result.token_ids[:num_decodes].tolist())
+            if not self.flight.chunks:
+                return self.outputs
+            rows = zip(result.slots[num_decodes:].tolist(), result.token_ids[num_decodes:].tolist(), strict=True)
+            token_ids = {slot: [token_id] for slot, token_id in rows}
+        else:
+            token_ids = result.tokens()
+            slots, lens = self.plan.slots[:num_decodes].tolist(), self.plan.query_lens[:num_decodes].tolist()
+            decoding = [] if view is None else view.sequences
+            for sequence, slot, num_tokens in zip(decoding, slots, lens, strict=True):
+                self._read(sequence, slot, num_tokens, token_ids.get(slot), completes=True)
+        slots = self.plan.slots[num_decodes:].tolist()
+        for (sequence, num_tokens, completes), slot in zip(self.flight.chunks, slots, strict=True):
+            self._read(sequence, slot, num_tokens, token_ids.get(slot), completes=completes)
+        return self.outputs
+
+    def _is_plain(self, num_decodes: int) -> bool:
+        """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
+        state, result = self.state, self.result
+        return (
+            self._vectorized
+            and self.flight.num_departures == state.running.num_departures
+            and not (result.errors or result.more_token_ids or state.config.num_speculative_tokens or state.suspects)
+            and (
+                result.slots is self.plan.slots
+                or np.array_equal(result.slots[:num_decodes], self.plan.slots[:num_decodes])
+            )
+        )
+
+    def _read_together(self, view: DecodeView, token_ids: list[int]) -> None:
+        """One token for each sequence of the view."""
+        deque(map(list.append, view.token_lists, token_ids), maxlen=0)
+        computed = self.plan.num_computed[: len(token_ids)]
+        ended = self._ended(view, token_ids, computed >= view.last_computed)
+        records = self._rows_with_records(view, ended)
+        starts = computed + view.start_offset
+        tokens = self.result.token_ids[: len(token_ids)].astype(np.int32, copy=False)
+        if not records:
+            self.outputs.tokens = TokenColumns(view.handles.tobytes(), starts.tobytes(), tokens.tobytes())
+            return
+        rest = np.ones(len(token_ids), bool)
+        rest[records] = False
+        self.outputs.tokens = TokenColumns(
+            view.handles[rest].tobytes(), starts[rest].tobytes(), tokens[rest].tobytes()
+        )
+        for row in records:
+            sequence = view.sequences[row]
+            reason = ended.get(row)
+            output = self._output(sequence, int(view.slots[row]), int(starts[row]), [token_ids[row]], reason)
+            self.outputs.records.append(output)
+            if reason is not None:
+                self._finish(sequence, output, reason)
+
+    def _ended(self, view: DecodeView, token_ids: list[int], at_limit: np.ndarray) -> dict[int, FinishReason]:
+        """Rows that end with their new token, and why. A stop token goes before the limit."""
+        ended: dict[int, FinishReason] = {}
+        if not self.state.running.stop_ids.keys().isdisjoint(token_ids):
+            for row, token_id in enumerate(token_ids):
+                sequence = view.sequences[row]
+                if token_id in sequence.stop_token_ids and len(sequence.token_ids) > sequence.min_stop_length:
+                    ended[row] = "stop"
+        for row in at_limit.nonzero()[0].tolist():
+            ended.setdefault(row, "length")
+        return ended
+
+    def _rows_with_records(self, view: DecodeView, ended: dict[int, FinishReason]) -> list[int]:
+        """Rows with more to say than a token, in order."""
+        rows = set(ended)
+        rows.update(view.without_handle)
+        if self.result.logprobs:
+            rows.update(row for row, slot in enumerate(view.slots.tolist()) if slot in self.result.logprobs)
+        return sorted(rows)
+
+    def _read(
+        self, sequence: SequenceState, slot: int, num_tokens: int, token_ids: list[int] | None, *, completes: bool
+    ) -> None:
+        """One sequence: `num_tokens` were computed at `slot`, up to its last known token when it `completes`."""
+        if sequence.status is not SequenceStatus.RUNNING:
+            return
+        state, result = self.state, self.result
+        state.at_work = sequence
+        if result.errors and slot in result.errors:
+            return self._fail(sequence, result.errors[slot])
+        if sequence.prompt_logprobs is not None:
+            sequence.prompt_logprobs += result.prompt_logprobs.get(slot, ())
+        if not completes:
+            sequence.num_pending -= num_tokens
+            return None
+        if not token_ids:
+            return self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
+        if (len(token_ids) > 1 or self.plan.drafts) and not state.drafts.accept(sequence, self.plan, len(token_ids)):
+            return self._fail(sequence, "The worker returned more tokens than were proposed; see the engine's log.")
+        start = sequence.num_output_tokens
+        reason = append_tokens(sequence, token_ids)
+        # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
+        sequence.num_pending = 1
+        state.running.length[slot] += len(token_ids) - 1
+        output = self._output(sequence, slot, start, token_ids, reason)
+        self.outputs.records.append(output)
+        state.clear(sequence)
+        if reason is not None:
+            self._finish(sequence, output, reason)
+        elif state.config.num_speculative_tokens:
+            state.drafts.keep(sequence, self.plan, result.drafts.get(slot))
+        return None
+
+    def _output(
+        self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None
+    ) -> EngineOutput:
+        prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        return EngineOutput(
+            sequence.key[0],
+            sequence.key[1],
+            start,
+            token_ids,
+            self.result.logprobs.get(slot) if self.result.logprobs else None,
+            prompt_logprobs,
+            reason,
+            None,
+            sequence.num_cached_tokens,
+        )
+
+    def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:
+        """Cut what was sampled behind the end, say why it ended, and release the sequence."""
+        num_kept = sequence.num_output_tokens - output.start
+        output.token_ids = output.token_ids[:num_kept]
+        if output.logprobs is not None:
+            output.logprobs = output.logprobs[:num_kept]
+        if reason == "stop":
+            output.stop_reason = stop_reason(sequence)
+        else:
+            output.stop_reason = self.state.limits.why_full(len(sequence.token_ids))
+        self.state.release(sequence)
+
+    def _fail(self, sequence: SequenceState, sentence: str) -> None:
+        """End a sequence whose step went wrong; what the step wrote is not trusted."""
+        self.outputs.records.append(self.state.end(sequence, "error", sentence, keep_cached=False))

@@ -1,0 +1,154 @@
+"""The sequences that hold a slot, and their hot state as columns.
+
+Owns: slots, the running list in the policy's order, the columns by slot, and the view of those that decode.
+Never does: decide who runs, or touch blocks. Called by: the scheduler.
+
+A running sequence is either *partial* (its known tokens are not all planned yet) or *decodes* (each step gives it one
+token, or a few with drafts). Columns hold the state after all planned steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.api.step_plan import Int32Array, Slot
+from core.scheduler.sequence import NO_SLOT, SequenceState
+
+_order = attrgetter("order")
+
+
+@dataclass(slots=True, frozen=True)
+class DecodeView:
+    """Those that decode, in order; made anew when one comes or goes. All arrays and lists have one item a sequence.
+
+    last_computed: computed tokens before the step whose token reaches the limit of the length.
+    start_offset:  output index of a step's token, less the computed tokens before the step.
+    without_handle: rows whose outputs cannot be sent as columns.
+    """
+
+    sequences: list[SequenceState]
+    token_lists: list[list[int]]
+    slots: Int32Array
+    ones: Int32Array
+    last_computed: Int32Array
+    start_offset: Int32Array
+    handles: NDArray[np.int64]
+    without_handle: list[int]
+
+
+class RunningSet:
+    """Sequences by slot. `max_num_seqs` is the number of slots.
+
+    sequences: all, in the policy's order. partial: those whose known tokens are not all planned, in order.
+    length:    int32 by slot, known tokens after all planned steps. capacity: int32 by slot, token positions in its blocks.
+    stop_ids:  how many running sequences each token id would end.
+    num_departures: sequences that have left, ever.
+    """
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self.max_num_seqs = max_num_seqs
+        self.sequences: list[SequenceState] = []
+        self.partial: list[SequenceState] = []
+        self.length = np.zeros(max_num_seqs, np.int32)
+        self.capacity = np.zeros(max_num_seqs, np.int32)
+        self.stop_ids: Counter[int] = Counter()
+        self.num_departures = 0
+        self._max_length = np.zeros(max_num_seqs, np.int32)
+        self._num_prompt = np.zeros(max_num_seqs, np.int32)
+        self._handle = np.zeros(max_num_seqs, np.int64)
+        self._by_slot: list[SequenceState | None] = [None] * max_num_seqs
+        self.free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._view: DecodeView | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot is taken."""
+        return not self.free_slots
+
+    def start(self, sequence: SequenceState) -> None:
+        """Give a sequence a slot; it is partial until `begin_decode`."""
+        slot = sequence.slot = self.free_slots.pop()
+        self._by_slot[slot] = sequence
+        self.length[slot] = len(sequence.token_ids)
+        self.capacity[slot] = sequence.num_slots
+        self._max_length[slot] = sequence.max_length
+        self._num_prompt[slot] = sequence.num_prompt_tokens
+        self._handle[slot] = sequence.request.handle
+        self.stop_ids.update(sequence.stop_token_ids)
+        insort(self.sequences, sequence, key=_order)
+        insort(self.partial, sequence, key=_order)
+
+    def stop(self, sequence: SequenceState) -> Slot:
+        """Take a sequence out; returns the slot that it had."""
+        slot = sequence.slot
+        sequence.slot = NO_SLOT
+        self.num_departures += 1
+        self._by_slot[slot] = None
+        self.free_slots.append(slot)
+        for token_id in sequence.stop_token_ids:
+            self.stop_ids[token_id] -= 1
+            if not self.stop_ids[token_id]:
+                del self.stop_ids[token_id]
+        del self.sequences[bisect_left(self.sequences, sequence.order, key=_order)]
+        if not self._leave_partial(sequence):
+            self._view = None
+        return slot
+
+    def begin_decode(self, sequence: SequenceState) -> None:
+        """All known tokens of a partial sequence are planned: the step gives it a token."""
+        self._leave_partial(sequence)
+        self.length[sequence.slot] += 1
+        self._view = None
+
+    def is_partial(self, sequence: SequenceState) -> bool:
+        """Whether a running sequence still has known tokens to plan."""
+        index = bisect_left(self.partial, sequence.order, key=_order)
+        return index < len(self.partial) and self.partial[index] is sequence
+
+    def at(self, slot: Slot) -> SequenceState | None:
+        """The sequence that has a slot."""
+        return self._by_slot[slot]
+
+    @property
+    def view(self) -> DecodeView:
+        """The sequences that decode."""
+        if self._view is None:
+            self._view = self._make_view()
+        return self._view
+
+    def select(self, sequences: list[SequenceState]) -> DecodeView:
+        """A view of some of the sequences that decode."""
+        slots = np.array([sequence.slot for sequence in sequences], np.int32)
+        handles = self._handle[slots]
+        return DecodeView(
+            sequences,
+            [sequence.token_ids for sequence in sequences],
+            slots,
+            np.ones(len(slots), np.int32),
+            self._max_length[slots] - 2,
+            1 - self._num_prompt[slots],
+            handles,
+            (handles < 0).nonzero()[0].tolist(),
+        )
+
+    def _make_view(self) -> DecodeView:
+        if not self.partial:
+            return self.select(self.sequences.copy())
+        partial = set(self.partial)
+        return self.select([sequence for sequence in self.sequences if sequence not in partial])
+
+    def _leave_partial(self, sequence: SequenceState) -> bool:
+        index = bisect_left(self.partial, sequence.order, key=_order)
+        if index == len(self.partial) or self.partial[index] is not sequence:
+            return False
+        del self.partial[index]
+        return True

@@ -1,0 +1,23 @@
+"""POST /reset_prefix_cache. Owns: its answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core.api.errors import RequestError
+from core.serving.body import json_response
+from core.serving.context import context_of
+
+router = APIRouter(tags=["operation"])
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget all cached prefixes, in host memory and on disk too. 409, and no change, while requests run."""
+    if not await context_of(request).engine.reset_prefix_cache():
+        raise RequestError(
+            "The prefix cache is in use by requests that run, so it was not reset; try again when they have ended.",
+            status=409,
+            code="prefix_cache_in_use",
+        )
+    return json_response({"reset": True})

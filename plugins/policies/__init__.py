@@ -1,0 +1,1 @@
+"""Scheduling policies: in which order waiting requests are admitted."""

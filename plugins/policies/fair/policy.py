@@ -1,0 +1,171 @@
+"""Users take turns by the service that each has had: the virtual token counter of Sheng et al., "Fairness in Serving
+Large Language Models" (OSDI 2024).
+
+Owns: the counters, one queue for each user, the heap of users. Never does: admit, preempt, know API keys (the server
+names users). Called by: the scheduler, through `core.api.policy`.
+
+A user pays `PROMPT_WEIGHT` for each prompt token computed and `OUTPUT_WEIGHT` for each token generated. The user with the
+lowest counter is next. Who comes back after a pause starts at the level of those who wait, so nobody saves up.
+
+Bounds. (1) A user without queued requests who sends one is admitted before any other user's second request from then on:
+a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has queued.
+(2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest prompt,
+OUTPUT_WEIGHT · most tokens that run at once), whatever they ask for: theorem 4.4 of the paper.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from core.api.messages import EngineRequest
+from core.api.policy import Order, Queued
+
+PROMPT_WEIGHT = 1
+OUTPUT_WEIGHT = 2
+SWEEP_FROM = 64
+
+
+class Counters:
+    """What each user has had. level: the counter of the user admitted last, when it was admitted; it never falls.
+
+    Users at or below the level who have nothing queued are forgotten: they would start at the level again.
+    """
+
+    def __init__(self) -> None:
+        self.level = 0
+        self.num_queued: dict[str, int] = {}
+        self._had: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._had)
+
+    def __getitem__(self, user: str) -> int:
+        return self._had.get(user, self.level)
+
+    def arrive(self, user: str) -> None:
+        """A request of `user` is queued."""
+        waiting = self.num_queued.get(user, 0)
+        self.num_queued[user] = waiting + 1
+        if not waiting:
+            self._had[user] = max(self[user], self.level)
+            self._sweep()
+
+    def leave(self, user: str) -> None:
+        """A request of `user` is not queued any more."""
+        waiting = self.num_queued.pop(user) - 1
+        if waiting:
+            self.num_queued[user] = waiting
+
+    def charge(self, user: str, amount: int) -> None:
+        """`user` has had service worth `amount`."""
+        self._had[user] = self[user] + amount
+
+    def _sweep(self) -> None:
+        """Forget users who left long ago, so that their number does not grow with the engine's age."""
+        if len(self._had) > max(SWEEP_FROM, 2 * len(self.num_queued)):
+            had, queued, level = self._had, self.num_queued, self.level
+            self._had = {user: count for user, count in had.items() if user in queued or count > level}
+
+
+class FairQueue:
+    """One queue for each user, and a heap of users. Entries of the heap may be too low: counters only grow."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._queues: dict[str, OrderedDict[Queued, None]] = {}
+        self._heap: list[tuple[int, int, str]] = []
+        self._in_heap: set[str] = set()
+        self._num_entered = 0
+        self._length = 0
+
+    def push(self, sequence: Queued, /) -> None:
+        """Add a new arrival behind its user's others."""
+        self._enter(sequence)
+
+    def restore(self, sequence: Queued, /) -> None:
+        """Put a preempted sequence before its user's others."""
+        self._enter(sequence).move_to_end(sequence, last=False)
+
+    def peek(self) -> Queued:
+        """The first sequence of the user with the lowest counter."""
+        return next(iter(self._queues[self._next_user()]))
+
+    def pop(self) -> Queued:
+        """Take the next sequence out; its user's counter becomes the level."""
+        user = self._next_user()
+        self._counters.level = max(self._counters.level, self._counters[user])
+        sequence = next(iter(self._queues[user]))
+        self.remove(sequence)
+        return sequence
+
+    def remove(self, sequence: Queued, /) -> None:
+        """Take a queued sequence out."""
+        user = sequence.request.user
+        queue = self._queues[user]
+        del queue[sequence]
+        self._length -= 1
+        self._counters.leave(user)
+        if not queue:
+            del self._queues[user]
+            if len(self._heap) > max(SWEEP_FROM, 2 * len(self._queues)):
+                self._sweep()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Queued]:
+        return (sequence for queue in self._queues.values() for sequence in queue)
+
+    def _enter(self, sequence: Queued) -> OrderedDict[Queued, None]:
+        user = sequence.request.user
+        self._counters.arrive(user)
+        self._length += 1
+        queue = self._queues.setdefault(user, OrderedDict())
+        queue[sequence] = None
+        if user not in self._in_heap:
+            self._num_entered += 1
+            self._in_heap.add(user)
+            heapq.heappush(self._heap, (self._counters[user], self._num_entered, user))
+        return queue
+
+    def _sweep(self) -> None:
+        """Drop users without queued requests from the heap."""
+        self._heap = [entry for entry in self._heap if entry[2] in self._queues]
+        self._in_heap = {entry[2] for entry in self._heap}
+        heapq.heapify(self._heap)
+
+    def _next_user(self) -> str:
+        """The user with the lowest counter among those with queued requests."""
+        heap = self._heap
+        while True:
+            counter, entered, user = heap[0]
+            if user not in self._queues:
+                heapq.heappop(heap)
+                self._in_heap.remove(user)
+            elif self._counters[user] > counter:
+                heapq.heapreplace(heap, (self._counters[user], entered, user))
+            else:
+                return user
+
+
+class FairPolicy:
+    """Implements `core.api.policy.SchedulingPolicy`. counters: what users have had, shared by the queues."""
+
+    charges = True
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+
+    def order(self, request: EngineRequest, arrival: int) -> Order:
+        """By arrival: fairness decides who is admitted, not who stays."""
+        return 0, arrival
+
+    def make_queue(self) -> FairQueue:
+        """An empty queue."""
+        return FairQueue(self.counters)
+
+    def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """The request's user pays."""
+        self.counters.charge(request.user, PROMPT_WEIGHT * num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens)

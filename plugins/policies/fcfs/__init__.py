@@ -1,0 +1,1 @@
+"""The `fcfs` policy: first come, first served."""

@@ -1,0 +1,64 @@
+"""First come, first served.
+
+Owns: `ArrivalQueue` and its policy. Never does: look at priorities or users. Called by: the scheduler, through
+`core.api.policy`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from core.api.messages import EngineRequest
+from core.api.policy import Order, Queued
+
+
+class ArrivalQueue:
+    """All operations O(1)."""
+
+    def __init__(self) -> None:
+        self._sequences: OrderedDict[Queued, None] = OrderedDict()
+
+    def push(self, sequence: Queued, /) -> None:
+        """Add a new arrival."""
+        self._sequences[sequence] = None
+
+    def restore(self, sequence: Queued, /) -> None:
+        """Put a preempted sequence first."""
+        self._sequences[sequence] = None
+        self._sequences.move_to_end(sequence, last=False)
+
+    def peek(self) -> Queued:
+        """The next sequence."""
+        return next(iter(self._sequences))
+
+    def pop(self) -> Queued:
+        """Take the next sequence out."""
+        return self._sequences.popitem(last=False)[0]
+
+    def remove(self, sequence: Queued, /) -> None:
+        """Take a queued sequence out."""
+        del self._sequences[sequence]
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Queued]:
+        return iter(self._sequences)
+
+
+class FcfsPolicy:
+    """Implements `core.api.policy.SchedulingPolicy`."""
+
+    charges = False
+
+    def order(self, request: EngineRequest, arrival: int) -> Order:
+        """By arrival."""
+        return 0, arrival
+
+    def make_queue(self) -> ArrivalQueue:
+        """An empty queue."""
+        return ArrivalQueue()
+
+    def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Nobody pays."""

@@ -1,0 +1,1 @@
+"""The `priority` policy: lower numbers first, then by arrival."""

@@ -1,0 +1,70 @@
+"""Lowest priority number first, then by arrival.
+
+Owns: `PriorityQueue` and its policy. Never does: look at users. Called by: the scheduler, through `core.api.policy`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from core.api.messages import EngineRequest
+from core.api.policy import Order, Queued
+
+
+class PriorityQueue:
+    """Lowest `order` first. Push and pop O(log n); remove O(1) amortized: it leaves a gap that is swept later."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Order, Queued]] = []
+        self._queued: set[Queued] = set()
+
+    def push(self, sequence: Queued, /) -> None:
+        """Add a sequence."""
+        self._queued.add(sequence)
+        heapq.heappush(self._heap, (sequence.order, sequence))
+
+    restore = push
+
+    def peek(self) -> Queued:
+        """The next sequence."""
+        while self._heap[0][1] not in self._queued:
+            heapq.heappop(self._heap)
+        return self._heap[0][1]
+
+    def pop(self) -> Queued:
+        """Take the next sequence out."""
+        sequence = self.peek()
+        heapq.heappop(self._heap)
+        self._queued.remove(sequence)
+        return sequence
+
+    def remove(self, sequence: Queued, /) -> None:
+        """Take a queued sequence out."""
+        self._queued.remove(sequence)
+        if len(self._heap) > 2 * len(self._queued):
+            self._heap = [entry for entry in self._heap if entry[1] in self._queued]
+            heapq.heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def __iter__(self) -> Iterator[Queued]:
+        return iter(self._queued)
+
+
+class PriorityPolicy:
+    """Implements `core.api.policy.SchedulingPolicy`."""
+
+    charges = False
+
+    def order(self, request: EngineRequest, arrival: int) -> Order:
+        """By priority, then by arrival."""
+        return request.priority, arrival
+
+    def make_queue(self) -> PriorityQueue:
+        """An empty queue."""
+        return PriorityQueue()
+
+    def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Nobody pays."""

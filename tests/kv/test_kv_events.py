@@ -1,0 +1,202 @@
+"""KV events as a subscriber sees them, and residency."""
+
+import time
+from array import array
+
+import msgspec
+import pytest
+import zmq
+
+from core.api.config import CacheConfig, KVEventsConfig
+from core.api.errors import ConfigError
+from core.api.kv_residency import RESIDENCY_BUCKETS
+from core.kv.event_publisher import END_OF_REPLAY, EventPublisher
+from core.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EventLog, KVEventBatch
+from core.kv.hashing import PrefixHasher
+from core.kv.manager import KVManager
+from core.kv.residency import Residency
+from core.kv.sequence import KVSequence
+from core.kv.services import KVServices
+
+
+@pytest.fixture
+def context():
+    made = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def run(kv, tokens):
+    sequence = KVSequence(list(tokens))
+    kv.attach(sequence, kv.lookup(sequence))
+    assert kv.allocate_slots(sequence, len(sequence.token_ids) - sequence.num_computed_tokens) is not None
+    sequence.num_computed_tokens = len(sequence.token_ids)
+    kv.free(sequence)
+
+
+class Mirror:
+    """What a router knows: the hashes that are cached, from events alone, as plain msgpack values."""
+
+    def __init__(self):
+        self.blocks = {}
+
+    def apply(self, payload):
+        ts, events = msgspec.msgpack.decode(payload)
+        assert abs(ts - time.time()) < 60
+        for name, *fields in events:
+            if name == "BlockStored":
+                hashes, parent, token_ids, block_size, lora_id = fields
+                assert lora_id is None and len(token_ids) == block_size * len(hashes)
+                for index, digest in enumerate(hashes):
+                    self.blocks[digest] = (parent, token_ids[index * block_size : (index + 1) * block_size])
+                    parent = digest
+            elif name == "BlockRemoved":
+                for digest in fields[0]:
+                    del self.blocks[digest]
+            else:
+                assert (name, fields) == ("AllBlocksCleared", [])
+                self.blocks.clear()
+
+
+def cached(kv):
+    """The same from the cache itself."""
+    return {key.digest: list(array("I", key.payload)) for _, _, key in kv.pool.prefixes.entries()}
+
+
+def test_a_mirror_built_from_events_equals_the_cache():
+    log = EventLog(4)
+    kv, mirror = KVManager(12, 4, observers=[log]), Mirror()
+    for start in (0, 0, 50, 100, 3, 150, 50):
+        run(kv, range(start, start + 22))
+        told = log.take()
+        if told is not None:
+            mirror.apply(msgspec.msgpack.encode(told))
+        assert {digest: tokens for digest, (_, tokens) in mirror.blocks.items()} == cached(kv)
+    assert kv.reset()
+    mirror.apply(msgspec.msgpack.encode(log.take()))
+    assert mirror.blocks == {} and log.take() is None
+
+
+def test_a_sequence_is_one_event_with_its_chain():
+    log = EventLog(2)
+    kv = KVManager(12, 2, observers=[log])
+    run(kv, [1, 2, 3, 4, 5])
+    hasher = PrefixHasher()
+    first = hasher.key(hasher.root(None), [1, 2])
+    second = hasher.key(first.digest, [3, 4])
+    assert log.take().events == [BlockStored([first.digest, second.digest], None, [1, 2, 3, 4], 2, None)]
+    run(kv, [1, 2, 3, 4, 5, 6, 7])
+    third = hasher.key(second.digest, [5, 6])
+    assert log.take().events == [BlockStored([third.digest], second.digest, [5, 6], 2, None)]
+
+
+def test_names_and_order_of_fields_are_the_published_ones():
+    batch = KVEventBatch(1.5, [BlockStored([b"a"], None, [1], 1, None), BlockRemoved([b"a"]), AllBlocksCleared()])
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(batch)) == [
+        1.5,
+        [["BlockStored", [b"a"], None, [1], 1, None], ["BlockRemoved", [b"a"]], ["AllBlocksCleared"]],
+    ]
+
+
+def free_address(tmp_path, name):
+    return f"ipc://{tmp_path}/{name}"
+
+
+def batch(number):
+    return KVEventBatch(float(number), [BlockRemoved([bytes([number])])])
+
+
+def test_subscribers_get_numbered_batches_and_may_ask_again(tmp_path, context):
+    live, past = free_address(tmp_path, "live"), free_address(tmp_path, "past")
+    publisher = EventPublisher(KVEventsConfig(endpoint=live, replay_endpoint=past, buffer_steps=3, topic="kv@1"))
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe("kv@")
+    subscriber.connect(live)
+    time.sleep(0.2)
+    for number in range(5):
+        publisher.publish(batch(number))
+    for number in range(5):
+        assert subscriber.poll(5000)
+        topic, count, payload = subscriber.recv_multipart()
+        assert (topic, int.from_bytes(count, "big")) == (b"kv@1", number)
+        assert msgspec.msgpack.decode(payload, type=KVEventBatch) == batch(number)
+    late = context.socket(zmq.DEALER)
+    late.connect(past)
+    late.send_multipart((b"", (3).to_bytes(8, "big")))
+    replayed = []
+    while True:
+        assert late.poll(5000)
+        empty, count, payload = late.recv_multipart()
+        assert empty == b""
+        if count == END_OF_REPLAY:
+            break
+        replayed.append((int.from_bytes(count, "big"), msgspec.msgpack.decode(payload, type=KVEventBatch)))
+    assert replayed == [(3, batch(3)), (4, batch(4))]
+    publisher.close()
+
+
+def test_a_stuck_subscriber_never_holds_the_engine_up(tmp_path, context):
+    address = free_address(tmp_path, "live")
+    publisher = EventPublisher(KVEventsConfig(endpoint=address, hwm=1, max_queue_size=5))
+    subscriber = context.socket(zmq.SUB)
+    subscriber.setsockopt(zmq.RCVHWM, 1)
+    subscriber.subscribe("")
+    subscriber.connect(address)
+    start = time.perf_counter()
+    for number in range(20_000):
+        publisher.publish(batch(number % 250))
+    assert time.perf_counter() - start < 5
+    publisher.close()
+
+
+def test_an_endpoint_in_use_is_named(tmp_path, context):
+    other = context.socket(zmq.PUB)
+    address = f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1')}"
+    with pytest.raises(ConfigError, match=rf"--kv-events-config.endpoint {address}: it cannot be bound \(Address"):
+        EventPublisher(KVEventsConfig(endpoint=address))
+
+
+def test_services_tell_of_each_step(tmp_path, context):
+    address = free_address(tmp_path, "live")
+    services = KVServices(CacheConfig(block_size=4, events=KVEventsConfig(endpoint=address)))
+    kv = KVManager(20, 4, observers=services.observers)
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe("")
+    subscriber.connect(address)
+    time.sleep(0.2)
+    sequence = KVSequence(list(range(9)))
+    kv.attach(sequence, kv.lookup(sequence))
+    kv.allocate_slots(sequence, 9)
+    sequence.num_computed_tokens = 9
+    services.after_step(kv)
+    assert subscriber.poll(5000), "a running sequence's prompt is told at once"
+    mirror = Mirror()
+    mirror.apply(subscriber.recv_multipart()[2])
+    assert len(mirror.blocks) == 2
+    services.close(kv, lambda transfers: None, 1.0)
+
+
+def test_residency_counts_lives_idle_times_and_gaps():
+    now = 0.0
+    residency = Residency(1.0, lambda: now)
+    kv = KVManager(4, 4, observers=[residency])
+    run(kv, range(5))
+    now = 7.0
+    run(kv, [*range(4), 9])
+    now = 20.0
+    run(kv, range(100, 112))
+    buckets = [*RESIDENCY_BUCKETS, float("inf")]
+    for row, seconds in zip(residency.rows, [20.0, 13.0, 7.0], strict=True):
+        assert row[-1] == seconds and sum(row[:-1]) == 1
+        assert buckets[row.index(1)] >= seconds
+    kv.reset()
+    run(kv, range(12))
+    assert residency.rows[0][-1] == 20.0
+
+
+def test_a_small_sample_watches_a_small_part():
+    residency = Residency(0.1, time.monotonic)
+    kv = KVManager(2000, 1, observers=[residency])
+    run(kv, range(1500))
+    run(kv, range(5000, 6900))
+    assert 90 <= sum(residency.rows[0][:-1]) <= 220

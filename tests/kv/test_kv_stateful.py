@@ -1,0 +1,153 @@
+"""The manager against a model that remembers what every block holds: random growth, windows, ends, tiers and resets.
+
+The model stands for a worker: each computed position writes its prefix' name into its block, and before each step every
+position that a query may see must still hold the name of its own prefix.
+"""
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from core.api.specs import KVGroup
+from core.kv.manager import KVManager
+from core.kv.sequence import KVSequence
+from core.kv.tiers.host import HostTier
+from core.kv.tiers.tiers import KVTiers
+
+FULL = KVGroup("full", (0,))
+GROUPS = (
+    (FULL,),
+    (FULL, KVGroup("sliding", (1,), window=6), KVGroup("sliding", (2,), window=6)),
+    (FULL, KVGroup("full", (1,)), KVGroup("sliding", (2,), window=3)),
+    (KVGroup("sliding", (0,), window=7),),
+    (FULL, KVGroup("sliding", (1,), window=5), KVGroup("sliding", (2,), window=11)),
+    (FULL, KVGroup("state", (1,), num_state_blocks=1)),
+)
+MAX_STEP = 6
+
+
+def names(tokens, salt):
+    """One number for each prefix."""
+    found, value = [], hash(salt)
+    for token in tokens:
+        value = hash((value, token))
+        found.append(value)
+    return found
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    @initialize(
+        groups=st.sampled_from(GROUPS), size=st.sampled_from([1, 2, 4]), blocks=st.integers(20, 60), t=st.booleans()
+    )
+    def build(self, groups, size, blocks, t):
+        self.groups, self.size = groups, size
+        self.tiers = KVTiers(HostTier(size * 8 * 30)) if t else None
+        self.kv = KVManager(blocks, size, groups=groups, max_step_tokens=MAX_STEP, tiers=self.tiers)
+        self.memory = np.zeros((blocks, size), np.int64)
+        self.running = []
+
+    @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30), salt=st.sampled_from([None, "a"]))
+    def admit(self, prompt, salt):
+        sequence = KVSequence(prompt, salt)
+        hit = self.kv.lookup(sequence)
+        assert hit.num_tokens < len(prompt) and hit.num_tokens % self.size == 0
+        missing = self.kv.blocks_missing(hit, len(prompt))
+        if missing > self.kv.pool.num_free:
+            return
+        free = self.kv.pool.num_free
+        self.kv.attach(sequence, hit)
+        assert self.kv.allocate_slots(sequence, len(prompt) - hit.num_tokens) is not None
+        assert free - self.kv.pool.num_free == missing
+        self.copy()
+        self.running.append(sequence)
+        self.look(sequence)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 100), count=st.integers(1, MAX_STEP), fresh=st.integers(0, 1))
+    def step(self, index, count, fresh):
+        sequence = self.running[index % len(self.running)]
+        known = len(sequence.token_ids) - sequence.num_computed_tokens
+        if known == 0:
+            sequence.token_ids.append(fresh)
+            known = 1
+        count = min(count, known)
+        if self.kv.allocate_slots(sequence, count) is None:
+            self.end(index, True)
+            return
+        self.copy()
+        self.look(sequence)
+        begin = sequence.num_computed_tokens
+        wanted = names(sequence.token_ids, sequence.cache_salt)
+        for position in range(begin, begin + count):
+            for group, ids in enumerate(sequence.block_ids):
+                if self.groups[group].kind != "state":
+                    block_id = ids[position // self.size]
+                    assert block_id, "the null block is never written"
+                    self.memory[block_id, position % self.size] = wanted[position] + group
+        sequence.num_computed_tokens += count
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 100), good=st.booleans())
+    def end(self, index, good):
+        sequence = self.running.pop(index % len(self.running))
+        self.kv.free(sequence, keep_cached=good)
+        assert sequence.block_ids == []
+
+    @rule()
+    def reset(self):
+        assert self.kv.reset() == (self.kv.usage == 0.0)
+
+    @rule()
+    def fail_copies(self):
+        """Copies that wait are lost with the step that should have made them; nobody runs on their blocks."""
+        if self.tiers is not None and not self.running:
+            transfers = self.kv.take_transfers()
+            if transfers is not None:
+                self.kv.settle_transfers(transfers, None)
+
+    @invariant()
+    def consistent(self):
+        if hasattr(self, "kv"):
+            self.kv.check_integrity(self.running)
+
+    def copy(self):
+        transfers = self.kv.take_transfers()
+        if transfers is None:
+            return
+        pages = [self.memory[block_id].view(np.uint8).copy() for block_id in transfers.saves]
+        for block_id, page in transfers.loads:
+            self.memory[block_id] = page.view(np.int64)
+        self.kv.settle_transfers(transfers, pages)
+
+    def look(self, sequence):
+        """Everything that the next query sees is there."""
+        wanted = names(sequence.token_ids, sequence.cache_salt)
+        for group, ids in enumerate(sequence.block_ids):
+            spec = self.groups[group]
+            if spec.kind == "state":
+                continue
+            begin = sequence.num_computed_tokens
+            first = 0 if spec.window is None else max(0, begin - spec.window + 1)
+            for position in range(first, begin):
+                block_id = ids[position // self.size]
+                assert block_id, f"position {position} of group {group} is gone"
+                assert self.memory[block_id, position % self.size] == wanted[position] + group
+
+    def teardown(self):
+        if hasattr(self, "kv"):
+            for sequence in self.running:
+                self.kv.free(sequence)
+            self.kv.check_integrity([])
+            assert self.kv.usage == 0.0 and self.kv.pool.num_free == self.kv.pool.capacity
+
+
+TestManagerMachine = ManagerMachine.TestCase
+TestManagerMachine.settings = settings(
+    max_examples=120,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)

@@ -1,0 +1,420 @@
+"""Tiers: evicted blocks come back with their own bytes, and nothing else ever does."""
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.errors import ConfigError
+from core.api.specs import KVGroup
+from core.kv.hashing import PrefixHasher
+from core.kv.integrity import IntegrityError
+from core.kv.manager import KVManager
+from core.kv.sequence import KVSequence
+from core.kv.services import KVServices
+from core.kv.tiers.disk import DiskTier
+from core.kv.tiers.fingerprint import fingerprint
+from core.kv.tiers.host import HostTier
+from core.kv.tiers.page_file import PageError, read_page, write_page
+from core.kv.tiers.tiers import KVTiers
+
+HASHER = PrefixHasher()
+PAGE_BYTES = 100
+
+
+def key(number):
+    return HASHER.key(b"root", [number])
+
+
+def page(number, nbytes=PAGE_BYTES):
+    return np.full(nbytes, number % 251, np.uint8)
+
+
+class Device:
+    """A worker's cache, as far as copies go: one array of bytes a block."""
+
+    def __init__(self, num_blocks):
+        self.blocks = np.zeros((num_blocks, PAGE_BYTES), np.uint8)
+
+    def copy(self, transfers):
+        pages = [self.blocks[block_id].copy() for block_id in transfers.saves]
+        for block_id, values in transfers.loads:
+            self.blocks[block_id] = values
+        return pages
+
+
+class Engine:
+    """A manager and a device: every computed block holds bytes that tell its tokens."""
+
+    def __init__(self, tiers, num_blocks=9, **options):
+        self.kv = KVManager(num_blocks, 4, tiers=tiers, max_step_tokens=64, **options)
+        self.device = Device(num_blocks)
+
+    def run(self, tokens, fails=False):
+        """Compute a sequence and let it go; returns how many of its tokens came from the cache."""
+        sequence = KVSequence(list(tokens))
+        hit = self.kv.lookup(sequence)
+        assert self.kv.blocks_missing(hit, len(sequence.token_ids)) <= self.kv.pool.num_free
+        self.kv.attach(sequence, hit)
+        assert self.kv.allocate_slots(sequence, len(sequence.token_ids) - hit.num_tokens) is not None
+        self.kv.check_integrity([sequence])
+        transfers = self.kv.take_transfers()
+        pages = None if transfers is None or fails else self.device.copy(transfers)
+        if transfers is not None:
+            self.kv.settle_transfers(transfers, pages)
+        for group, ids in enumerate(sequence.block_ids):
+            for index, block_id in enumerate(ids):
+                chunk = sequence.token_ids[index * 4 : index * 4 + 4]
+                if index * 4 >= hit.num_tokens:
+                    self.device.blocks[block_id] = sum(chunk) % 251 + group
+                elif block_id and not fails:
+                    assert (self.device.blocks[block_id] == sum(chunk) % 251 + group).all(), "the block has its bytes"
+        sequence.num_computed_tokens = len(sequence.token_ids)
+        self.kv.free(sequence, keep_cached=not fails)
+        self.kv.check_integrity([])
+        return hit.num_tokens
+
+
+FIRST, OTHER = range(33), range(100, 133)
+
+
+@pytest.fixture(params=["host", "disk", "both"])
+def tiers(request, tmp_path):
+    host = HostTier(1 << 20) if request.param != "disk" else None
+    disk = DiskTier(tmp_path, "print", 1 << 20) if request.param != "host" else None
+    made = KVTiers(host, disk)
+    yield made
+    made.close()
+
+
+def test_evicted_blocks_come_back_with_their_bytes(tiers):
+    engine = Engine(tiers, num_blocks=10)
+    assert engine.run(FIRST) == 0
+    assert engine.run(OTHER) == 0, "evicts the first"
+    assert engine.run(FIRST) == 32
+    assert engine.kv.num_tier_tokens == 32 and tiers.num_loaded == 8
+    assert engine.run([*FIRST, 7]) == 32
+    assert engine.kv.num_tier_tokens == 32, "now they are in the pool again"
+
+
+def test_groups_come_back_each_with_its_own(tiers):
+    groups = (KVGroup("full", (0,)), KVGroup("sliding", (1,), window=8))
+    engine = Engine(tiers, num_blocks=19, groups=groups)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    assert engine.run(FIRST) == 32
+    assert tiers.num_loaded == 8 + 2, "of the sliding group only the window"
+
+
+def test_what_could_not_be_copied_is_forgotten(tiers):
+    engine = Engine(tiers, num_blocks=10)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    assert engine.run(FIRST, fails=True) == 32
+    assert engine.run(OTHER) == 0, "its blocks were to be saved in the step that failed"
+    assert engine.run(FIRST) == 32, "the tier still has them"
+
+
+def test_a_block_that_was_not_filled_is_not_a_hit(tiers):
+    engine = Engine(tiers, num_blocks=10)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    engine.run(FIRST, fails=True)
+    engine.device.blocks[:] = 255
+    assert engine.run(FIRST) == 32, "loaded again, with the right bytes"
+    assert tiers.num_loaded == 16
+
+
+def test_wrong_values_are_not_saved():
+    tiers = KVTiers(HostTier(1000))
+    tiers.removed(3, 0, key(1), valid=False)
+    assert tiers.take() is None
+    tiers.removed(3, 0, key(1), valid=True)
+    assert tiers.take().saves == [3]
+
+
+def test_reset_forgets_tiers_too(tiers):
+    engine = Engine(tiers, num_blocks=10)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    assert engine.kv.reset()
+    assert engine.run(FIRST) == engine.run(OTHER) == 0
+
+
+def test_the_host_tier_drops_what_was_not_used_for_longest():
+    tier = HostTier(3 * PAGE_BYTES)
+    for number in range(3):
+        tier.write(0, key(number), page(number))
+    assert tier.read(0, key(0)) is not None
+    tier.write(0, key(3), page(3))
+    assert [tier.contains(0, key(number)) for number in range(4)] == [True, False, True, True]
+    tier.write(0, key(4), page(4, 4 * PAGE_BYTES))
+    assert len(tier) == 3 and tier.num_bytes == 3 * PAGE_BYTES
+    tier.check_integrity()
+
+
+def test_broken_invariants_of_tiers_are_named():
+    tier = HostTier(300)
+    tier.write(0, key(1), page(1))
+    tier.num_bytes = 7
+    tiers = KVTiers(tier)
+    with pytest.raises(IntegrityError, match="host_tier: 7 bytes are counted, 100 are held"):
+        tiers.check_integrity(10)
+    tier.num_bytes, tier.capacity = 100, 50
+    with pytest.raises(IntegrityError, match="host_tier: 100 bytes are held, 50 may be"):
+        tiers.check_integrity(10)
+    tier.capacity = 300
+    tiers.removed(12, 0, key(2), valid=True)
+    with pytest.raises(IntegrityError, match="tier_copies: a copy names no block"):
+        tiers.check_integrity(10)
+    tiers.take()
+    tiers.load(3, page(1))
+    tiers.load(3, page(2))
+    with pytest.raises(IntegrityError, match="tier_copies: a block is to be filled twice"):
+        tiers.check_integrity(10)
+
+
+def disk_of(path, print_="print", capacity=1 << 20):
+    return DiskTier(path, print_, capacity)
+
+
+def test_disk_pages_survive_a_restart_but_not_another_model(tmp_path):
+    disk = disk_of(tmp_path)
+    disk.write(0, key(1), page(1))
+    disk.close()
+    again, other = disk_of(tmp_path), disk_of(tmp_path, "other")
+    assert (again.read(0, key(1)) == page(1)).all()
+    assert again.read(1, key(1)) is None and not other.contains(0, key(1))
+    again.close()
+    other.close()
+
+
+def damage_tail(data):
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (damage_tail, "checksum"),
+        (lambda data: data[:-5], "95 bytes of values, expected 100"),
+        (lambda data: data[:3], "no header"),
+        (lambda data: b"", "no header"),
+        (lambda data: b"\x00" * len(data), "no header"),
+        (lambda data: data[:4] + b"\xff" * 50 + data[54:], "header cannot be read"),
+        (lambda data: data.replace(b"core-kv-1", b"core-kv-9"), "format is 'core-kv-9'"),
+        (lambda data: data.replace(b"print", b"pront"), "another model"),
+        (lambda data: data.replace(key(1).payload, key(2).payload), "other tokens"),
+    ],
+)
+def test_damaged_files_are_ignored_and_deleted(tmp_path, caplog, harm, why):
+    disk = disk_of(tmp_path)
+    disk.write(0, key(1), page(1))
+    assert disk.flush()
+    (path,) = disk.directory.glob("*.kv")
+    path.write_bytes(harm(path.read_bytes()))
+    with caplog.at_level("WARNING", "core"):
+        assert disk.read(0, key(1)) is None
+    assert why in caplog.text
+    assert not path.exists() and not disk.contains(0, key(1))
+    disk.write(0, key(1), page(1))
+    disk.close()
+    assert disk.read(0, key(1)) is not None, "written anew"
+
+
+def test_a_damaged_block_shortens_the_hit(tmp_path):
+    tiers = KVTiers(None, disk_of(tmp_path))
+    engine = Engine(tiers, num_blocks=10)
+    engine.run(FIRST)
+    engine.run(OTHER)
+    assert tiers.disk.flush()
+    name = f"{engine.kv.key(KVSequence(list(FIRST)), 5).digest.hex()}-0.kv"
+    path = tiers.disk.directory / name
+    path.write_bytes(damage_tail(path.read_bytes()))
+    assert engine.run(FIRST) == 20
+    tiers.close()
+
+
+def test_the_directory_stays_within_its_size_and_loses_the_oldest(tmp_path):
+    disk = disk_of(tmp_path, capacity=4000)
+    for number in range(10):
+        disk.write(0, key(number), page(number))
+        assert disk.flush()
+        (path,) = disk.directory.glob(f"{key(number).digest.hex()}*")
+        os.utime(path, (1000 + number, 1000 + number))
+    disk.write(0, key(0), page(0))
+    assert disk.read(0, key(0)) is not None, "used last"
+    for number in range(10, 40):
+        disk.write(0, key(number), page(number))
+        assert disk.flush()
+        total = sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
+        assert total <= 4000
+    assert disk.contains(0, key(39)) and not disk.contains(0, key(1))
+    disk.close()
+
+
+def test_other_fingerprints_count_and_crash_leftovers_go(tmp_path):
+    old = disk_of(tmp_path, "old", 1 << 20)
+    for number in range(10):
+        old.write(0, key(number), page(number))
+    old.close()
+    leftover = tmp_path / "old" / ".x.kv.1.2.tmp"
+    leftover.write_bytes(b"half")
+    os.utime(leftover, (0, 0))
+    disk = disk_of(tmp_path, "new", 1000)
+    disk.write(0, key(1), page(1))
+    disk.close()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.kv")) <= 1000
+    assert not leftover.exists()
+
+
+def test_a_writer_that_is_killed_leaves_no_page_that_is_believed(tmp_path):
+    """A process writes pages as fast as it can and is killed in the middle; whatever is there must be whole."""
+    script = (
+        "import sys, numpy as np\n"
+        "from core.kv.tiers.disk import DiskTier\n"
+        "from core.kv.hashing import PrefixHasher\n"
+        "disk, hasher = DiskTier(sys.argv[1], 'print', 1 << 30), PrefixHasher()\n"
+        "for number in range(200):\n"
+        "    disk.write(0, hasher.key(b'root', [number]), np.full(1 << 20, number % 251, np.uint8))\n"
+        "    print(number, flush=True)\n"
+        "    disk.flush()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-P", "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if int(line) == 20:
+            process.kill()
+            break
+    process.wait()
+    process.stdout.close()
+    disk = disk_of(tmp_path, capacity=1 << 30)
+    whole = 0
+    for number in range(200):
+        values = disk.read(0, key(number))
+        if values is not None:
+            whole += 1
+            assert (values == number % 251).all()
+    disk.close()
+    assert whole >= 19
+
+
+def test_processes_share_a_directory(tmp_path):
+    first, second = disk_of(tmp_path), disk_of(tmp_path)
+    for number in range(20):
+        (first if number % 2 else second).write(0, key(number), page(number))
+        first.write(0, key(1000), page(5))
+        second.write(0, key(1000), page(5))
+    assert first.flush() and second.flush()
+    assert all((first.read(0, key(number)) == page(number)).all() for number in range(20))
+    assert (second.read(0, key(1000)) == page(5)).all()
+    first.clear()
+    assert second.read(0, key(3)) is None
+    first.close()
+    second.close()
+
+
+def test_a_full_or_broken_disk_costs_nothing_but_the_page(tmp_path, caplog, monkeypatch):
+    disk = disk_of(tmp_path)
+    monkeypatch.setattr("core.kv.tiers.disk.write_page", raise_no_space)
+    with caplog.at_level("WARNING", "core"):
+        disk.write(0, key(1), page(1))
+        assert disk.flush()
+    assert disk.num_dropped == 1 and "No space left" in caplog.text
+    assert disk.read(0, key(1)) is None
+    disk.close()
+    disk.write(0, key(2), page(2))
+    assert disk.num_dropped == 2, "after the end nothing is taken"
+
+
+def raise_no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_slow_disk_drops_pages_instead_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("core.kv.tiers.disk.MAX_PENDING_BYTES", 250)
+    disk = disk_of(tmp_path)
+    with disk._changed:
+        for number in range(5):
+            disk.write(0, key(number), page(number))
+    assert disk.num_dropped == 3
+    disk.close()
+
+
+def test_pages_are_private_to_the_user(tmp_path):
+    disk = disk_of(tmp_path / "cache")
+    disk.write(0, key(1), page(1))
+    disk.close()
+    assert disk.directory.stat().st_mode & 0o077 == 0
+    (path,) = disk.directory.glob("*.kv")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--kv-offloading-disk-path .*file.* cannot be made"):
+        disk_of(tmp_path / "file")
+
+
+def test_a_page_file_holds_any_bytes(tmp_path):
+    values = np.frombuffer(os.urandom(70000), np.uint8)
+    path = tmp_path / "x.kv"
+    size = write_page(path, "print", 3, key(9), values)
+    assert path.stat().st_size == size
+    assert (read_page(path, "print", 3, key(9)) == values).all()
+    with pytest.raises(PageError, match="other tokens"):
+        read_page(path, "print", 2, key(9))
+    assert [file.name for file in tmp_path.iterdir()] == ["x.kv"]
+
+
+def config_of(path, **cache):
+    return EngineConfig(
+        model=ModelConfig(model=str(path), served_names=("m",)),
+        cache=CacheConfig(**cache),
+        scheduler=SchedulerConfig(),
+        plugins=PluginChoices(loader="safetensors", platform="cpu"),
+    )
+
+
+def test_the_fingerprint_changes_with_everything_that_values_depend_on(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"w" * 100_000)
+    base = config_of(tmp_path)
+    prints = [
+        fingerprint(base, "numerics"),
+        fingerprint(base, "other numerics"),
+        fingerprint(config_of(tmp_path, block_size=32), "numerics"),
+        fingerprint(config_of(tmp_path, dtype="float32"), "numerics"),
+        fingerprint(config_of(tmp_path, groups=(KVGroup("full", (0,)),)), "numerics"),
+        fingerprint(msgspec.structs.replace(base, model=ModelConfig(model=str(tmp_path), served_names=("m",),
+                                                                    hf_config={"rope_theta": 5})), "numerics"),
+    ]  # fmt: skip
+    times = weights.stat()
+    weights.write_bytes(b"v" + b"w" * 99_999)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    prints.append(fingerprint(base, "numerics"))
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(config_of(tmp_path, host_bytes=5, num_blocks=7), "numerics") == prints[-1]
+    assert fingerprint(config_of("hub/name"), "n") != fingerprint(config_of("hub/other"), "n")
+
+
+def test_at_the_end_cached_blocks_are_written_out(tmp_path):
+    config = config_of("m", block_size=4, disk_path=str(tmp_path), disk_bytes=1 << 20)
+    services = KVServices.open(config, "n")
+    engine = Engine(services.tiers, num_blocks=20)
+    engine.run(FIRST)
+    services.close(engine.kv, engine.device.copy, 10.0)
+    again = KVServices.open(config, "n")
+    restarted = Engine(again.tiers, num_blocks=20)
+    assert restarted.run(FIRST) == 32
+    again.close(restarted.kv, restarted.device.copy, 10.0)
+
+
+def test_without_prefix_caching_nothing_is_opened(tmp_path):
+    path = tmp_path / "cache"
+    config = config_of("m", enable_prefix_caching=False, disk_path=str(path), disk_bytes=1, host_bytes=1)
+    assert KVServices.open(config, "n").tiers is None
+    assert not path.exists()
