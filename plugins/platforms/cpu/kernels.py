@@ -21,7 +21,7 @@ from core.weights.formats import CanonicalWeight, Dense
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
 
-OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race", "logprobs")
 FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -57,6 +57,24 @@ def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
     if tensor.dtype is not dtype or not tensor.is_contiguous():
         raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
     return int(tensor.data_ptr())
+
+
+def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> list[int]:
+    """The addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
+    for tensor, _ in tables:
+        if tensor.shape != (rows,):
+            raise ValueError(f"an argument of {what} has the shape {tuple(tensor.shape)}, expected {rows} rows")
+    return [check_table(tensor, dtype, f"an argument of {what}") for tensor, dtype in tables]
+
+
+def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, int]]:
+    """Address, and stride, vocabulary and number of chosen rows. Raises IndexError, ValueError."""
+    rows, width = logits.shape
+    data, stride = check_rows(logits, width, "logits")[0], logits.stride(0)
+    count = len(which)
+    if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
+        raise IndexError(f"which names rows {which.tolist()} of {rows}")
+    return logits.data_ptr() if data is None else logits.data_ptr(), (stride, width, count)
 
 
 def check_same(rows: int, other: int, what: str) -> None:
@@ -194,20 +212,46 @@ class NativeKernels:
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
 
-    def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
+    def race(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
-        rows, width = logits.shape
-        _, stride = check_rows(logits, width, "logits")
-        count = which.shape[0]
-        shapes = (keys.shape, temperatures.shape, out.shape)
-        if shapes != ((count, 5), (count,), (count,)):
-            raise ValueError(f"keys, temperatures and out have the shapes {shapes}, expected {count} rows")
-        if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
-            raise IndexError(f"which names rows {which.tolist()} of {rows}")
-        tables = [check_table(table, torch.int64, "which or keys") for table in (which, keys)]
-        heat = check_table(temperatures, torch.float32, "temperatures")
-        result = check_table(out, torch.int64, "out")
-        self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
+        size, sizes = check_logits(logits, which)
+        tables = check_tables(len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64))
+        if keys.shape != (len(which), 5):
+            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
+        words = check_table(keys, torch.int64, "keys")
+        limits = [0, 0, 0]
+        if filters is not None:
+            top_k, top_p, least = filters
+            limits = check_tables(
+                len(which), "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32)
+            )
+        self._native.race(size, *sizes, tables[0], words, tables[1], *limits, tables[2])
+
+    def logprobs(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """The `LogprobsKernel` contract."""
+        data, sizes = check_logits(logits, which)
+        rows, width = ids.shape
+        most = min(width - 1, logits.shape[1])
+        if rows and not (0 <= int(counts.min()) and int(counts.max()) <= most):
+            raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
+        if rows and not (0 <= int(chosen.min()) and int(chosen.max()) < logits.shape[1]):
+            raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
+        wide = torch.int64
+        inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
+        if values.shape != ids.shape:
+            raise ValueError(f"values have the shape {tuple(values.shape)}, expected {tuple(ids.shape)}")
+        outputs = check_table(ids, wide, "ids"), check_table(values, torch.float64, "values")
+        self._native.logprobs(data, *sizes, width, *inputs[:3], *outputs, inputs[3])
 
 
 def _linear_reasons(query: KernelQuery) -> list[Reason]:

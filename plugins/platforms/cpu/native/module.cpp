@@ -194,11 +194,12 @@ KERNEL(py_gated) { return rows_call(items, count, run_gated); }
 KERNEL(py_add) { return rows_call(items, count, run_add); }
 KERNEL(py_scale) { return rows_call(items, count, run_scale); }
 
-KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
-    Arguments a(items, count, 8);
+KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top_k, top_p, least, out
+    Arguments a(items, count, 11);
     RaceCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
     c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
+    c.top_k = a.pointer<int64_t>(), c.top_p = a.pointer<double>(), c.least = a.pointer<float>();
     c.out = a.pointer<int64_t>();
     if (!a.ok()) return nullptr;
     Py_BEGIN_ALLOW_THREADS;
@@ -207,15 +208,36 @@ KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
     return none();
 }
 
-// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
+KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, counts, ids, values, ranks
+    Arguments a(items, count, 11);
+    LogprobsCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
+    c.width = a.integer(), c.which = a.pointer<int64_t>(), c.chosen = a.pointer<int64_t>();
+    c.counts = a.pointer<int64_t>(), c.ids = a.pointer<int64_t>(), c.values = a.pointer<double>();
+    c.ranks = a.pointer<int64_t>();
+    if (!a.ok()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS;
+    run_logprobs(c);
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
+void read_shape(Arguments &a, CacheShape &c) {
+    c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
+    c.block_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
+    c.k_scale = a.real(), c.v_scale = a.real();
+}
+
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
+// scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
-    Arguments a(items, count, 15);
+    Arguments a(items, count, 18);
     CacheWriteCall c = {};
     c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
     c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
     c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
-    c.rows = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.rows = a.integer();
+    read_shape(a, c);
     if (!a.ok()) return nullptr;
     Py_BEGIN_ALLOW_THREADS;
     run_cache_write(c);
@@ -224,17 +246,19 @@ KERNEL(py_cache_write) {
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, bf16, scale, cap, window
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, sinks,
+// slopes
 KERNEL(py_attention) {
-    Arguments a(items, count, 22);
+    Arguments a(items, count, 27);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
     c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
-    c.heads_q = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.heads_q = a.integer();
+    read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
     if (!a.ok()) return nullptr;
     bool done = false;
     Py_BEGIN_ALLOW_THREADS;
@@ -248,7 +272,8 @@ KERNEL(py_attention) {
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
-    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race), {nullptr, nullptr, 0, nullptr},
+    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
+    METHOD(logprobs),     {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

@@ -85,3 +85,4 @@ void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, 
 void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }
+void run_logprobs(const LogprobsCall &call) { over_rows(kernels_active()->logprobs, call, call.vocab); }
