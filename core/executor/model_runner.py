@@ -123,7 +123,9 @@ class ModelRunner:
                 first = step.starts[index] + start - begin
                 rows = torch.arange(first, first + stop - start, dtype=torch.int64, device=residual.device)
                 targets = sequence.request.prompt_token_ids[start + 1 : stop + 1]
-                entries += prompt_logprobs(self.model.logits(residual, rows), targets, number)
+                logits = self.model.logits(residual, rows)
+                kernel = self.sampler.logprobs if logits.device.type == "cpu" else None
+                entries += prompt_logprobs(logits, targets, number, kernel=kernel)
             result.prompt_logprobs[key] = entries
 
     def _propose(self, plan: StepPlan, result: StepResult) -> None:

@@ -22,8 +22,17 @@ from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
 from core.models.families import decoder_spec
+from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
-from core.plugin.contracts import AttentionBackend, Loader, Platform, Proposer, QuantizationMethod, Runtime
+from core.plugin.contracts import (
+    AttentionBackend,
+    AttentionParams,
+    Loader,
+    Platform,
+    Proposer,
+    QuantizationMethod,
+    Runtime,
+)
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
@@ -52,10 +61,11 @@ class Worker:
             self.spec = decoder_spec(config.model.hf_config)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
+            params = kv_scales(loader, manifest, config.cache.dtype)
             del manifest
             release_unused_memory()
         with self._phase("allocate KV cache"):
-            self._bind_attention(model)
+            self._bind_attention(model, params)
         batch = PersistentBatch(
             config.scheduler.max_num_seqs,
             -(-(config.model.max_model_len + config.scheduler.num_speculative_tokens + 1) // config.cache.block_size),
@@ -65,7 +75,7 @@ class Worker:
         self.runner = ModelRunner(
             model,
             batch,
-            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
+            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
             self._proposer(),
         )
 
@@ -144,7 +154,7 @@ class Worker:
             MAX_LOGIT_ROWS,
         )
 
-    def _bind_attention(self, model: Decoder) -> None:
+    def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
         """Give every layer its backend and its part of the cache."""
         cache, names = self.config.cache, self.config.plugins.attention
         backends: dict[str, AttentionBackend] = {
@@ -162,11 +172,11 @@ class Worker:
                 ]
             )
         self.kv_nbytes = self.num_blocks * sum(sizes)
-        for (spec, backend), size in zip(layers, sizes, strict=True):
+        for index, ((spec, backend), size) in enumerate(zip(layers, sizes, strict=True)):
             raw = self.runtime.allocate(self.num_blocks * size).view(self.num_blocks, size)
-            model.attention.append(
-                AttentionLayer(backend, backend.bind(spec, cache.block_size, cache.dtype, raw), spec.kind)
-            )
+            learned = (params[index],) if index in params else ()
+            handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
+            model.attention.append(AttentionLayer(backend, handle, spec.kind))
 
     def _proposer(self) -> Proposer | None:
         name = self.config.plugins.speculative

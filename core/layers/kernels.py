@@ -7,13 +7,14 @@ Called by: platforms (they build one for their runtime), models and layers (they
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import Kernels, LinearKernel, RaceKernel
+from core.plugin.contracts import Kernels, LinearKernel, LogprobsKernel, RaceKernel
 from core.weights.formats import CanonicalWeight
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
@@ -23,7 +24,7 @@ class KernelSet:
     """Providers in order of preference, the reference kernels last. Operations are bound once and cost no extra call.
 
     numerics: names everything that results depend on here. native: whether any provider is not the reference.
-    race: the sampling kernel of the best provider that has one, or None.
+    race, logprobs: the sampling kernels of the best provider that has them, or None.
     """
 
     name = "kernel_set"
@@ -41,8 +42,8 @@ class KernelSet:
         self.native = len(self.providers) > 1
         for op in OPERATIONS:
             setattr(self, op, getattr(self._best(KernelQuery(op, device)), op))
-        racers = (p for p in providers if hasattr(p, "race") and not p.supports(KernelQuery("race", device)))
-        self.race: RaceKernel | None = getattr(next(racers, None), "race", None)
+        self.race: RaceKernel | None = self._optional("race", providers)
+        self.logprobs: LogprobsKernel | None = self._optional("logprobs", providers)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -53,6 +54,10 @@ class KernelSet:
         attributes = {} if not hasattr(weight, "group_size") else {"group_size": weight.group_size}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
         return self._best(query).linear(weight, activation=activation, bias=bias)
+
+    def _optional(self, op: str, providers: Sequence[Kernels]) -> Any:
+        able = (p for p in providers if hasattr(p, op) and not p.supports(KernelQuery(op, self.device)))
+        return getattr(next(able, None), op, None)
 
     def _best(self, query: KernelQuery) -> Kernels:
         return next(provider for provider in self.providers if not provider.supports(query))

@@ -64,4 +64,5 @@ def _weights(z: Float32) -> NDArray[np.int64]:
     power = np.full_like(fraction, _POWER[0])
     for coefficient in _POWER[1:]:
         power = power * fraction + coefficient
-    return np.ldexp(power, whole.astype(np.int32) + 30).astype(np.int64)
+    counted: NDArray[np.int64] = np.ldexp(power, whole.astype(np.int32) + 30).astype(np.int64)
+    return counted

@@ -116,7 +116,9 @@ def test_prefill_and_decode_match_softmax_attention(kernels, isa, spec, dtype):
     for counts in ([100, 1, 0], [1, 0, 32], [150, 0, 1], [49, 0, 0]):
         for i, out in sequences.step(counts).items():
             outputs[i].append(out)
-    rounds = dtype not in ("float32", "float16") and isa.endswith("bf16")  # queries and weights, to 8 bits: see attention.inc.h
+    rounds = dtype not in ("float32", "float16") and isa.endswith(
+        "bf16"
+    )  # queries and weights, to 8 bits: see attention.inc.h
     for i in range(3):
         error = torch.cat(outputs[i]).double() - sequences.expected(i)
         if rounds:

@@ -157,5 +157,7 @@ def _per_head(values: Tensor | None, spec: AttentionSpec, name: str, wanted: boo
     if values is None:
         return None
     if values.shape != (spec.num_heads,):
-        raise ValueError(f"{name} have the shape {tuple(values.shape)}, expected one for each of {spec.num_heads} heads")
+        raise ValueError(
+            f"{name} have the shape {tuple(values.shape)}, expected one for each of {spec.num_heads} heads"
+        )
     return values.detach().to(torch.float32).contiguous()

@@ -55,7 +55,9 @@ class TorchSDPA:
         """View the layer's bytes as K and V."""
         params = params or AttentionParams()
         heads = spec.num_kv_heads
-        sizes = [block_size * heads * width * KV_TYPES[dtype].item_bytes for width in (spec.head_size, spec.head_size_v)]
+        sizes = [
+            block_size * heads * width * KV_TYPES[dtype].item_bytes for width in (spec.head_size, spec.head_size_v)
+        ]
         scales = 4 * block_size * heads if KV_TYPES[dtype].scaled else 0
         k, v, k_scales, v_scales = raw.split([*sizes, scales, scales], dim=1)
         shape = (raw.shape[0], block_size, heads)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from core.api.specs import KV_TYPES, AttentionQuery
+from core.api.specs import KV_TYPES
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 

@@ -70,11 +70,11 @@ def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> l
 def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, int]]:
     """Address, and stride, vocabulary and number of chosen rows. Raises IndexError, ValueError."""
     rows, width = logits.shape
-    data, stride = check_rows(logits, width, "logits")[0], logits.stride(0)
+    _, stride = check_rows(logits, width, "logits")
     count = len(which)
     if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
         raise IndexError(f"which names rows {which.tolist()} of {rows}")
-    return logits.data_ptr() if data is None else logits.data_ptr(), (stride, width, count)
+    return logits.data_ptr(), (stride, width, count)
 
 
 def check_same(rows: int, other: int, what: str) -> None:
@@ -223,7 +223,9 @@ class NativeKernels:
     ) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
         size, sizes = check_logits(logits, which)
-        tables = check_tables(len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64))
+        tables = check_tables(
+            len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+        )
         if keys.shape != (len(which), 5):
             raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
         words = check_table(keys, torch.int64, "keys")
@@ -242,9 +244,9 @@ class NativeKernels:
         data, sizes = check_logits(logits, which)
         rows, width = ids.shape
         most = min(width - 1, logits.shape[1])
-        if rows and not (0 <= int(counts.min()) and int(counts.max()) <= most):
+        if rows and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
             raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
-        if rows and not (0 <= int(chosen.min()) and int(chosen.max()) < logits.shape[1]):
+        if rows and not (int(chosen.min()) >= 0 and int(chosen.max()) < logits.shape[1]):
             raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
         wide = torch.int64
         inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
