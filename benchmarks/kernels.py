@@ -3,8 +3,7 @@
     python benchmarks/kernels.py [--threads 2] [--model smollm2] [--rows 1,8,64,512] [--formats q4_1/int8,...]
 
 Prints microseconds a call, GB/s of packed weights and GFLOP/s; the weights of all layers are walked in turn, so that
-they come from memory as they do in a model. Then one layer's attention (prefill and decode) and plain sampling; an empty
---formats leaves only those.
+they come from memory as they do in a model. Attention and sampling: `attention.py`.
 """
 
 from __future__ import annotations
@@ -14,25 +13,10 @@ import time
 
 import torch
 
-from core.api.specs import AttentionSpec
-from core.plugin.contracts import BatchView
-from core.sampling.noise import NoiseKey
-from core.sampling.race import native_winners
 from core.weights.formats import Dense, IntGroups
-from plugins.attention.cpu_paged.backend import CpuPagedAttention
 from plugins.platforms.cpu.kernels import NativeKernels
 
 LAYERS = {"smollm2": (30, [(960, 576), (576, 576), (3072, 576), (576, 1536)], (49152, 576))}
-HEADS = {"smollm2": AttentionSpec(9, 3, 64, 64, 0.125, None, None)}
-VOCABULARY = {"smollm2": 49152}
-BATCHES = (
-    (1, 1024, 1024),
-    (1, 128, 128),
-    (1, 400, 1),
-    (16, 400, 1),
-    (64, 200, 1),
-    (64, 1000, 1),
-)  # sequences, keys, new
 FORMATS = ("q4_1/int8", "q8_0/int8", "bf16/bf16", "bf16/none")
 
 
@@ -76,37 +60,6 @@ def time_shape(linears, n, k, rows, torch_weight):
     return native
 
 
-def time_attention(spec, dtype, count, keys, new, block_size=16):
-    """`count` sequences of `keys` keys, the last `new` of them this step's queries."""
-    backend, width = CpuPagedAttention(), keys // block_size + 1
-    size = backend.kv_layout(spec, block_size, dtype).block_bytes
-    raw = torch.zeros(count * width, size, dtype=torch.uint8)
-    table = torch.randperm(count * width).int().view(count, width)
-    positions = torch.arange(keys - new, keys).repeat(count)
-    sequences = torch.arange(count).repeat_interleave(new)
-    slots = table[sequences, positions // block_size].long() * block_size + positions % block_size
-    view = BatchView(
-        num_tokens=count * new, num_seqs=count, block_size=block_size, max_query_len=new, max_seq_len=keys,
-        query_lens=[new] * count, seq_lens_list=[keys] * count, cu_seqlens_q=torch.arange(count + 1).int() * new,
-        seq_lens=torch.full((count,), keys).int(), block_table=table, slot_mapping=slots, positions=positions,
-    )  # fmt: skip
-    layer, metadata = backend.bind(spec, block_size, dtype, raw), backend.build(view)
-    q, out = torch.randn(count * new, spec.num_heads, spec.head_size), torch.empty(count * new, spec.num_heads, 64)
-    k = torch.randn(count * new, spec.num_kv_heads, spec.head_size)
-    write = best(lambda: backend.write(layer, k, k, metadata))
-    forward = best(lambda: backend.forward(layer, q, metadata, out))
-    print(
-        f"  {dtype:8} {count:3} x {keys:4} keys, {new:4} new: {forward * 1e6:9.1f} us, "
-        f"cache write {write * 1e6:7.1f} us, {raw.numel() / forward / 1e9:6.1f} GB/s of cache"
-    )
-
-
-def time_race(kernels, vocabulary, rows):
-    logits, keys = torch.randn(rows, vocabulary) * 3, [NoiseKey(i, 5, 0) for i in range(rows)]
-    seconds = best(lambda: native_winners(kernels.race, logits, range(rows), keys, [1.0] * rows))
-    print(f"  {rows:4} rows of {vocabulary}: {seconds * 1e6:9.1f} us")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
@@ -133,13 +86,6 @@ def main():
                 total[rows] += copies * time_shape(linears, n, k, rows, plain)
         for rows, seconds in total.items():
             print(f"  whole model, rows {rows:4}: {seconds * 1e3:8.2f} ms, {rows / seconds:8.0f} tokens/s")
-    print("attention, one layer")
-    for dtype in ("bfloat16", "float32"):
-        for batch in BATCHES:
-            time_attention(HEADS[args.model], dtype, *batch)
-    print("plain sampling")
-    for rows in (1, 16, 64):
-        time_race(kernels, VOCABULARY[args.model], rows)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ class ForwardPass:
         self._head: CapturedCalls | None = None
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether logits lie in the host's memory."""
+        return str(self.buffers.logit_rows.tensor.device.type) == "cpu"
+
+    @property
     def captured(self) -> bool:
         """Whether the next step is a replay."""
         return self._blocks is not None

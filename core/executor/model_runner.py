@@ -138,11 +138,13 @@ class ModelRunner:
             if number is None or begin >= end:
                 continue
             entries: list[TokenLogprobs] = []
+            kernel = self.sampler.logprobs if self.forward.on_cpu else None
             for start in range(begin, end, self.max_logits):
                 stop = min(start + self.max_logits, end)
                 first = int(step.cu_seqlens[index]) + start - begin
                 targets = request.prompt_token_ids[start + 1 : stop + 1]
-                entries += prompt_logprobs(self._logits(range(first, first + stop - start)), targets, number)
+                logits = self._logits(range(first, first + stop - start))
+                entries += prompt_logprobs(logits, targets, number, kernel=kernel)
             result.prompt_logprobs[slot] = entries
 
     def _propose(self, plan: StepPlan, result: StepResult) -> None:

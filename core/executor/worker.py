@@ -26,8 +26,17 @@ from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
 from core.models.families import decoder_spec
+from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
-from core.plugin.contracts import AttentionBackend, Loader, Platform, Proposer, QuantizationMethod, Runtime
+from core.plugin.contracts import (
+    AttentionBackend,
+    AttentionParams,
+    Loader,
+    Platform,
+    Proposer,
+    QuantizationMethod,
+    Runtime,
+)
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
@@ -57,10 +66,11 @@ class Worker:
             self.spec = decoder_spec(config.model.hf_config)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
+            params = kv_scales(loader, manifest, config.cache.dtype)
             del manifest
             release_unused_memory()
         with self._phase("allocate KV cache"):
-            self._bind_attention(model)
+            self._bind_attention(model, params)
         buffers = StepBuffers(
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
@@ -73,7 +83,7 @@ class Worker:
         self.runner = ModelRunner(
             ForwardPass(model, buffers, capture, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size),
-            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
+            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
             self._proposer(),
         )
 
@@ -160,7 +170,7 @@ class Worker:
             MAX_LOGIT_ROWS,
         )
 
-    def _bind_attention(self, model: Decoder) -> None:
+    def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
         """Give every layer its backend and its part of the cache."""
         cache, names = self.config.cache, self.config.plugins.attention
         backends: dict[str, AttentionBackend] = {
@@ -182,7 +192,9 @@ class Worker:
         self.kv_memory = KVMemory(self.runtime, self.groups, layer_bytes, self.num_blocks)
         self.kv_nbytes = self.num_blocks * block_bytes
         for index, (spec, backend) in enumerate(layers):
-            handle = backend.bind(spec, cache.block_size, cache.dtype, self.kv_memory.of_layer(index))
+            learned = (params[index],) if index in params else ()
+            raw = self.kv_memory.of_layer(index)
+            handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
             model.attention.append(AttentionLayer(backend, handle, spec.kind))
 
     def _group_of_layers(self) -> list[int]:

@@ -15,7 +15,7 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.experts import ReferenceExperts
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, RaceKernel, RouteKernel
+from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, LogprobsKernel, RaceKernel, RouteKernel
 from core.weights.formats import CanonicalWeight
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
@@ -25,7 +25,7 @@ class KernelSet:
     """Providers in order of preference, the reference kernels last. Operations are bound once and cost no extra call.
 
     numerics: names everything that results depend on here. native: whether any provider is not the reference.
-    race: the sampling kernel of the best provider that has one, or None. route: the choice of experts.
+    race, logprobs: the sampling kernels of the best provider that has them, or None. route: the choice of experts.
     capturable: whether every operation can be recorded by the runtime's `capture`.
     """
 
@@ -49,6 +49,7 @@ class KernelSet:
             setattr(self, op, getattr(provider, op))
         self.capturable = all(getattr(provider, "capturable", False) for provider in chosen.values())
         self.race: RaceKernel | None = getattr(next(self._having("race"), None), "race", None)
+        self.logprobs: LogprobsKernel | None = getattr(next(self._having("logprobs"), None), "logprobs", None)
         self.route: RouteKernel = next(self._having("route")).route  # type: ignore[attr-defined]
 
     def supports(self, query: KernelQuery) -> list[Reason]:

@@ -38,6 +38,9 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     for name, value in features.items():
         if value is not None and spec.capabilities.get(name) is False:
             found.append(Reason(name, f"layers without {name}", str(value)))
+    for name, wanted in {"sinks": query.spec.sinks, "alibi": query.spec.alibi}.items():
+        if wanted and not spec.capabilities.get(name, False):
+            found.append(Reason(name, f"layers without {name}", "yes"))
     return found
 
 

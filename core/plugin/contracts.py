@@ -80,13 +80,37 @@ class LinearKernel(Protocol):
 
 
 class RaceKernel(Protocol):
-    """Plain sampling of rows of logits with the keyed noise of `core.sampling.noise`, to the bit."""
+    """Sampling of rows of logits with the keyed noise and the filters of `core.sampling`, to the bit."""
 
-    def __call__(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
-        """out[i] = argmax of (logit − largest) / T − ln E over the row which[i], the lowest id on ties.
+    def __call__(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
+        """out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i], the lowest id on ties.
 
-        logits float32 [R, V], rows may be strided; which int64 [S]; keys int64 [S, 5], 32-bit words: seed (low, high),
-        output index, choice, purpose; temperatures float32 [S], positive; out int64 [S]: −1 where a logit is not finite.
+        logits float32 [R, V], rows may be strided, -inf takes an entry out; which int64 [S]; keys int64 [S, 5], 32-bit
+        words: seed (low, high), output index, choice, purpose; temperatures float32 [S], 0: the largest logit wins.
+        filters: top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
+        out int64 [S]: −1 where a logit is NaN or infinite, or every one is −inf.
+        """
+        ...
+
+
+class LogprobsKernel(Protocol):
+    """Log-probabilities of raw logits: `core.sampling.logprobs`, for many rows at once."""
+
+    def __call__(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """Of row which[i] (int64 [S]) of logits float32 [R, V]: the token chosen[i] and the counts[i] most likely ones.
+
+        ids int64 and values float64 [S, W], W > every count: the chosen token first, the others falling; ranks int64 [S]
+        of the chosen ones: 1 + number of larger logits.
         """
         ...
 
@@ -120,11 +144,11 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
-    rows int64 [R]), `race` (a `RaceKernel`), `route` (a `RouteKernel`), and `experts(gate_up, down, activation) ->
-    ExpertsKernel | None` with one of the provider's own linear kernels an expert in each list (None: it cannot run these
-    together); each is used when `supports` has no reason against the operation of that name, and the reference operations
-    serve where no provider does (the sampler does without `race`). A provider whose calls the runtime's `capture` can
-    record has `capturable = True`.
+    rows int64 [R]), `race` (a `RaceKernel`), `logprobs` (a `LogprobsKernel`), `route` (a `RouteKernel`), and
+    `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert in
+    each list (None: it cannot run these together); each is used when `supports` has no reason against the operation of
+    that name, and the reference operations serve where no provider does (the sampler does without `race` and `logprobs`).
+    A provider whose calls the runtime's `capture` can record has `capturable = True`.
     """
 
     name: str
@@ -185,12 +209,28 @@ class BatchView:
     positions: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionParams:
+    """What a layer brings to its attention beside its shape.
+
+    k_scale, v_scale: what an 8-bit cache without scales of its own holds, times these, is K and V.
+    sinks: float32 [Hq], one more logit in the softmax of each head (a learned one, as in gpt-oss), or None.
+    slopes: float32 [Hq], a score gets slope * (key position - query position) (ALiBi, Press et al. 2021), or None.
+    """
+
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+
+
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Kind `attention`: K and V are written first, then attention reads only the cache.
 
     A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
-    same buffers, has `capture = "any"`.
+    same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
+    `params`.
     """
 
     name: str
@@ -200,7 +240,9 @@ class AttentionBackend(Protocol):
         """Bytes of one block of one layer."""
         ...
 
-    def bind(self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor) -> Any:
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Any:
         """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
         ...
 

@@ -43,3 +43,21 @@ def check_same(rows: int, other: int, what: str) -> None:
     """Raises ValueError when `what` has another number of rows."""
     if rows != other:
         raise ValueError(f"{what} has {other} rows, expected {rows}")
+
+
+def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> list[int]:
+    """The addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
+    for tensor, _ in tables:
+        if tensor.shape != (rows,):
+            raise ValueError(f"an argument of {what} has the shape {tuple(tensor.shape)}, expected {rows} rows")
+    return [check_table(tensor, dtype, f"an argument of {what}") for tensor, dtype in tables]
+
+
+def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, int]]:
+    """Address, and stride, vocabulary and number of chosen rows. Raises IndexError, ValueError."""
+    rows, width = logits.shape
+    _, stride = check_rows(logits, width, "logits")
+    count = len(which)
+    if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
+        raise IndexError(f"which names rows {which.tolist()} of {rows}")
+    return logits.data_ptr(), (stride, width, count)

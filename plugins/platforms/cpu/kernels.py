@@ -19,7 +19,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.plugin.contracts import LinearKernel
 from core.weights.formats import CanonicalWeight
-from plugins.platforms.cpu.checks import check_heads, check_rows, check_same, check_table
+from plugins.platforms.cpu.checks import check_heads, check_logits, check_rows, check_same, check_table, check_tables
 from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
@@ -36,6 +36,7 @@ OPERATIONS = (
     "soft_cap",
     "take_rows",
     "race",
+    "logprobs",
     "route",
     "experts",
 )
@@ -135,20 +136,48 @@ class NativeKernels:
         which = check_table(rows, torch.int64, "rows")
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
-    def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
+    def race(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
-        rows, width = logits.shape
-        _, stride = check_rows(logits, width, "logits")
-        count = which.shape[0]
-        shapes = (keys.shape, temperatures.shape, out.shape)
-        if shapes != ((count, 5), (count,), (count,)):
-            raise ValueError(f"keys, temperatures and out have the shapes {shapes}, expected {count} rows")
-        if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
-            raise IndexError(f"which names rows {which.tolist()} of {rows}")
-        tables = [check_table(table, torch.int64, "which or keys") for table in (which, keys)]
-        heat = check_table(temperatures, torch.float32, "temperatures")
-        result = check_table(out, torch.int64, "out")
-        self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
+        size, sizes = check_logits(logits, which)
+        tables = check_tables(
+            len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+        )
+        if keys.shape != (len(which), 5):
+            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
+        words = check_table(keys, torch.int64, "keys")
+        limits = [0, 0, 0]
+        if filters is not None:
+            top_k, top_p, least = filters
+            limits = check_tables(
+                len(which), "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32)
+            )
+        self._native.race(size, *sizes, tables[0], words, tables[1], *limits, tables[2])
+
+    def logprobs(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """The `LogprobsKernel` contract."""
+        data, sizes = check_logits(logits, which)
+        rows, width = ids.shape
+        most = min(width - 1, logits.shape[1])
+        if rows and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
+            raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
+        if rows and not (int(chosen.min()) >= 0 and int(chosen.max()) < logits.shape[1]):
+            raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
+        wide = torch.int64
+        inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
+        if values.shape != ids.shape:
+            raise ValueError(f"values have the shape {tuple(values.shape)}, expected {tuple(ids.shape)}")
+        outputs = check_table(ids, wide, "ids"), check_table(values, torch.float64, "values")
+        self._native.logprobs(data, *sizes, width, *inputs[:3], *outputs, inputs[3])
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """The `RouteKernel` contract."""

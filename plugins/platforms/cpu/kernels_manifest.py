@@ -14,7 +14,21 @@ from plugins.platforms.cpu.extension import kernels_or_reason
 CONTRACT = 1
 VERSION = 1  # grows when a kernel's results change
 OPERATIONS = frozenset(
-    {"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race", "route", "experts"}
+    {
+        "linear",
+        "rms_norm",
+        "rms_norm_heads",
+        "rotary",
+        "gated",
+        "add",
+        "scale",
+        "soft_cap",
+        "take_rows",
+        "race",
+        "logprobs",
+        "route",
+        "experts",
+    }
 )
 
 

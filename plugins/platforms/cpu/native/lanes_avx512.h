@@ -58,6 +58,7 @@ template <int S> LANE I shift_right(I a) { return (I)_mm512_srli_epi32((__m512i)
 template <int S> LANE I shift_left(I a) { return (I)_mm512_slli_epi32((__m512i)a, S); }
 LANE F to_float(I a) { return _mm512_cvtepi32_ps((__m512i)a); }
 LANE I round_to_int(F a) { return (I)_mm512_cvtps_epi32(a); } // nearest, ties to even
+LANE I truncate(F a) { return (I)_mm512_cvttps_epi32(a); } // toward zero
 LANE F as_float(I a) { return (F)a; }
 LANE I as_int(F a) { return (I)a; }
 LANE I load_u16(const uint16_t *p) { return (I)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }

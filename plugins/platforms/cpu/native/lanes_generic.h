@@ -95,6 +95,7 @@ LANE I round_to_int(F a) { // nearest, ties to even, for |a| < 2^22
     const float magic = 12582912.0f;
     EACH(I, ((i4)(a.v[i] + magic) - 0x4b400000));
 }
+LANE I truncate(F a) { EACH(I, __builtin_convertvector(a.v[i], i4)); } // toward zero
 LANE F as_float(I a) { EACH(F, (f4)a.v[i]); }
 LANE I as_int(F a) { EACH(I, (i4)a.v[i]); }
 LANE I load_u16(const uint16_t *p) { EACH(I, (i4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]})); }

@@ -222,11 +222,12 @@ KERNEL(py_add) { return rows_call<run_add>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
 
-KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
-    Arguments a(items, count, 8);
+KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top_k, top_p, least, out
+    Arguments a(items, count, 11);
     RaceCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
     c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
+    c.top_k = a.pointer<int64_t>(), c.top_p = a.pointer<double>(), c.least = a.pointer<float>();
     c.out = a.pointer<int64_t>();
     return a.ok() ? perform<run_race>(c) : nullptr;
 }
@@ -281,30 +282,49 @@ KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_
     return perform<run_experts>(c);
 }
 
-// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
+KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, counts, ids, values, ranks
+    Arguments a(items, count, 11);
+    LogprobsCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
+    c.width = a.integer(), c.which = a.pointer<int64_t>(), c.chosen = a.pointer<int64_t>();
+    c.counts = a.pointer<int64_t>(), c.ids = a.pointer<int64_t>(), c.values = a.pointer<double>();
+    c.ranks = a.pointer<int64_t>();
+    return a.ok() ? perform<run_logprobs>(c) : nullptr;
+}
+
+void read_shape(Arguments &a, CacheShape &c) {
+    c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
+    c.block_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
+    c.k_scale = a.real(), c.v_scale = a.real();
+}
+
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
+// scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
-    Arguments a(items, count, 15);
+    Arguments a(items, count, 18);
     CacheWriteCall c = {};
     c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
     c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
     c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
-    c.rows = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.rows = a.integer();
+    read_shape(a, c);
     return a.ok() ? perform<run_cache_write>(c) : nullptr;
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, bf16, scale, cap, window
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, sinks,
+// slopes
 KERNEL(py_attention) {
-    Arguments a(items, count, 22);
+    Arguments a(items, count, 27);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
     c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
-    c.heads_q = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.heads_q = a.integer();
+    read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
@@ -351,7 +371,7 @@ PyMethodDef methods[] = {
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), {nullptr, nullptr, 0, nullptr},
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

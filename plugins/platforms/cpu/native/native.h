@@ -97,8 +97,28 @@ struct RowsCall { // gated, add, scale and soft_cap
     float factor;   // scale; soft_cap: the cap
 };
 
-// Paged attention over one layer's cache; attention.inc.h tells the layout of a block.
-struct AttentionCall {
+// Numbers as a cache holds them; kv_elements.inc.h converts them.
+enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3, kCacheE5M2 = 4, kCacheI8 = 5 };
+
+// One layer's paged cache; span.inc.h tells the layout of a block.
+struct CacheShape {
+    long heads_kv, dim, dim_v, block_size, block_bytes;
+    int element;            // a CacheElement
+    int scaled;             // each token and head has its own two scales in the block
+    float k_scale, v_scale; // what is stored times these (and its own scales) is the value
+};
+
+// Spans whose blocks several sequences share: what tasks over all of them left for each of those sequences.
+struct SharedSpans {
+    const int64_t *place; // [batch, spans] first number in `records`, or kNotShared, or kFolded: with an earlier span
+    long spans;
+    float *records; // [heads_kv, rows of the sequence] times (maximum, sum, out[dim_v]), see kRecordHead
+};
+constexpr int64_t kNotShared = -1, kFolded = -2;
+constexpr long kRecordHead = 2;
+
+// Paged attention over one layer's cache.
+struct AttentionCall : CacheShape {
     const float *q; // [tokens, heads_q, dim]
     long q_row_stride, q_head_stride;
     float *out; // [tokens, heads_q, dim_v]
@@ -108,10 +128,12 @@ struct AttentionCall {
     const int32_t *seq_lens;    // [batch], with this step's tokens
     const int32_t *block_table; // [batch, table_stride]
     long table_stride, batch;
-    long heads_q, heads_kv, dim, dim_v, block_size, block_bytes;
-    int bf16;         // elements of the cache; else float32
-    float scale, cap; // cap 0: none
-    long window;      // keys a query sees, itself included; 0: all
+    long heads_q;
+    float scale, cap;           // cap 0: none
+    long window;                // keys a query sees, itself included; 0: all
+    const float *sinks;         // [heads_q] one more logit in each softmax, or null
+    const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
+    const SharedSpans *shared;  // or null
 };
 
 struct LinearRun { // one whole product: see LinearCall
@@ -140,13 +162,12 @@ struct TakeCall { // out[i] = x[which[i]]
     long rows, width;
 };
 
-struct CacheWriteCall {
+struct CacheWriteCall : CacheShape {
     const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]
     long k_row_stride, k_head_stride, v_row_stride, v_head_stride;
     uint8_t *cache;
     const int64_t *slots; // [rows]; negative: not stored
-    long rows, heads_kv, dim, dim_v, block_size, block_bytes;
-    int bf16;
+    long rows;
 };
 
 // One token for each of some rows of logits; race.inc.h tells the rules.
@@ -155,8 +176,11 @@ struct RaceCall {
     long stride, vocab, rows;
     const int64_t *which;      // [rows] rows of logits
     const int64_t *keys;       // [rows, 5] 32-bit words: seed (low, high), output index, choice, purpose
-    const float *temperatures; // [rows]
-    int64_t *out;              // [rows] tokens; -1 where a logit is not finite
+    const float *temperatures; // [rows]; 0: the largest logit wins
+    const int64_t *top_k;      // [rows] 0: all; null: no row has a filter
+    const double *top_p;       // [rows] 1: all
+    const float *least;        // [rows] of (logit - largest) / T
+    int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity
 };
 
 // The experts of each token, from the router's logits; experts.inc.h tells the rules.
@@ -203,12 +227,26 @@ struct ExpertsCall {
     int accumulate;
 };
 
-// Some rows of one sequence and kv head. Row r is query r / group and the head r % group of the kv head's group.
+// Log-probabilities of the chosen token and the most likely ones; logprobs.inc.h.
+struct LogprobsCall {
+    const float *logits; // [*, vocab]
+    long stride, vocab, rows, width;
+    const int64_t *which, *chosen, *counts; // [rows] rows of logits, their tokens, most likely tokens wanted (< width)
+    int64_t *ids;                           // [rows, width] the chosen one first
+    double *values;                         // [rows, width]
+    int64_t *ranks;                         // [rows] of the chosen one
+};
+
+// Some rows of one kv head: of one sequence, or of several that share the spans, one after the other. A sequence's row r is
+// its query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
-    int32_t sequence, head_kv;
+    int32_t sequence, head_kv; // sequence: whose block table is read
     int32_t row, rows;
-    int32_t span, spans; // of kSpan keys each
-    float *partial;      // per span `rows` times (maximum, sum, out[dim_v]), or null: merge and finish here
+    int32_t span, spans;    // of kSpan keys each
+    float *partial;         // a record for each span and row, or null: merge and finish here
+    const int32_t *members; // the sequences of a task over shared spans, which leaves records (see SharedSpans), or null
+    int32_t num_members;
+    int32_t folded; // one record for all shared spans
 };
 
 struct KernelTable {
@@ -229,6 +267,7 @@ struct KernelTable {
     void (*race)(const RaceCall *, long begin, long end);
     void (*route)(const RouteCall *, long begin, long end);
     void (*combine)(const CombineCall *, long begin, long end);
+    void (*logprobs)(const LogprobsCall *, long begin, long end);
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -270,6 +309,7 @@ void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
 void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
+void run_logprobs(const LogprobsCall &call);
 
 // experts.cpp; false: out of memory
 bool run_route(const RouteCall &call); // `work` is its own

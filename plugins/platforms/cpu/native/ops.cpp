@@ -106,3 +106,4 @@ void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
 void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }
+void run_logprobs(const LogprobsCall &call) { over_rows(kernels_active()->logprobs, call, call.vocab); }
