@@ -42,7 +42,7 @@ class Int8Channel(CanonicalWeight):
     @property
     def group_size(self) -> int:
         """Inputs that share a scale: all."""
-        return self.values.shape[1]
+        return int(self.values.shape[1])
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""

@@ -24,8 +24,8 @@ from core.api.reason import Reason
 from core.api.specs import AttentionQuery, AttentionSpec, KVLayout
 from core.plugin.contracts import BatchView
 from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, VERSION, unsupported
+from plugins.platforms.cpu.checks import check_heads
 from plugins.platforms.cpu.extension import kernels_or_reason
-from plugins.platforms.cpu.kernels import check_heads
 
 
 class Metadata(NamedTuple):

@@ -15,6 +15,11 @@ CONTRACT = 1
 VERSION = 1  # grows when a kernel's results change
 OPERATIONS = frozenset({"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race"})
 
+FORMATS = [
+    *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
+    *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),
+]
+
 
 @hookimpl
 def core_spec() -> PluginSpec:
@@ -24,7 +29,7 @@ def core_spec() -> PluginSpec:
         summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates, sampling",
         capabilities={
             "devices": ["cpu"],
-            "formats": ["float32", "float16", "bfloat16", "int4_groups", "int8_groups"],
+            "formats": FORMATS,
             "batch_invariant": True,
             "row_multiple": 32,
         },
