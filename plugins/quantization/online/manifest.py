@@ -28,7 +28,7 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "same", "int8", "none"],
         msgspec.Meta(
             description="How the embedding and the output head are held: same, as the other layers; int8; none, plain; auto, "
-            "with 8 bits."
+            "int8."
         ),
     ] = "auto"
     ignore: Annotated[

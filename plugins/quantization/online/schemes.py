@@ -52,7 +52,7 @@ SCHEMES = {
             "fp8_e4m3",
             *(8, 0, 4, 0),
             activations=("bf16", "none"),
-            head="fp8",
+            head="int8",
         ),
         Scheme(
             "nf4",
