@@ -31,6 +31,11 @@ OPERATIONS = frozenset(
     }
 )
 
+FORMATS = [
+    *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
+    *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),
+]
+
 
 @hookimpl
 def core_spec() -> PluginSpec:
@@ -40,7 +45,7 @@ def core_spec() -> PluginSpec:
         summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates, sampling",
         capabilities={
             "devices": ["cpu"],
-            "formats": ["float32", "float16", "bfloat16", "int4_groups", "int8_groups"],
+            "formats": FORMATS,
             "batch_invariant": True,
             "row_multiple": 32,
         },

@@ -4,7 +4,7 @@
 // whole groups), so its bits depend on k and the format alone, never on the rows beside it. The inner block handles
 // R rows and V of a panel's two vectors; R and V decide the speed only.
 
-constexpr long kPrefetch = 1536; // bytes ahead, when few rows make the weights the bottleneck
+constexpr long kPrefetch = 1536; // bytes ahead
 
 LANE const float *row_f32(const LinearCall &c, long row) { return c.x + row * c.x_stride; }
 LANE const uint8_t *row_staged(const LinearCall &c, long row) { return c.staged + row * c.staged_stride; }
@@ -17,7 +17,7 @@ LANE int32_t read_i32(const uint8_t *p) {
     return value;
 }
 template <int R> LANE void prefetch(const uint8_t *w) {
-    if (R <= 2 || R == 6) { // measured: no gain for the others, whose arithmetic hides the loads
+    if (R >= 6) { // measured: with fewer rows the processor's own prefetching is ahead, and more requests slow it down
         __builtin_prefetch(w + kPrefetch);
         __builtin_prefetch(w + kPrefetch + 64);
     }

@@ -160,7 +160,9 @@ KERNEL(py_linear_pack) {
 KERNEL(py_linear_bytes) {
     Arguments a(items, count, 1);
     PackedLinear *linear = a.linear();
-    return a.ok() ? PyLong_FromSize_t(linear->panel_bytes * linear->panels) : nullptr;
+    if (!a.ok()) return nullptr;
+    size_t row_bytes = linear->row_scale ? kPanel * sizeof(float) : 0;
+    return PyLong_FromSize_t((linear->panel_bytes + row_bytes) * linear->panels);
 }
 
 KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
