@@ -136,5 +136,7 @@ def main() -> None:
     for scenario in options.scenarios:
         if scenario in results.blocks:
             console.print(scenario_table(results, scenario), markup=False, soft_wrap=True)
-    console.print(ratio_table(results, [t for t in TARGETS if t.scenario in results.blocks]), markup=False, soft_wrap=True)
+    console.print(
+        ratio_table(results, [t for t in TARGETS if t.scenario in results.blocks]), markup=False, soft_wrap=True
+    )
     console.print(share_table(shares), markup=False, soft_wrap=True)
