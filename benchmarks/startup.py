@@ -25,6 +25,7 @@ from typing import Any, Self
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
+REQUEST_LIMIT_S = 300.0
 
 
 class ServerError(Exception):
@@ -91,7 +92,7 @@ class Server:
             self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=REQUEST_LIMIT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read()[:400].decode(errors="replace")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -121,6 +123,8 @@ def measure(options: argparse.Namespace, results: Results, checkpoints: Checkpoi
 def main() -> None:
     """Measure, then report."""
     options, console = parse(), Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as with ^C, what was started is ended first
+        signal.signal(number, lambda *_: sys.exit("benchmarks/peers.py was told to end"))
     results = Results(options.json, fresh=options.fresh)
     environments = Environments(options.env_dir, console, offline=options.installed or options.quick)
     checkpoints = Checkpoints(options.model, options.env_dir / "models", environments, console)

@@ -16,7 +16,7 @@ from benchmarks.peer.environment import PeerError
 from benchmarks.peer.process import Launch, Worker
 from benchmarks.startup import Server, ServerError, free_port
 
-START_LIMIT_S = 300.0
+START_LIMIT_S = 600.0
 MEMORY_RESERVE = 4 << 30
 """Bytes that must be free before another engine starts; else the one idle for longest ends."""
 
