@@ -100,6 +100,7 @@ def measure(options: argparse.Namespace, results: Results, checkpoints: Checkpoi
     """Run the scenarios that are wanted."""
     environments = Environments(options.env_dir, console, offline=options.installed or options.quick)
     peers = available(options.peers or list(PEERS), environments, console)
+    results.data["model"] = checkpoints.source.stem
     results.data["machine"] = describe() | {"good bandwidth": f"from {options.good_bandwidth:g} GB/s for 270 MB"}
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:

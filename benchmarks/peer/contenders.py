@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +120,16 @@ class Launches:
         if contender.peer == "llama.cpp":
             return Launch([*self._llama(model, LLAMA_SERVER_SLOTS, LLAMA_SERVER_CONTEXT), *where])
         raise PeerError("it has no server of its own")
+
+    def shown(self, launch: Launch) -> str:
+        """The command with what it adds to the environment, as the report shows it: folders by name, without the port."""
+        words = [*(f"{name}={value}" for name, value in launch.environment.items()), *launch.command]
+        text = shlex.join(words)
+        folders = {self.checkpoints.root: "MODELS", self.environments.root: "ENVIRONMENTS", ROOT: "."}
+        folders |= {self.checkpoints.source.parent: "MODELS", Path(sys.prefix): "VENV"}
+        for folder, name in sorted(folders.items(), key=lambda pair: -len(str(pair[0]))):
+            text = text.replace(str(folder), name)
+        return re.sub(r"(--port) \d+", r"\1 PORT", text)
 
     def _script(self, engine: str, options: dict[str, Any]) -> Launch:
         names = {"core": None, "vllm": "vllm", "llama": None, "transformers": "hf", "openvino": "openvino"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd")
 
@@ -26,7 +25,7 @@ def describe() -> dict[str, str]:
         "instruction sets": ", ".join(flag for flag in FLAGS if flag in flags),
         "memory": f"{int(memory) / 2**20:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}",
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "commit": commit(),
     }
 

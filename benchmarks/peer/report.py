@@ -23,11 +23,11 @@ FIGURES = {
 }
 INTRODUCTION = """# Performance
 
-`core` against vLLM, llama.cpp, transformers and OpenVINO on one machine, with equal weights: SmolLM2-135M, dequantized from
+`core` against vLLM, llama.cpp, transformers and OpenVINO on one machine, with equal weights: {model}, dequantized from
 one GGUF file, rounded to bfloat16 and converted to each engine's format. Greedy, end of text ignored, prompts of random
-sentences that never repeat. In each repetition our engine runs first and then every peer, on the same prompts, each in its
-own process while the others are stopped; one repetition warms up, then medians. A ratio is the median of the ratios of the
-repetitions. This file is written by `benchmarks/peers.py`; all figures of every repetition are in
+sentences that never repeat. In each repetition our engine runs first and then every peer, on the same prompts, each in
+its own process while the others are stopped; one repetition warms up, then medians. A ratio is the median of the ratios
+of the repetitions. This file is written by `benchmarks/peers.py`; all figures of every repetition are in
 [performance.json](performance.json)."""
 NOTES = """## How to read it
 
@@ -56,6 +56,7 @@ python benchmarks/peers.py --quick              # a few minutes, S1 to S3 in sho
 python benchmarks/peers.py --scenarios s3,s5    # some scenarios; the others keep their figures
 python benchmarks/peers.py --resume             # only what performance.json lacks
 python benchmarks/peers.py --report             # write this file again from performance.json
+python -m benchmarks.profile                    # Python's share of a decode step, part by part
 ```
 """
 
@@ -136,6 +137,7 @@ def engines_table(results: Results) -> str:
     rows = [
         [name, engine["version"], f"{engine['import_seconds']:.1f} s", f"{engine['load_seconds']:.1f} s"]
         for name, engine in results.data["engines"].items()
+        if "version" in engine
     ]
     text = table(["engine", "version", "import", "load"], rows)
     if sizes:
@@ -147,10 +149,23 @@ def engines_table(results: Results) -> str:
     return text
 
 
+def commands(results: Results) -> str:
+    """What was run, for each engine: its worker, and its server where it has one."""
+    lines = []
+    for name, engine in results.data["engines"].items():
+        for kind in ("command", "server"):
+            if kind in engine:
+                lines += [f"# {name}, {'offline' if kind == 'command' else 'served'}", engine[kind], ""]
+    return "\n".join(["```", *lines[:-1], "```"])
+
+
 def render(results: Results, shares: Sequence[LimitShare], plot: str) -> str:
     """The whole page. plot: file name of the picture beside it."""
     machine = results.data["machine"]
-    parts = [INTRODUCTION, f"![Ratios of core to its peers, beside the targets]({plot})"]
+    parts = [
+        INTRODUCTION.format(model=results.data["model"]),
+        f"![Ratios of core to its peers, beside the targets]({plot})",
+    ]
     parts += ["## Machine", table(["", ""], [[name, value] for name, value in machine.items()])]
     parts += ["## Ratios and targets", ratio_table(results)]
     if shares:
@@ -163,5 +178,6 @@ def render(results: Results, shares: Sequence[LimitShare], plot: str) -> str:
                 limits_line(results.blocks[scenario]),
                 scenario_table(results, scenario),
             ]
-    parts += ["## Engines", engines_table(results), NOTES.rstrip()]
+    parts += ["## Engines", engines_table(results)]
+    parts += ["## Commands", "Folders are shortened to what they hold.", commands(results), NOTES.rstrip()]
     return "\n\n".join(parts) + "\n"

@@ -2,9 +2,9 @@
 
 Owns: the file, medians, ratios. Never does: measure. Called by: the session, the report, the plot.
 
-Format: {"machine": {...}, "engines": {contender: {...}}, "blocks": {scenario: block}}. A block holds `date`, `quick`,
-`repeats`, `before` and `after` (limits), `state`, `rows` {contender: [figures a repetition]}, `failures` {contender: reason}
-and `outputs` {contender: verdict}.
+Format: {"model": name, "machine": {...}, "engines": {contender: {...}}, "blocks": {scenario: block}}. A block holds
+`date`, `quick`, `repeats`, `before` and `after` (limits), `state`, `rows` {contender: [figures a repetition]},
+`failures` {contender: reason} and `outputs` {contender: verdict}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Results:
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
-        self.data: dict[str, Any] = {"machine": {}, "engines": {}, "blocks": {}}
+        self.data: dict[str, Any] = {"model": "", "machine": {}, "engines": {}, "blocks": {}}
         if path.exists() and not fresh:
             self.data = json.loads(path.read_text())
 

@@ -149,7 +149,7 @@ class Session:
             launch = self._launches.worker(contender, cache_prompt=cached)
             name = contender.name + (" cached" if cached else "")
             with self._fleet.worker(name, launch) as worker:
-                self._remember(contender, worker.ready)
+                self._remember(contender, worker.ready | {"command": self._launches.shown(launch)})
 
                 def generate(batch: Prompts, max_tokens: int) -> float:
                     request = {"do": "generate", "prompts": batch, "max_tokens": max_tokens}
@@ -188,6 +188,7 @@ class Session:
         last = self._quick or repetition == ROUNDS["s6"][1] - 1
         if not last and contender.peer in SLOW_TO_START:
             return {}
+        self._remember(contender, {"server": self._launches.shown(self._launches.server(contender, port=0))})
         server = self._fleet.start_server(contender)
         try:
             figures: Figures = {"start s": server.start_seconds}

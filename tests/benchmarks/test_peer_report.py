@@ -20,7 +20,9 @@ def results(tmp_path):
     made = Results(tmp_path / "figures.json")
     common = {"date": "2026-11-21", "quick": False, "repeats": 1, "before": LIMITS, "after": LIMITS, "state": "good"}
     made.data["machine"] = {"processor": "a processor"}
-    made.data["engines"] = {"core bf16": {"version": "0.1", "import_seconds": 1.0, "load_seconds": 0.5}}
+    made.data["engines"] = {
+        "core bf16": {"version": "0.1", "import_seconds": 1.0, "load_seconds": 0.5, "command": "run --me"}
+    }
     made.blocks["s1"] = common | {
         "rows": {
             "core bf16": [{"decode tok/s": 200.0, "TTFT ms": 40.0}],
@@ -57,6 +59,7 @@ def test_the_page_shows_figures_failures_and_the_machine(results):
     assert "failed: no \\| conversion" in page  # a bar would end the cell
     assert "a processor" in page and "(performance.svg)" in page and "state good" in page
     assert "64 of 64" in page
+    assert "# core bf16, offline\nrun --me\n```" in page
 
 
 def test_every_row_of_a_table_has_the_same_number_of_cells():
