@@ -19,6 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +30,11 @@ REQUEST_LIMIT_S = 300.0
 
 
 class ServerError(Exception):
-    """A server did not start, ended, or answered with an error."""
+    """A server did not start, ended, or answered with an error. status: of HTTP, or 0."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Server:
@@ -67,9 +72,9 @@ class Server:
             env=self._environment,
         )
         try:
-            self._wait_until_listening(start)
-            self.model = self.get("/v1/models")["data"][0]["id"]
-            self.post("/v1/completions", {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0})
+            while not self._completes():
+                self._require_patience(start)
+                time.sleep(0.02)
         except BaseException:
             self.stop()
             raise
@@ -96,7 +101,7 @@ class Server:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read()[:400].decode(errors="replace")
-            raise ServerError(f"{path} answered {error.code}: {text}") from error
+            raise ServerError(f"{path} answered {error.code}: {text}", error.code) from error
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, by the server's tokenizer."""
@@ -122,16 +127,24 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)
 
-    def _wait_until_listening(self, start: float) -> None:
-        while True:
-            if self._process is not None and self._process.poll() is not None:
-                raise ServerError(f"The server ended with {self._process.returncode}: {self._last_words()}")
-            if time.perf_counter() - start > self._limit:
-                raise ServerError(f"The server did not answer within {self._limit:g} s: {self._last_words()}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                self.get("/v1/models")
-                return
-            time.sleep(0.02)
+    def _completes(self) -> bool:
+        """Whether a completion of one token comes back; False while nobody listens or the model is being loaded."""
+        try:
+            self.model = self.get("/v1/models")["data"][0]["id"]
+            self.post("/v1/completions", {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0})
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        except ServerError as error:
+            if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    def _require_patience(self, start: float) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            raise ServerError(f"The server ended with {self._process.returncode}: {self._last_words()}")
+        if time.perf_counter() - start > self._limit:
+            raise ServerError(f"The server did not answer within {self._limit:g} s: {self._last_words()}")
 
     def _last_words(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-1500:]
