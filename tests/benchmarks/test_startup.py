@@ -44,7 +44,7 @@ def test_a_server_that_still_loads_is_waited_for(tmp_path):
         assert running.model == "tiny"
         assert running.post("/v1/completions", {})["posts"] == 4  # two refusals, then the first completion
         assert running.start_seconds > 0
-        with pytest.raises(ServerError, match="/wrong answered 400: .*so not"):
+        with pytest.raises(ServerError, match=r"/wrong answered 400: .*so not"):
             running.post("/wrong", {})
         assert running.memory()["total"] > 1
 
