@@ -12,7 +12,7 @@ from benchmarks.peer.process import Worker
 JUDGED_TOKENS = 64
 SENSE_LOGPROB = -2.5
 """A greedy continuation lies near -0.5, one of another prompt below -5."""
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class Judge:

@@ -42,6 +42,8 @@ SLOW_TO_START = ("vllm",)
 ROUNDS = {"s5-poisson": (0, 2), "s6": (0, 3)}
 """(warm-ups, repetitions) where they differ from one warm-up and --repeats: arrivals last as long as they last."""
 EMBED_BATCH = 32
+SHORTEST_JUDGED = 16
+"""Outputs with fewer tokens say nothing about sense."""
 NOT_SERVED_BY_ALL = ("s7", "s8")
 """Scenarios that need more than completions; a failure of ours there says so."""
 
@@ -157,7 +159,8 @@ class Session:
                     lengths = {len(output) for output in answer["result"]}
                     if lengths != {max_tokens}:
                         raise PeerError(f"outputs have {sorted(lengths)} tokens, expected {max_tokens}")
-                    self._outputs[contender.name] = [batch[0], answer["result"][0]]
+                    if max_tokens >= SHORTEST_JUDGED:
+                        self._outputs[contender.name] = [batch[0], answer["result"][0]]
                     return float(answer["seconds"])
 
                 return run_offline(scenario, generate, prompts, self._sizes)
@@ -166,6 +169,8 @@ class Session:
 
     def _judge(self, scenario: str) -> None:
         """Score the last outputs of everybody."""
+        if not self._outputs:
+            return
         block = self._results.blocks[scenario]
         try:
             with self._fleet.worker("reference", self._launches.scorer()) as worker:
