@@ -46,7 +46,8 @@ NOT_WATCHED = ("isa", "isas", "set_isa", "pool_init", "pool_size", "linear_pack"
 class Stopwatches:
     """Exclusive seconds by part. inside, outside: what one stopwatch adds to its own part and to the one around it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.seconds: dict[str, float] = {}
         self.inside = self.outside = 0.0
         self._open: list[list[float]] = []
@@ -57,7 +58,7 @@ class Stopwatches:
 
     def watched(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
         """`function` with a stopwatch for `part`."""
-        seconds, stack, clock = self.seconds, self._open, time.perf_counter
+        seconds, stack, clock = self.seconds, self._open, self._clock
         seconds.setdefault(part, 0.0)
 
         def call(*arguments: Any, **named: Any) -> Any:

@@ -25,7 +25,7 @@ class Results:
         self.path = path
         self.data: dict[str, Any] = {"model": "", "machine": {}, "engines": {}, "blocks": {}}
         if path.exists() and not fresh:
-            self.data = json.loads(path.read_text())
+            self.data |= json.loads(path.read_text())
 
     @property
     def blocks(self) -> dict[str, Block]:
