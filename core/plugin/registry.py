@@ -14,13 +14,16 @@ from typing import Any, Literal
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import ConfigError, CoreError, PluginError, UserError, nearest
+from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin import probe
 from core.plugin.discovery import discover, duplicates, origin
+from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
 
+KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 Status = Literal["available", "unavailable", "broken", "blocked"]
 
 
@@ -143,6 +146,7 @@ class PluginRegistry:
         others = [other for other in self._rows if (other.kind, other.name) == (row.kind, row.name) and other != row]
         if others and not reason:
             reason = f"also offered by {', '.join(origin(o) for o in others)}; write {row.distribution}:{row.name}"
+        reason = reason or manifest.warning or stale(row.distribution)
         return Listed(row, status, reason, manifest.contract, manifest)
 
     def _health(self, row: ResolvedPlugin, manifest: Manifest) -> tuple[Status, str]:
@@ -155,7 +159,7 @@ class PluginRegistry:
         if row.kind == "kernels":
             device = (manifest.spec.capabilities.get("devices") or ["cpu"])[0]
             try:
-                reasons = manifest.call("core_supports", query=KernelQuery(op="rms_norm", device=device))
+                reasons = kernel_reasons(manifest, device)
             except CoreError as error:
                 return "broken", str(error)
             return ("unavailable" if reasons else "available"), "; ".join(str(reason) for reason in reasons)
@@ -216,6 +220,17 @@ class PluginRegistry:
             known = sorted({row.name for row in self._rows})
             raise UserError(f"no such plugin; known: {', '.join(known)}.{nearest(normalize(word), known)}")
         return found
+
+
+def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
+    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
+    refused: list[Reason] = []
+    for op in KERNEL_OPERATIONS:
+        reasons = list(manifest.call("core_supports", query=KernelQuery(op=op, device=device)))
+        if not reasons:
+            return []
+        refused = refused or reasons
+    return refused
 
 
 def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:

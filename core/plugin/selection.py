@@ -16,13 +16,13 @@ import msgspec
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, PluginError, UserError
-from core.api.specs import AttentionQuery, KernelQuery
+from core.api.specs import AttentionQuery
 from core.plugin.capabilities import attention_reasons, device_reasons
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.registry import PluginRegistry, twice
+from core.plugin.registry import PluginRegistry, kernel_reasons, twice
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -136,8 +136,7 @@ def select_kernels(registry: PluginRegistry, device: str) -> Choice:
     """Every kernel provider that works on the device, best first; none is fine, the reference operations remain."""
 
     def check(manifest: Manifest) -> Sequence[object]:
-        query = KernelQuery(op="rms_norm", device=_device_type(device))
-        return device_reasons(manifest.spec, device) or manifest.call("core_supports", query=query)
+        return device_reasons(manifest.spec, device) or kernel_reasons(manifest, _device_type(device))
 
     none = "no provider fits; the reference operations are used"
     return _ranked(registry, "kernels", "kernels", check, lambda found: "fits the device", none=none, many=True)
