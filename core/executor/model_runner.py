@@ -24,6 +24,7 @@ class ModelRunner:
 
     def __init__(self, model: Decoder, batch: PersistentBatch, sampler: Sampler, proposer: Proposer | None) -> None:
         self.model, self.batch, self.sampler, self.proposer = model, batch, sampler, proposer
+        self._newest: dict[SequenceKey, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -35,7 +36,7 @@ class ModelRunner:
                 residual = self.model.forward(step.token_ids, step.view.positions, self._metadata(step))
                 self._prompt_logprobs(step, residual, result)
                 self._sample(step, residual, result)
-            self._propose(plan, result)
+            self._propose(plan, result, residual)
         return result
 
     def _metadata(self, step: StepInput) -> dict[str, Any]:
@@ -76,11 +77,13 @@ class ModelRunner:
                 rows.append(SampleRow(sequence.sampling, drafts[:count]))
                 positions.append(stop - len(drafts) - 1 + count)
         sampled = self._sample_rows(residual, rows, positions)
+        self._newest = {}
         offset = 0
         for key, sequence, drafts in owners:
             mine = sampled[offset : offset + len(drafts) + 1]
             offset += len(mine)
             self._settle(key, sequence, drafts, mine, result)
+            self._newest[key] = positions[offset - len(mine) + len(result.token_ids.get(key, mine)) - 1]
 
     def _sample_rows(self, residual: torch.Tensor, rows: list[SampleRow], positions: list[int]) -> list[Sampled]:
         sampled: list[Sampled] = []
@@ -126,12 +129,16 @@ class ModelRunner:
                 entries += prompt_logprobs(self.model.logits(residual, rows), targets, number)
             result.prompt_logprobs[key] = entries
 
-    def _propose(self, plan: StepPlan, result: StepResult) -> None:
+    def _propose(self, plan: StepPlan, result: StepResult, residual: torch.Tensor) -> None:
         if self.proposer is None or not result.token_ids:
             return
         keys = list(result.token_ids)
         budget = [plan.draft_budget.get(key, 0) for key in keys]
-        proposals = self.proposer.propose(ProposerInput(keys, [result.token_ids[key] for key in keys], budget))
+        hidden = None
+        if getattr(self.proposer, "needs_hidden", False):
+            hidden = residual[torch.tensor([self._newest[key] for key in keys], device=residual.device)]
+        deltas = [result.token_ids[key] for key in keys]
+        proposals = self.proposer.propose(ProposerInput(keys, deltas, budget, hidden))
         for key, drafts, limit in zip(keys, proposals, budget, strict=True):
             if drafts and limit > 0:
                 result.drafts[key] = drafts[:limit]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
@@ -21,9 +23,18 @@ from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
-from core.models.families import decoder_spec
+from core.models.families import decoder_spec, renamed
 from core.models.loading import WeightLoading
-from core.plugin.contracts import AttentionBackend, Loader, Platform, Proposer, QuantizationMethod, Runtime
+from core.models.spec import DecoderSpec
+from core.plugin.contracts import (
+    AttentionBackend,
+    Loader,
+    ModelFamily,
+    Platform,
+    Proposer,
+    QuantizationMethod,
+    Runtime,
+)
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
@@ -49,7 +60,7 @@ class Worker:
                 "loader", config.plugins.loader, self._context("loader", config.plugins.loader)
             )
             manifest = loader.resolve(config.model.model)
-            self.spec = decoder_spec(config.model.hf_config)
+            self.spec, manifest = self._family(manifest)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
             del manifest
@@ -66,7 +77,7 @@ class Worker:
             model,
             batch,
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
-            self._proposer(),
+            self._proposer(model),
         )
 
     @property
@@ -168,9 +179,21 @@ class Worker:
                 AttentionLayer(backend, backend.bind(spec, cache.block_size, cache.dtype, raw), spec.kind)
             )
 
-    def _proposer(self) -> Proposer | None:
+    def _family(self, manifest: CheckpointManifest) -> tuple[DecoderSpec, CheckpointManifest]:
+        """The model's shape, and its tensors under canonical names."""
+        name, hf_config = self.config.plugins.model, self.config.model.hf_config
+        if name is None:
+            return decoder_spec(hf_config), manifest
+        context = self._context("model", name, facts=manifest.facts(), manifest=manifest)
+        family: ModelFamily = self.plugins.load("model", name, context)
+        tensors = renamed(manifest.tensors, family.canonical_name)
+        return family.decoder_spec(hf_config), msgspec.structs.replace(manifest, tensors=tensors)
+
+    def _proposer(self, model: Decoder) -> Proposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name))
+        weights = model.weights
+        parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
+        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
         return proposer

@@ -33,6 +33,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("loader", "core.loaders", "load_format", "model_loader_extra_config", "one"),
     Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
     Kind("kernels", "core.kernels", None, None, "many"),
+    Kind("model", "core.models", None, None, "one or none"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

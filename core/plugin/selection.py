@@ -167,6 +167,12 @@ def select_attention(
     return choice
 
 
+def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
+    """The family that claims a checkpoint which the engine's own table does not know, or none."""
+    claims: dict[str, str] = {}
+    return _ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+
+
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
     """The proposer named by `--speculative-config.method`, or none."""
     if method is None:

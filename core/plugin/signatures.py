@@ -19,6 +19,7 @@ CONTRACTS: dict[str, type] = {
     "attention": contracts.AttentionBackend,
     "platform": contracts.Platform,
     "speculative": contracts.Proposer,
+    "model": contracts.ModelFamily,
 }
 
 

@@ -132,10 +132,10 @@ def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
 
     Raises ValueError when their formats differ (`can_fuse` tells beforehand).
     """
-    if not can_fuse(parts):
-        raise ValueError(f"weights of different formats cannot be fused: {', '.join(p.name for p in parts)}")
     if len(parts) == 1:
         return parts[0]
+    if not can_fuse(parts):
+        raise ValueError(f"weights of different formats cannot be fused: {', '.join(p.name for p in parts)}")
     first = parts[0]
     if isinstance(first, Dense):
         return Dense(torch.cat([p.weight for p in parts if isinstance(p, Dense)]))
