@@ -18,7 +18,7 @@ from types import FrameType
 class DeadlineExceeded(BaseException):
     """A call took too long. Not an Exception, so that no plugin swallows it by accident."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(f"no answer within {seconds:g} s")
 
 
@@ -70,6 +70,8 @@ def _interruption(seconds: float) -> Iterator[None]:
     timer.start()
     try:
         yield
+    except DeadlineExceeded:
+        raise DeadlineExceeded(seconds) from None
     finally:
         with lock:
             over = True

@@ -50,15 +50,15 @@ def refusals_have_reasons(subject: Subject) -> None:
         (AttentionSpec(4, 2, 64, 64, 0.125), 16, "no_such_dtype"),
         (AttentionSpec(4, 2, 64, 64, 0.125), 3, "float32"),
     ]
-    cases = [("an odd layer", *case) for case in strange] + list(_combinations(subject))
-    for what, spec, block_size, dtype in cases:
+    odd = [("an odd layer", *case) for case in strange]
+    for number, (what, spec, block_size, dtype) in enumerate([*odd, *_combinations(subject)]):
         reasons = _reasons(subject, spec, block_size, dtype)
         for reason in reasons:
             if not (isinstance(reason, Reason) and reason.code and reason.required):
                 raise Failure(f"{what}: refused without a complete Reason: {reason!r}")
         if not reasons and dtype == "no_such_dtype":
             raise Failure("it does not refuse a cache of dtype 'no_such_dtype'; declare kv_dtypes")
-        if not reasons:
+        if not reasons and number < len(odd):
             try:
                 _compare(subject, what, spec, block_size, dtype, chunk=0)
             except Failure as failure:

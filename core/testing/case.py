@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,8 @@ from core.plugin.table import load_plugin
 if TYPE_CHECKING:
     from core.testing.checkpoints import Sample
 
+NUM_THREADS = 2
+"""Compute threads of kernel providers under test."""
 Verdict = Literal["passed", "failed", "warned", "skipped"]
 
 
@@ -106,21 +108,19 @@ class Subject:
 
     def context(self) -> LoadContext:
         """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
-        import torch
-
+        context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
+        if self.kind not in ("quantization", "kernels", "attention"):
+            return context
         from core.layers.kernels import KernelSet
 
-        if self.device != "cpu" and self.kind != "platform" and not _usable(self.device):
+        if self.device != "cpu" and not _usable(self.device):
             raise Skipped(f"there is no device '{self.device}' in this machine; run the check where there is one")
-        context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
-        if self.kind == "quantization":
-            facts, manifest = self.sample.manifest.facts(), self.sample.manifest
-            return _replaced(context, facts=facts, manifest=manifest, kernels=KernelSet([]))
         if self.kind == "kernels":
-            return _replaced(context, options={"num_threads": min(2, torch.get_num_threads())})
+            return replace(context, options={"num_threads": NUM_THREADS})
         if self.kind == "attention":
-            return _replaced(context, kernels=KernelSet([]))
-        return context
+            return replace(context, kernels=KernelSet([]))
+        manifest = self.sample.manifest
+        return replace(context, facts=manifest.facts(), manifest=manifest, kernels=KernelSet([]))
 
     @functools.cached_property
     def loaded(self) -> Any:
@@ -184,9 +184,3 @@ def _usable(device: str) -> bool:
     except (RuntimeError, AssertionError):
         return False
     return True
-
-
-def _replaced(context: LoadContext, **changes: Any) -> LoadContext:
-    import dataclasses
-
-    return dataclasses.replace(context, **changes)
