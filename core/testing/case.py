@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from core.api.config import ResolvedPlugin
-from core.api.errors import CoreError
+from core.api.errors import CoreError, UserError
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
@@ -127,7 +127,7 @@ class Subject:
         """The object of the kind's contract. Raises Skipped when it needs a checkpoint of its own format."""
         try:
             return load_plugin(self.manifest, self.context())
-        except CoreError as error:
+        except UserError as error:
             if self.kind == "quantization" and self.model is None:
                 raise Skipped(
                     f"it refuses the kit's plain checkpoint ({error}); give one of its own with --model"

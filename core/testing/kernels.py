@@ -28,9 +28,14 @@ def says_what_it_lacks(subject: Subject) -> None:
     """An unknown operation, format or device is refused with a reason."""
     odd = {
         "an unknown operation": KernelQuery("no_such_operation", subject.device),
-        "an unknown device": KernelQuery("rms_norm", "no_such_device"),
+        "a norm on an unknown device": KernelQuery("rms_norm", "no_such_device"),
         "an unknown format": KernelQuery("linear", subject.device, "no_such_format", "none", (64, 64)),
     }
+    for activation, weight, _ in _served(subject):
+        attributes = {"group_size": weight.group_size} if isinstance(weight, IntGroups) else {}
+        form = weight_format(weight)
+        query = KernelQuery("linear", "no_such_device", form, activation, weight.shape, attributes)
+        odd[f"a {form} matrix on an unknown device"] = query
     for what, query in odd.items():
         reasons = subject.loaded.supports(query)
         if not reasons or not all(isinstance(reason, Reason) for reason in reasons):
