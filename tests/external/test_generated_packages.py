@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from core.testing.skeleton import kinds
 
 
@@ -15,6 +17,7 @@ def test_they_are_listed_as_available(core):
         assert (row["distribution"], row["version"]) == (f"core-new-{kind}", "0.1.0")
 
 
+@pytest.mark.slow
 def test_their_own_tests_pass(python, generated, site):
     """Each holds the whole conformance suite of its kind, on the installed package."""
     folders = [str(folder / "tests") for folder in generated.values()]

@@ -71,7 +71,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(site))
     before = set(sys.modules)
 
-    def make(distribution, version, groups, *, header=HEADER, editable=None):
+    def make(distribution, version, groups, *, header=HEADER, editable=None, look=True):
         package = distribution.replace("-", "_")
         folder = (editable or site) / package
         folder.mkdir(parents=True)
@@ -88,6 +88,8 @@ def install(tmp_path, monkeypatch):
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        if not look:
+            return []
         importlib.invalidate_caches()
         return [row for row in discover([str(site)]) if row.distribution == distribution]
 
