@@ -203,7 +203,7 @@ class _Resolver:
         proposals = manifest.call("core_propose", view=view) or {}
         settings.propose(proposals, f"platform {manifest.row.name}")
         wishes = proposals["attention_backend"].value if "attention_backend" in proposals else ()
-        facts, answer = self.facts, registry.probe()[manifest.row]
+        facts, answer = self.facts, registry.probe([manifest.row])[manifest.row]
         facts.device, facts.platform = device, manifest.spec
         facts.num_devices = len(answer.devices) if isinstance(answer, Probe) else 1
         facts.platforms = [row.name for row in registry.rows("platform")]

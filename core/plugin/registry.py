@@ -109,9 +109,9 @@ class PluginRegistry:
             raise ManifestError(f"{kind} plugin '{row.name}' ({origin(row)}): is an alias of another alias, '{alias}'.")
         return target
 
-    def probe(self) -> dict[ResolvedPlugin, Probe | PluginError]:
-        """What every platform that is not blocked answers; asked once, all at the same time, in helper processes."""
-        self._finish_probes(self._start_probes())
+    def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
+        """What `rows` (None: every platform that is not blocked) answer; asked once, at the same time, in helper processes."""
+        self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
     def listing(self) -> list[Listed]:
@@ -129,8 +129,9 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self) -> list[Any]:
-        wanted = [row for row in self.rows("platform") if not self.blocked(row) and row not in self._probes]
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> list[Any]:
+        asked = self.rows("platform") if rows is None else rows
+        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
         return probe.start(wanted)
 
     def _finish_probes(self, started: list[Any]) -> None:

@@ -77,7 +77,10 @@ def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:
     """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError."""
-    answers = registry.probe()
+    plain, _, index = (name or "").rpartition(":")
+    plain = plain if plain and index.isdigit() else name or ""
+    named = _find(registry, "platform", plain) if name else None
+    answers = registry.probe(None if named is None else [named.row])
 
     def check(manifest: Manifest) -> Sequence[object]:
         answer = answers[manifest.row]
@@ -90,8 +93,6 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
         if not choice.manifests:
             raise UserError(f"--device auto: no platform has a device. {_losses(choice.selection)}")
         return choice, _devices(answers, choice.manifest)[0]
-    plain, _, index = name.rpartition(":")
-    plain = plain if plain and index.isdigit() else name
     choice = _explicit(registry, "platform", "platform", plain, check, f"--device {name}")
     devices = _devices(answers, choice.manifest)
     position = 0 if plain == name else int(index)

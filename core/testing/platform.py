@@ -140,7 +140,7 @@ CHECKS = (
 
 
 def _probe(subject: Subject) -> Probe:
-    answer = subject.registry.probe()[subject.row]
+    answer = subject.registry.probe([subject.row])[subject.row]
     if isinstance(answer, PluginError):
         raise answer
     return answer
