@@ -258,7 +258,7 @@ def test_packages_pass_the_kit(checkpoints, python):
     assert len(passed) == 7 and min(passed.values()) >= 12, passed
 
 
-def test_each_package_is_short():
-    for project in HERE.glob("*/pyproject.toml"):
-        lines = sum(len(path.read_text().splitlines()) for path in project.parent.rglob("*.py"))
-        assert lines <= MAX_LINES or project.parent.name == "example_plugins", f"{project.parent.name}: {lines} lines"
+@pytest.mark.parametrize("name", ["nibble4", "rows_fp8", "toystore", "draft_heads", "static_shapes", "birch"])
+def test_each_package_is_short(name):
+    lines = sum(len(path.read_text().splitlines()) for path in (HERE / name).rglob("*.py"))
+    assert 20 < lines <= MAX_LINES
