@@ -74,17 +74,6 @@ def measure_limits(threads):
     return Limits(bandwidth, bf16 * threads, int8 * threads)
 
 
-def best(run, seconds=0.4):
-    run()
-    times = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def time_model(layers, rows, limits, integers):
     """layers: (N, K) and kernel in the order of a step, the head last, so that weights come from where a step finds them."""
     inputs = {k: torch.randn(rows, k) for (_, k), _ in layers}

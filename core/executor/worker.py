@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
@@ -25,13 +27,15 @@ from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
-from core.models.families import decoder_spec
+from core.models.families import decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
+from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
     AttentionBackend,
     AttentionParams,
     Loader,
+    ModelFamily,
     Platform,
     Proposer,
     QuantizationMethod,
@@ -63,7 +67,7 @@ class Worker:
                 "loader", config.plugins.loader, self._context("loader", config.plugins.loader)
             )
             manifest = loader.resolve(config.model.model)
-            self.spec = decoder_spec(config.model.hf_config)
+            self.spec, manifest = self._family(manifest)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
             params = kv_scales(loader, manifest, config.cache.dtype)
@@ -84,7 +88,7 @@ class Worker:
             ForwardPass(model, buffers, capture, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
-            self._proposer(),
+            self._proposer(model),
         )
 
     @property
@@ -202,9 +206,21 @@ class Worker:
         group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         return [group_of[layer] for layer in range(len(group_of))]
 
-    def _proposer(self) -> Proposer | None:
+    def _family(self, manifest: CheckpointManifest) -> tuple[DecoderSpec, CheckpointManifest]:
+        """The model's shape, and its tensors under canonical names."""
+        name, hf_config = self.config.plugins.model, self.config.model.hf_config
+        if name is None:
+            return decoder_spec(hf_config), manifest
+        context = self._context("model", name, facts=manifest.facts(), manifest=manifest)
+        family: ModelFamily = self.plugins.load("model", name, context)
+        tensors = renamed(manifest.tensors, family.canonical_name)
+        return family.decoder_spec(hf_config), msgspec.structs.replace(manifest, tensors=tensors)
+
+    def _proposer(self, model: Decoder) -> Proposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name))
+        weights = model.weights
+        parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
+        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
         return proposer

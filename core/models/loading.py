@@ -89,14 +89,19 @@ class WeightLoading:
         return self._assemble(built)
 
     def _check_shapes(self) -> None:
-        for name, shape in self.spec.tensor_shapes().items():
+        plans = {f"{part.name}.weight": self._plan(part) for part in self.spec.linears()}
+        shapes = self.spec.tensor_shapes()
+        expected = {
+            read: shapes.get(read) for name in shapes for read in (plans[name].reads if name in plans else [name])
+        }
+        for name, shape in expected.items():
             info = self.manifest.tensors.get(name)
             if info is None:
                 raise CheckpointError(
                     f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "
                     f"{len(self.spec.blocks)} layers needs; the checkpoint is incomplete."
                 )
-            if tuple(info.shape) != tuple(shape):
+            if shape is not None and tuple(info.shape) != tuple(shape):
                 raise CheckpointError(
                     f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
                     f"{list(shape)}. The checkpoint and its configuration do not belong together."

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from core.args.schema import Field
 
 
+LISTS = frozenset(
+    {"dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"}
+)
+BOOLEANS = frozenset(
+    {"window", "cap", "sinks", "batch_invariant", "chunked_prefill", "prefix_caching", "device_graphs", "quantized"}
+)
+"""Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
+
+
 def device_reasons(spec: PluginSpec, device: str) -> list[Reason]:
     """Against `devices`, by device type (`cuda` for `cuda:1`)."""
     return _member(spec, "devices", "device", device.partition(":")[0])

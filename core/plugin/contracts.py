@@ -9,7 +9,7 @@ platform's activation dtype; outputs are given by the caller; a kernel never all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from core.models.spec import DecoderSpec
     from core.weights.formats import CanonicalWeight
 
 
@@ -312,16 +313,23 @@ class ProposerInput:
     """What a proposer sees after a step, for the sequences that may have drafts in the next one.
 
     keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
+    in the platform's activation dtype; valid during the call. None unless the proposer has `needs_hidden = True`.
     """
 
     keys: list[tuple[str, int]]
     token_deltas: list[list[int]]
     budget: list[int]
+    hidden: Tensor | None = None
 
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Kind `speculative`. The scheduler owns the budget, the core owns verification."""
+    """Kind `speculative`. The scheduler owns the budget, the core owns verification.
+
+    `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
+    (float32 [H], the last norm's weight). A proposer with an attribute `needs_hidden = True` is given hidden states.
+    """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
         """A sequence enters the batch with all its known tokens (again after a preemption)."""
@@ -333,4 +341,17 @@ class Proposer(Protocol):
 
     def on_finished(self, key: tuple[str, int]) -> None:
         """The sequence left the batch."""
+        ...
+
+
+@runtime_checkable
+class ModelFamily(Protocol):
+    """Kind `model`: reads the configurations of a family that the engine's own table does not know. Torch-free."""
+
+    def decoder_spec(self, hf_config: Mapping[str, Any]) -> DecoderSpec:
+        """The model's shape. Raises UserError for missing or impossible values."""
+        ...
+
+    def canonical_name(self, name: str) -> str:
+        """The canonical (Hugging Face llama's) name of a checkpoint's tensor; names that it does not know stay."""
         ...

@@ -11,8 +11,9 @@ import zlib
 from array import array
 from dataclasses import dataclass
 
-from core.api.config import CacheConfig, SchedulerConfig
 import numpy as np
+
+from core.api.config import SchedulerConfig
 from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
