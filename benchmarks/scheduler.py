@@ -71,9 +71,7 @@ def make_core(num_running: int, num_steps: int, *, num_waiting: int = 0, num_blo
         prompt = [number, *range(PROMPT_TOKENS - 1)]
         params = SamplingParams(max_tokens=num_steps + 50)
         core.scheduler.add(
-            EngineRequest(
-                f"request-{number}", 0, prompt, params, seed=number, stop_token_ids=[2], handle=number
-            )
+            EngineRequest(f"request-{number}", 0, prompt, params, seed=number, stop_token_ids=[2], handle=number)
         )
     core.step()
     assert core.scheduler.stats().num_running == num_running

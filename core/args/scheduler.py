@@ -29,9 +29,7 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: Annotated[
         int, Arg("Most prompt tokens of one request in one step; 0: no limit but the budget.", human=True, ge=0)
     ] = 0
-    max_num_partial_prefills: Annotated[
-        int, Arg("Most prompts that are computed in part at the same time.", ge=1)
-    ] = 1
+    max_num_partial_prefills: Annotated[int, Arg("Most prompts that are computed in part at the same time.", ge=1)] = 1
     max_long_partial_prefills: Annotated[
         int, Arg("Most of them longer than --long-prefill-token-threshold, so that short ones overtake.", ge=1)
     ] = 1

@@ -35,7 +35,9 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
         _check_running(state, sequence, num_flights)
     _check_order(state)
     pressed = sum(sequence.was_preempted for sequence in live)
-    require(pressed == state.num_pressed, "pressed", f"{pressed} live sequences were preempted, {state.num_pressed} counted")
+    require(
+        pressed == state.num_pressed, "pressed", f"{pressed} live sequences were preempted, {state.num_pressed} counted"
+    )
 
 
 def _check_running(state: SchedulerState, sequence: SequenceState, num_flights: int) -> None:
@@ -61,7 +63,9 @@ def _check_running(state: SchedulerState, sequence: SequenceState, num_flights: 
         agrees = sequence.num_planned_tokens == sequence.num_computed_tokens
         require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")
     if not partial and not num_flights:
-        require(sequence.num_pending == 1, "pending_tokens", f"{key} decodes with {sequence.num_pending} tokens pending")
+        require(
+            sequence.num_pending == 1, "pending_tokens", f"{key} decodes with {sequence.num_pending} tokens pending"
+        )
 
 
 def _check_order(state: SchedulerState) -> None:

@@ -89,9 +89,7 @@ class ResultReader:
             return
         rest = np.ones(len(token_ids), bool)
         rest[records] = False
-        self.outputs.tokens = TokenColumns(
-            view.handles[rest].tobytes(), starts[rest].tobytes(), tokens[rest].tobytes()
-        )
+        self.outputs.tokens = TokenColumns(view.handles[rest].tobytes(), starts[rest].tobytes(), tokens[rest].tobytes())
         for row in records:
             sequence = view.sequences[row]
             reason = ended.get(row)

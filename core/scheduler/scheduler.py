@@ -32,7 +32,7 @@ from core.scheduler.admission import Admission
 from core.scheduler.integrity import check_sequences
 from core.scheduler.planning import Flight, StepPlanner
 from core.scheduler.results import ResultReader, StepOutputs
-from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
+from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
 
 MAX_IN_FLIGHT = 2

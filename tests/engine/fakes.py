@@ -20,7 +20,6 @@ from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
 
-
 EOS = 256
 VOCAB_SIZE = 257
 TARGET = "fakes:FakeExecutor"

@@ -9,8 +9,8 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan
-from core.scheduler.results import StepOutputs
 from core.engine.core import MAX_FAILED_STEPS, EngineCore
+from core.scheduler.results import StepOutputs
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:

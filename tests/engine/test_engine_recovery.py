@@ -91,9 +91,7 @@ def test_planning_ahead_changes_no_token_and_hides_the_plan_behind_the_step() ->
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("operation", ["schedule", "update"])
-def test_a_broken_invariant_is_mended_and_counted(
-    operation: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = client(async_scheduling=ahead)
     scheduler = engine.core.scheduler
     whole = getattr(scheduler, operation)

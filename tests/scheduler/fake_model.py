@@ -11,8 +11,9 @@ import zlib
 from array import array
 from dataclasses import dataclass
 
-from core.api.config import CacheConfig, SchedulerConfig
 import numpy as np
+
+from core.api.config import SchedulerConfig
 from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
@@ -118,7 +119,9 @@ class FakeExecutor:
         result = StepResult()
         rows = list(zip(plan.slots.tolist(), plan.query_lens.tolist(), plan.num_computed.tolist(), strict=True))
         assert len({slot for slot, _, _ in rows}) == len(rows)
-        written = [(slot, num_computed, self._write(plan, slot, count, num_computed)) for slot, count, num_computed in rows]
+        written = [
+            (slot, num_computed, self._write(plan, slot, count, num_computed)) for slot, count, num_computed in rows
+        ]
         sampled: dict[int, int] = {}
         for slot, start, tokens in written:
             self._read(plan, result, slot, start, tokens, sampled)
@@ -129,7 +132,8 @@ class FakeExecutor:
 
     def named(self, plan: StepPlan) -> dict[str, int]:
         """Tokens that `plan`, which has been executed, computes, by request id."""
-        return {self.held[slot].request.request_id: count for slot, count in zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True)}
+        rows = zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True)
+        return {self.held[slot].request.request_id: count for slot, count in rows}
 
     def slot(self, name: str, choice: int = 0) -> int:
         """The slot of a sequence."""

@@ -46,7 +46,10 @@ def test_under_fcfs_the_light_user_waits_for_all():
 @pytest.mark.parametrize("seed", range(5))
 def test_busy_users_get_equal_service_within_the_bound(seed):
     rng = random.Random(seed)
-    scheduler, executor = make_scheduler(200, policy="fair", max_num_seqs=4, max_num_batched_tokens=16), FakeExecutor(200)
+    scheduler, executor = (
+        make_scheduler(200, policy="fair", max_num_seqs=4, max_num_batched_tokens=16),
+        FakeExecutor(200),
+    )
     longest_prompt, longest_output = 12, 16
     had = {"a": 0, "b": 0}
     owners = {}

@@ -97,8 +97,14 @@ def test_a_prompt_may_begin_before_all_of_it_has_room():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_without_the_reserve_crowded_prompts_still_all_finish(seed):
-    scheduler = make_scheduler(num_blocks=10, max_num_batched_tokens=6, reserve_full_prompt=False,
-                               max_num_partial_prefills=3, long_prefill_token_threshold=5, max_long_partial_prefills=3)
+    scheduler = make_scheduler(
+        num_blocks=10,
+        max_num_batched_tokens=6,
+        reserve_full_prompt=False,
+        max_num_partial_prefills=3,
+        long_prefill_token_threshold=5,
+        max_long_partial_prefills=3,
+    )
     requests = [make_request(f"r{i}", [(seed + i) % 40] * (3 + (7 * i + seed) % 28), 6) for i in range(9)]
     for request in requests:
         scheduler.add(request)

@@ -87,7 +87,10 @@ def test_only_the_guilty_end_when_a_step_fails(guilty, from_step):
         scheduler.check_integrity()
     for request in requests:
         if request.request_id in guilty:
-            assert (client.last[request.key].finish_reason, client.last[request.key].stop_reason) == ("error", "poisoned")
+            assert (client.last[request.key].finish_reason, client.last[request.key].stop_reason) == (
+                "error",
+                "poisoned",
+            )
         else:
             assert client.tokens[request.key] == reference(request)[0]
     assert scheduler.stats().num_running == scheduler.stats().num_waiting == 0
@@ -129,8 +132,13 @@ def test_planning_ahead_gives_the_same_tokens(seed):
     block_size = rng.choice([1, 3, 4])
     num_blocks = 2 + rng.randint(48, 140) // block_size
     scheduler = make_scheduler(
-        num_blocks, block_size, max_num_seqs=rng.randint(1, 6), max_num_batched_tokens=rng.choice([3, 9, 64]),
-        max_model_len=40, policy=rng.choice(["fcfs", "priority", "fair"]), prefix_caching=rng.random() < 0.8,
+        num_blocks,
+        block_size,
+        max_num_seqs=rng.randint(1, 6),
+        max_num_batched_tokens=rng.choice([3, 9, 64]),
+        max_model_len=40,
+        policy=rng.choice(["fcfs", "priority", "fair"]),
+        prefix_caching=rng.random() < 0.8,
         async_scheduling=True,
     )
     executor, client, aborted = FakeExecutor(num_blocks, block_size), Client(), set()
@@ -140,8 +148,12 @@ def test_planning_ahead_gives_the_same_tokens(seed):
         client.keys[handle] = f"r{number}", 0
         requests.append(
             make_request(
-                f"r{number}", [rng.randrange(4) for _ in range(rng.randint(1, 25))], rng.randint(1, 14),
-                eos=[0, 1] if rng.random() < 0.4 else [], priority=rng.randint(0, 2), handle=handle,
+                f"r{number}",
+                [rng.randrange(4) for _ in range(rng.randint(1, 25))],
+                rng.randint(1, 14),
+                eos=[0, 1] if rng.random() < 0.4 else [],
+                priority=rng.randint(0, 2),
+                handle=handle,
                 prompt_logprobs=0 if rng.random() < 0.2 else None,
             )
         )

@@ -38,10 +38,8 @@ def test_both_ways_give_the_same_plans_and_outputs(seed, block_size, num_tokens,
         "max_model_len": 40,
         "policy": policy,
     }
-    sides = [
-        (make_scheduler(num_blocks, block_size, vectorized=vectorized, **limits), FakeExecutor(num_blocks, block_size), Client())
-        for vectorized in (True, False)
-    ]
+    schedulers = [make_scheduler(num_blocks, block_size, vectorized=way, **limits) for way in (True, False)]
+    sides = [(scheduler, FakeExecutor(num_blocks, block_size), Client()) for scheduler in schedulers]
     requests = []
     for number in range(14):
         prompt = SHARED[: rng.randint(0, 20)] + [rng.randrange(40) for _ in range(rng.randint(1, 6))]

@@ -65,4 +65,3 @@ def test_the_next_one_is_right_after_the_first_is_removed(policy):
     queue.remove(first)
     assert queue.peek() is others[0]
     assert len(queue) == 9
-
