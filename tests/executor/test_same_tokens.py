@@ -76,6 +76,12 @@ VARIANTS = {
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}},
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
+    "planned ahead, blocks from host memory": {
+        "async_scheduling": True,
+        "num_gpu_blocks_override": TIGHT,
+        "kv_offloading_size": 0.01,
+        "rounds": 3,
+    },
     "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
     "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
     "many partial prefills": {
