@@ -13,6 +13,7 @@ import msgspec
 from core.cli.tables import print_table
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
+from core.kv.groups import UNLIMITED
 
 SECRETS = ("api_key", "hf_token")
 UNTOLD = "known when the engine is up: a plugin does not declare it"
@@ -53,6 +54,7 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
         "kv_bytes": plan.kv,
         "kv_bytes_per_token": plan.kv_per_token,
         "kv_block_bytes": plan.block,
+        "kv_groups": [[group.kind, len(group.layers), group.window] for group in plan.groups],
         "num_blocks": plan.num_blocks,
         "block_size": plan.block_size,
         "kv_tokens": plan.tokens,
@@ -95,13 +97,23 @@ def hidden(name: str, value: Any) -> Any:
 def _print_memory(plan: MemoryPlan) -> None:
     blocks = f"{plan.num_blocks} blocks of {plan.block_size} tokens, {human_bytes(plan.block)} each"
     longest = f"{plan.max_concurrency:.1f} requests of {plan.max_model_len} tokens at the same time"
+    groups = ", ".join(
+        f"{len(group.layers)} that see {group.window} tokens" if group.window else f"{len(group.layers)} that see all"
+        for group in plan.groups
+    )
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
         ["  KV cache", human_bytes(plan.kv), blocks],
-        ["", "", f"{plan.tokens} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
+        ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
+        ["", "", f"groups of layers: {groups}"],
         ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
     ]
     print_table(("  what", "size", "of"), rows)
+
+
+def _tokens(plan: MemoryPlan) -> str:
+    """Of one sequence; with windows alone any number."""
+    return "any number of" if plan.tokens >= UNLIMITED - plan.block_size else str(plan.tokens)
 
 
 def _heading(text: str) -> None:

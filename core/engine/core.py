@@ -172,13 +172,21 @@ class EngineCore:
             try:
                 result = before[1].result()
             except Exception as error:
-                self._unheard_removals = [*before[0].removed, *plan.removed]
+                self._unheard_removals = plan.removed
                 if plan.transfers is not None:
                     self.scheduler.kv.settle_transfers(plan.transfers, None)
                 return self._fail_step(before[0], error)
+            except BaseException:
+                self._unheard_removals = [*before[0].removed, *plan.removed]
+                self.scheduler.cancel_steps()
+                raise
         idle = not plan.total_num_tokens and not plan.removed and not self._unheard_removals
         self._pending = plan, None if idle else thread.submit(self._execute, plan)
-        return StepOutputs() if before is None else self._update(before[0], result)
+        outputs = StepOutputs() if before is None else self._update(before[0], result)
+        if self._pending is not None and self._pending[1] is None:
+            self._pending = None
+            outputs.records += self._update(plan, StepResult()).records
+        return outputs
 
     def _execute(self, plan: StepPlan) -> StepResult:
         if self._unheard_removals:

@@ -65,7 +65,7 @@ class BlockPool:
             self._references[spare[-1]] = 1
             return [spare.pop()]
         keep = max(len(spare) - count, 0)
-        block_ids = spare[keep:]
+        block_ids = spare[keep:][::-1]
         del spare[keep:]
         block_ids += self._take_fresh(count - len(block_ids))
         while len(block_ids) < count:

@@ -67,7 +67,7 @@ class KVManager:
         self.num_tier_tokens = 0
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._hasher = PrefixHasher(hash_algorithm)
-        self._starting: set[KVSequence] = set()
+        self._starting: dict[KVSequence, None] = {}
         self._is_plain = len(self.growth) == 1 and isinstance(self.growth[0], FullGrowth)
 
     @property
@@ -118,7 +118,7 @@ class KVManager:
         sequence.num_registered_blocks = hit.num_tokens // self.block_size
         sequence.num_initial_tokens = len(sequence.token_ids)
         if self.enable_prefix_caching:
-            self._starting.add(sequence)
+            self._starting[sequence] = None
 
     def allocate_slots(
         self, sequence: KVSequence, num_new_tokens: int, num_lookahead: int = 0
@@ -172,7 +172,7 @@ class KVManager:
         """
         if keep_cached and self.enable_prefix_caching:
             self._register(sequence, sequence.num_computed_tokens // self.block_size)
-        self._starting.discard(sequence)
+        self._starting.pop(sequence, None)
         tables = sequence.block_ids
         if tables:
             self.pool.free(reversed(tables[0]) if self._is_plain else _tail_first(tables))
@@ -207,7 +207,7 @@ class KVManager:
             num_tokens = min(sequence.num_computed_tokens, sequence.num_initial_tokens)
             self._register(sequence, num_tokens // self.block_size)
             if sequence.num_computed_tokens >= sequence.num_initial_tokens:
-                self._starting.discard(sequence)
+                self._starting.pop(sequence, None)
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Key of a full block, computed once a sequence."""

@@ -21,6 +21,9 @@ from core.kv.tiers.fingerprint import fingerprint
 from core.kv.tiers.host import HostTier
 from core.kv.tiers.tiers import KVTiers
 
+LAST_WRITES_S = 1.0
+"""Seconds that the disk gets for pages under way when everything else is done."""
+
 
 class KVServices:
     """tiers: None without any. events, publisher: None when nobody is told. residency: None when it is not measured."""
@@ -68,6 +71,6 @@ class KVServices:
         if self.tiers is not None:
             if kv.tiers is not None:
                 self.tiers.save_all(kv.pool.prefixes.entries(), copy, seconds)
-            self.tiers.close()
+            self.tiers.close(LAST_WRITES_S)
         if self.publisher is not None:
             self.publisher.close()

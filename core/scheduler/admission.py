@@ -29,8 +29,8 @@ class Admission:
         if not (len(state.waiting) or len(state.held)) or state.running.is_full or planner.budget <= 0:
             return
         if state.policy.charges:
-            for sequence in state.running.sequences:
-                state.settle(sequence)
+            for running in state.running.sequences:
+                state.settle(running)
         while planner.budget > 0 and not state.running.is_full:
             first = self._next()
             if first is None or not self._try(planner, first):

@@ -68,6 +68,20 @@ def test_the_reference_operations_are_planned_too(registry, tiny_llama):
     assert found[3][0].startswith("torch-")
 
 
+def test_gemma3_holds_many_times_more_tokens_with_groups(registry):
+    """In the same bytes, 15 of 18 layers keep 512 tokens only; planned and held bytes agree either way."""
+    tokens = {}
+    for disabled in (True, False):
+        weights, cache, _, _ = compare(registry, gemma3_path(), disable_hybrid_kv_cache_manager=disabled)
+        assert cache[0] == cache[1] and weights[0] == pytest.approx(weights[1], rel=0.03)
+        given = {"model": str(gemma3_path()), "kv_cache_memory_bytes": 256 << 20, "device": "cpu"}
+        done = resolve(
+            given | {"disable_hybrid_kv_cache_manager": disabled}, context="llm", registry=registry, environ={}
+        )
+        tokens[disabled] = done.memory.tokens
+    assert tokens[True] < 15_000 and tokens[False] > 3 * tokens[True]
+
+
 def test_what_fits_is_told(registry, tiny_llama):
     block = 3 * 2 * 16 * 2 * 2 * 16
     done = resolve(

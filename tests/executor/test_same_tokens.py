@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
+from core.api.step_plan import StepPlan, StepResult
 
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",
@@ -74,6 +75,23 @@ VARIANTS = {
     "blocks from host memory": {"num_gpu_blocks_override": TIGHT, "kv_offloading_size": 0.01, "rounds": 3},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}},
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
+    "planned ahead": {"async_scheduling": True, "rounds": 2},
+    "planned ahead, blocks from host memory": {
+        "async_scheduling": True,
+        "num_gpu_blocks_override": TIGHT,
+        "kv_offloading_size": 0.01,
+        "rounds": 3,
+    },
+    "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
+    "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
+    "many partial prefills": {
+        "max_num_partial_prefills": 3,
+        "max_long_partial_prefills": 2,
+        "long_prefill_token_threshold": 5,
+        "scheduler_reserve_full_isl": False,
+        "num_gpu_blocks_override": TIGHT,
+    },
+    "fair": {"scheduling_policy": "fair", "max_num_batched_tokens": 8},
     "never captured": {"enforce_eager": True},
     "one thread": {"platform_config": {"threads": 1}},
 }
@@ -103,6 +121,34 @@ def test_prompt_logprobs_equal_transformers(tiny_llama: Path, chunk: int) -> Non
         assert entries[ids[position]].logprob == pytest.approx(row[ids[position]].item(), abs=1e-3)
         best = row.topk(3).indices.tolist()
         assert set(best) <= set(entries)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, ahead: bool) -> None:
+    expected = results(tiny_llama, dtype="float32", alone=True)
+    llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, async_scheduling=ahead)
+    core = llm._live_client().core
+    execute, calls = core.executor.execute, 0
+
+    def failing(plan: StepPlan) -> StepResult:
+        nonlocal calls
+        calls += 1
+        if calls in (1, 9, 30):
+            raise RuntimeError("before anything was computed")
+        result = execute(plan)
+        if calls in (17, 40):
+            raise RuntimeError("after everything was computed")
+        return result
+
+    core.executor.execute = failing
+    outputs = llm.generate(PROMPTS, params(), use_tqdm=False)
+    assert core.stats().num_failed_steps == 5
+    llm.close()
+    assert [
+        (choice.token_ids, [{t: p.logprob for t, p in pos.items()} for pos in choice.logprobs or []])
+        for output in outputs
+        for choice in output.outputs
+    ] == expected
 
 
 def test_preemption_really_happens(tiny_llama: Path) -> None:

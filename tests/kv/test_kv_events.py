@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import zmq
 
+from core import LLM, SamplingParams
 from core.api.config import CacheConfig, KVEventsConfig
 from core.api.errors import ConfigError
 from core.api.kv_residency import RESIDENCY_BUCKETS
@@ -200,3 +201,27 @@ def test_a_small_sample_watches_a_small_part():
     run(kv, range(1500))
     run(kv, range(5000, 6900))
     assert 90 <= sum(residency.rows[0][:-1]) <= 220
+
+
+def test_an_engine_tells_what_it_caches(tiny_llama, tmp_path, context):
+    address = free_address(tmp_path, "live")
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe("")
+    subscriber.connect(address)
+    events = {"enable_kv_cache_events": True, "endpoint": address}
+    llm = LLM(model=str(tiny_llama), max_model_len=128, max_num_seqs=2, kv_events_config=events, kv_cache_metrics=True,
+              kv_cache_metrics_sample=1.0)  # fmt: skip
+    time.sleep(0.3)
+    mirror = Mirror()
+    for _ in range(2):
+        llm.generate("p" * 40, SamplingParams(temperature=0, max_tokens=30, ignore_eos=True), use_tqdm=False)
+    while subscriber.poll(1000):
+        mirror.apply(subscriber.recv_multipart()[2])
+    assert len(mirror.blocks) == (1 + 40 + 29) // 16
+    assert sum(llm.stats().kv_residency[2][:-1]) == 2, "the second prompt used two blocks again"
+    assert llm.reset_prefix_cache()
+    llm.generate("q", SamplingParams(max_tokens=1), use_tqdm=False)
+    while mirror.blocks and subscriber.poll(3000):
+        mirror.apply(subscriber.recv_multipart()[2])
+    assert mirror.blocks == {}
+    llm.close()

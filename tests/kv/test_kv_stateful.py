@@ -144,7 +144,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 TestManagerMachine = ManagerMachine.TestCase
 TestManagerMachine.settings = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -132,10 +132,8 @@ class FakeExecutor:
 
     def named(self, plan: StepPlan) -> dict[str, int]:
         """Tokens that `plan`, which has been executed, computes, by request id."""
-        return {
-            self.held[slot].request.request_id: count
-            for slot, count in zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True)
-        }
+        rows = zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True)
+        return {self.held[slot].request.request_id: count for slot, count in rows}
 
     def slot(self, name: str, choice: int = 0) -> int:
         """The slot of a sequence."""

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference, run
 
 SHARED = [random.Random(1).randrange(40) for _ in range(24)]
@@ -57,10 +57,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_size=st.sampled_from([2, 4]),
         max_num_seqs=st.integers(1, 5),
         max_num_batched_tokens=st.sampled_from([2, 9, 64]),
-        policy=st.sampled_from(["fcfs", "priority"]),
-        num_speculative_tokens=st.sampled_from([0, 4]),
+        policy=st.sampled_from(["fcfs", "priority", "fair"]),
+        num_speculative_tokens=st.sampled_from([0, 0, 4]),
         prefix_caching=st.booleans(),
         chunked=st.booleans(),
+        mixed=st.sampled_from([0, 3]),
+        threshold=st.sampled_from([0, 5]),
+        partial=st.integers(1, 3),
+        reserve=st.booleans(),
     )
     def start(
         self,
@@ -72,7 +76,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_speculative_tokens,
         prefix_caching,
         chunked,
+        mixed,
+        threshold,
+        partial,
+        reserve,
     ):
+        self.now = 1000.0
         self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
         self.max_num_seqs = max_num_seqs
         self.max_length = min(40, (num_blocks - 1) * block_size + 1)
@@ -86,6 +95,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             policy=policy,
             num_speculative_tokens=num_speculative_tokens,
             enable_chunked_prefill=chunked,
+            max_num_mixed_batched_tokens=mixed,
+            long_prefill_token_threshold=threshold,
+            max_num_partial_prefills=partial,
+            reserve_full_prompt=reserve,
+            clock=lambda: self.now,
         )
         self.executor = FakeExecutor(num_blocks, block_size)
         self.client = Client()
@@ -103,8 +117,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_tokens=st.integers(0, 3),
         prompt_logprobs=st.booleans(),
         salt=st.sampled_from([None, None, "a"]),
+        user=st.sampled_from("abc"),
+        deadline=st.sampled_from([0.0, 0.0, 0.0, 5.0]),
+        named=st.booleans(),
     )
-    def add(self, shared, own, max_tokens, choices, priority, eos, min_tokens, prompt_logprobs, salt):
+    def add(
+        self, shared, own, max_tokens, choices, priority, eos, min_tokens, prompt_logprobs, salt, user, deadline, named
+    ):
         self.count += 1
         for choice in range(choices):
             request = make_request(
@@ -117,7 +136,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 salt=salt,
                 min_tokens=min(min_tokens, max_tokens),
                 prompt_logprobs=0 if prompt_logprobs else None,
+                user=user,
+                deadline=self.now + deadline if deadline else 0.0,
+                handle=10 * self.count + choice if named else -1,
             )
+            self.client.keys[request.handle] = request.key
             self.scheduler.add(request)
             fits = len(request.prompt_token_ids) < self.max_length
             (self.live if fits else self.refused)[request.key] = request
@@ -132,8 +155,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort_one_in_flight(self, data):
         plan, result = self.execute()
-        if self.live:
-            key = data.draw(st.sampled_from(sorted(self.live)))
+        if undue := self.undue():
+            key = data.draw(st.sampled_from(sorted(undue)))
             self.scheduler.abort_choices([key])
             self.drop(key)
         self.receive(self.scheduler.update(plan, result))
@@ -163,6 +186,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.receive(self.scheduler.update(plan, result))
 
     @rule()
+    def fail_step(self):
+        plan, _ = self.execute()
+        keys = [self.executor.held[slot].request.key for slot in plan.slots.tolist()]
+        self.unheard = plan.removed
+        outputs = self.scheduler.fail_step("poisoned")
+        self.scheduler.check_integrity()
+        if len(keys) == 1:
+            failed = [output for output in outputs.records if output.stop_reason == "poisoned"]
+            assert [(output.request_id, output.choice) for output in failed] == keys
+            outputs.records.remove(failed[0])
+            self.receive(outputs)
+            self.drop(keys[0])
+        else:
+            self.receive(outputs)
+
+    @rule(seconds=st.sampled_from([1.0, 6.0]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule()
     def reset(self):
         assert self.scheduler.reset_prefix_cache() == (self.scheduler.stats().kv_cache_usage == 0.0)
 
@@ -179,8 +222,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not plan.new or self.scheduler.stats().num_preemptions == num_preemptions, "thrashing"
         assert plan.total_num_tokens <= self.budget
         assert len(plan.slots) <= self.max_num_seqs
-        assert plan.total_num_tokens or not self.live, "something waits and nothing runs"
+        assert plan.total_num_tokens or not self.undue(), "something waits and nothing runs"
         return plan, self.executor.execute(plan)
+
+    def undue(self):
+        """Live sequences that are not past their deadline."""
+        return [key for key, request in self.live.items() if not 0 < request.deadline <= self.now]
 
     def receive(self, outputs):
         self.client.receive(outputs)
@@ -192,6 +239,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert "The prompt has" in output.stop_reason
                     continue
                 request = self.live.pop(key)
+                if output.finish_reason == "timeout":
+                    assert 0 < request.deadline <= self.now
+                    self.client.forget(key)
+                    continue
                 expected = reference(request, self.max_length)
                 assert (self.client.tokens[key], output.finish_reason) == expected[:2]
                 if expected[1] == "stop":
@@ -215,12 +266,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.scheduler.stats().kv_cache_usage == 0.0
 
 
+def machine_settings(max_examples, stateful_step_count):
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=stateful_step_count,
+        deadline=None,
+        phases=(Phase.generate,),
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(
-    max_examples=150,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+TestSchedulerMachine.settings = machine_settings(120, 60)
+
+
+@pytest.mark.slow
+def test_tens_of_thousands_of_actions():
+    run_state_machine_as_test(SchedulerMachine, settings=machine_settings(600, 80))

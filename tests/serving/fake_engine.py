@@ -7,6 +7,7 @@ Input and output processing, aborts and streams are the engine's own. Words in t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import tokenizers
@@ -108,6 +109,8 @@ class FakeClient:
                 ]
             if start == 3 and "FAIL" in prompt:
                 output.finish_reason, output.stop_reason = "error", "The logits are not finite."
+            elif request.deadline and time.time() >= request.deadline:
+                output.finish_reason, output.stop_reason = "timeout", "The request's time was up."
             elif token in request.stop_token_ids:
                 output.finish_reason = "stop"
                 output.stop_reason = None if token in request.eos_token_ids else token
@@ -123,7 +126,12 @@ class FakeClient:
         return SchedulerStats(num_running=len(self.live), prefix_queries=10, prefix_hits=4, kv_cache_usage=0.25)
 
 
-def make_engine(*, max_logprobs: int = 20, generation: dict[str, object] | None = None) -> AsyncEngine:
+def make_engine(
+    *,
+    max_logprobs: int = 20,
+    generation: dict[str, object] | None = None,
+    scheduler: SchedulerConfig | None = None,
+) -> AsyncEngine:
     """Call it inside the event loop that will use the engine."""
     tokenizer = make_tokenizer()
     model = ModelConfig(
@@ -138,7 +146,7 @@ def make_engine(*, max_logprobs: int = 20, generation: dict[str, object] | None 
     config = EngineConfig(
         model=model,
         cache=CacheConfig(),
-        scheduler=SchedulerConfig(),
+        scheduler=scheduler or SchedulerConfig(),
         plugins=PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
     )

@@ -108,10 +108,28 @@ def media_bytes(facts: Facts) -> float:
 
 def n32_offloading(facts: Facts) -> Findings:
     """A way to offload, and nothing to offload to."""
-    if facts.given("kv_offloading_backend") and facts["kv_offloading_size"] is None:
+    if not facts.given("kv_offloading_backend") or facts["kv_offloading_disk_path"] is not None:
+        return
+    if facts["kv_offloading_size"] is None:
         yield Warn(
-            f"--kv-offloading-backend {facts['kv_offloading_backend']} has no effect without --kv-offloading-size."
+            f"--kv-offloading-backend {facts['kv_offloading_backend']} has no effect without --kv-offloading-size "
+            "or --kv-offloading-disk-path."
         )
+
+
+def c6_disk_size(facts: Facts) -> Findings:
+    """A size of a directory, and no directory."""
+    if facts.given("kv_offloading_disk_size") and facts["kv_offloading_disk_path"] is None:
+        yield Warn("--kv-offloading-disk-size has no effect without --kv-offloading-disk-path.")
+
+
+def c7_prefix_caching(facts: Facts) -> Findings:
+    """What lives on cached blocks, and no block is cached."""
+    if facts["enable_prefix_caching"] is not False:
+        return
+    for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_events_config", "kv_cache_metrics"):
+        if facts[name]:
+            yield Warn(f"--{name.replace('_', '-')} has no effect without prefix caching.")
 
 
 def n33_backend(facts: Facts) -> Findings:
@@ -160,6 +178,7 @@ def n35_mode(facts: Facts) -> Findings:
 
 
 KV = ("num_gpu_blocks_override", "kv_cache_memory_bytes", "gpu_memory_utilization")
+OFFLOADED = ("kv_offloading_size", "kv_offloading_disk_path")
 OFFLOAD = ("offload_backend", "offload_group_size", "cpu_offload_gb")
 MAMBA = ("mamba_block_size", "mamba_cache_mode", "enable_prefix_caching")
 MEDIA = ("mm_processor_cache_gb", "api_server_count", "data_parallel_size")
@@ -173,7 +192,14 @@ RULES: tuple[Rule, ...] = (
     Rule("R34", ("kv_cache_dtype",), "error", r34_platform, "platform"),
     Rule("R3", ("kv_cache_dtype",), "warning", r3_scales, "model"),
     Rule("R39", ("cpu_offload_gb", "kv_offloading_size", *MEDIA), "warning", r39_host, "platform"),
-    Rule("N32", ("kv_offloading_backend", "kv_offloading_size"), "warning", n32_offloading),
+    Rule("N32", ("kv_offloading_backend", *OFFLOADED), "warning", n32_offloading),
+    Rule("C6", ("kv_offloading_disk_size", "kv_offloading_disk_path"), "warning", c6_disk_size),
+    Rule(
+        "C7",
+        ("enable_prefix_caching", *OFFLOADED, "kv_events_config", "kv_cache_metrics"),
+        "warning",
+        c7_prefix_caching,
+    ),
     Rule("N33", OFFLOAD, "error", n33_ambiguous),
     Rule("N33", OFFLOAD, "derived", n33_backend),
     Rule("N34", ("offload_num_in_group", "offload_group_size"), "error", n34_group),

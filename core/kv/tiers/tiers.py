@@ -114,10 +114,10 @@ class KVTiers(CacheObserver):
         self._saves, self._loads = [], []
         self._in_flight.clear()
 
-    def close(self) -> None:
-        """Finish writing."""
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Finish writing, for so many seconds at most."""
         if self.disk is not None:
-            self.disk.close()
+            self.disk.close(timeout_s)
 
     def check_integrity(self, num_blocks: int) -> None:
         """Raise `IntegrityError` unless sizes are right and waiting copies name blocks of the pool."""

@@ -28,14 +28,16 @@ SWEEP_FROM = 64
 
 
 class Counters:
-    """What each user has had. level: the counter of the user admitted last, when it was admitted; it never falls.
+    """What each user has had. level: where a user starts who has nothing queued; it never falls.
 
-    Users at or below the level who have nothing queued are forgotten: they would start at the level again.
+    It is the counter of the user admitted last, when it was admitted; once nobody waits, what that user has had since
+    counts as well. Users at or below it who have nothing queued are forgotten: they would start there again.
     """
 
     def __init__(self) -> None:
         self.level = 0
         self.num_queued: dict[str, int] = {}
+        self._admitted_last = ""
         self._had: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -46,6 +48,8 @@ class Counters:
 
     def arrive(self, user: str) -> None:
         """A request of `user` is queued."""
+        if not self.num_queued:
+            self.level = max(self.level, self[self._admitted_last])
         waiting = self.num_queued.get(user, 0)
         self.num_queued[user] = waiting + 1
         if not waiting:
@@ -57,6 +61,11 @@ class Counters:
         waiting = self.num_queued.pop(user) - 1
         if waiting:
             self.num_queued[user] = waiting
+
+    def admit(self, user: str) -> None:
+        """`user` is next."""
+        self.level = max(self.level, self[user])
+        self._admitted_last = user
 
     def charge(self, user: str, amount: int) -> None:
         """`user` has had service worth `amount`."""
@@ -95,7 +104,7 @@ class FairQueue:
     def pop(self) -> Queued:
         """Take the next sequence out; its user's counter becomes the level."""
         user = self._next_user()
-        self._counters.level = max(self._counters.level, self._counters[user])
+        self._counters.admit(user)
         sequence = next(iter(self._queues[user]))
         self.remove(sequence)
         return sequence
