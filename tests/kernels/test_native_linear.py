@@ -148,5 +148,5 @@ def test_supports_names_what_is_missing(kernels):
     assert codes(op="linear", format="int4_groups", activation="int8", attributes={"group_size": 24}) == ["group_size"]
     assert codes(op="linear", format="bfloat16", activation="int8") == ["activation"]
     assert codes(op="linear", format="nf4") == ["format"]
-    assert codes(op="experts") == ["op"]
+    assert codes(op="convolution") == ["op"]
     assert [r.code for r in kernels.supports(KernelQuery(op="add", device="cuda:0"))] == ["device"]
