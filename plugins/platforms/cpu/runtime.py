@@ -91,6 +91,7 @@ class CpuPlatform:
         if not self.processors:
             return
         before = os.sched_getaffinity(0)
+        self._undo.callback(native.pool_bind, [])  # undone last: threads go where their caller then may
         self._undo.callback(os.sched_setaffinity, 0, before)
         os.sched_setaffinity(0, {self.processors[0]})
         if not native.pool_bind(list(self.processors[1:])):

@@ -193,10 +193,13 @@ bool pool_bind(const int *processors, long count) {
     bool bound = true;
 #if defined(__linux__)
     pthread_mutex_lock(&pool.busy);
-    for (long i = 0; i < pool.workers && i < count; i++) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(processors[i], &set);
+    cpu_set_t set;
+    bound = sched_getaffinity(0, sizeof set, &set) == 0;
+    for (long i = 0; i < pool.workers && (i < count || count == 0); i++) {
+        if (count > 0) {
+            CPU_ZERO(&set);
+            CPU_SET(processors[i], &set);
+        }
         bound = pthread_setaffinity_np(pool.threads[i], sizeof set, &set) == 0 && bound;
     }
     pthread_mutex_unlock(&pool.busy);
