@@ -24,6 +24,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
+    enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
     """
 
     model: str
@@ -37,6 +38,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
+    enforce_eager: bool = False
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):

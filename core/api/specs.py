@@ -12,7 +12,7 @@ import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
 LayerKind = Literal["full", "sliding"]
-Activation = Literal["none", "bf16", "int8"]
+Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
 
 
 class Shard(msgspec.Struct, frozen=True):

@@ -177,7 +177,9 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
             unserved="one thread does it",
         ),
     ] = 1
-    enforce_eager: Annotated[bool, Arg("Never capture the forward pass; it runs eagerly today in any case.")] = False
+    enforce_eager: Annotated[bool, Arg("Never capture the forward pass: run each layer's own code in every step.")] = (
+        False
+    )
     disable_sliding_window: Annotated[
         bool,
         Arg(

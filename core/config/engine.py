@@ -63,6 +63,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) 
         seed=settings["seed"],
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,
+        enforce_eager=settings["enforce_eager"],
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from core.api.messages import EngineRequest
 from core.api.step_plan import NewSequence, SequenceKey, StepPlan
+from core.executor.step_buffers import StepBuffers
 from core.plugin.contracts import BatchView
 from core.sampling.state import SequenceSampling
 
@@ -49,11 +49,10 @@ class RunningSequence:
 
 @dataclass(slots=True)
 class StepInput:
-    """The flat arrays of one step, and which sequence each part belongs to."""
+    """Which sequence each part of a step's flat arrays belongs to, and the arrays themselves."""
 
     keys: list[SequenceKey]
     starts: list[int]
-    token_ids: torch.Tensor
     view: BatchView
     drafts: dict[SequenceKey, list[int]] = field(default_factory=dict)
 
@@ -61,9 +60,10 @@ class StepInput:
 class PersistentBatch:
     """Sequences by key, and one int32 block table for all of them."""
 
-    def __init__(self, max_num_seqs: int, max_blocks_per_seq: int, block_size: int, device: torch.device) -> None:
+    def __init__(self, buffers: StepBuffers, block_size: int) -> None:
+        self.buffers = buffers
         self.block_size = block_size
-        self.device = device
+        max_num_seqs, max_blocks_per_seq = buffers.block_table.array.shape
         self.sequences: dict[SequenceKey, RunningSequence] = {}
         self.block_table = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int32)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
@@ -96,7 +96,7 @@ class PersistentBatch:
         )
 
     def step_input(self, plan: StepPlan) -> StepInput:
-        """Build the flat arrays of a step: tokens, positions, slots and lengths, in the plan's order."""
+        """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order."""
         keys = list(plan.num_scheduled)
         query_lens = list(plan.num_scheduled.values())
         rows = np.empty(len(keys), dtype=np.int64)
@@ -113,33 +113,36 @@ class PersistentBatch:
                 tokens += drafts
             else:
                 tokens += sequence.tokens(begin, begin + query_lens[index])
+        buffers, num_seqs, num_tokens = self.buffers, len(keys), len(tokens)
         lengths = np.asarray(query_lens, dtype=np.int64)
-        cu_seqlens = np.zeros(len(keys) + 1, dtype=np.int64)
+        cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
         np.cumsum(lengths, out=cu_seqlens[1:])
-        positions = np.arange(cu_seqlens[-1]) + np.repeat(computed - cu_seqlens[:-1], lengths)
-        seq_lens = computed + lengths
+        buffers.token_ids.array[:num_tokens] = tokens
+        positions = buffers.positions.array[:num_tokens]
+        if num_tokens == num_seqs:
+            positions[:], owner = computed, np.arange(num_seqs)
+        else:
+            owner = np.repeat(np.arange(num_seqs), lengths)
+            np.add(np.arange(num_tokens), np.repeat(computed - cu_seqlens[:-1], lengths), out=positions)
+        seq_lens = buffers.seq_lens.array[:num_seqs]
+        np.add(computed, lengths, out=seq_lens, casting="same_kind")
         longest = int(seq_lens.max())
         width = -(-longest // self.block_size)
-        table = self.block_table[rows, :width]
-        owner = np.repeat(np.arange(len(keys)), lengths)
-        slots = table[owner, positions // self.block_size].astype(np.int64) * self.block_size
-        slots += positions % self.block_size
+        buffers.block_table.array[:num_seqs, :width] = table = self.block_table[rows, :width]
+        block, offset = np.divmod(positions, self.block_size)
+        np.add(table[owner, block] * np.int64(self.block_size), offset, out=buffers.slot_mapping.array[:num_tokens])
         view = BatchView(
-            num_tokens=len(tokens),
-            num_seqs=len(keys),
+            num_tokens=num_tokens,
+            num_seqs=num_seqs,
             block_size=self.block_size,
             max_query_len=max(query_lens),
             max_seq_len=longest,
             query_lens=query_lens,
             seq_lens_list=seq_lens.tolist(),
-            cu_seqlens_q=self._tensor(cu_seqlens.astype(np.int32)),
-            seq_lens=self._tensor(seq_lens.astype(np.int32)),
-            block_table=self._tensor(table),
-            slot_mapping=self._tensor(slots),
-            positions=self._tensor(positions),
+            cu_seqlens_q=buffers.cu_seqlens_q.upload(num_seqs + 1),
+            seq_lens=buffers.seq_lens.upload(num_seqs),
+            block_table=buffers.block_table.upload(num_seqs),
+            slot_mapping=buffers.slot_mapping.upload(num_tokens),
+            positions=buffers.positions.upload(num_tokens),
         )
-        starts: list[int] = cu_seqlens.tolist()
-        return StepInput(keys, starts, self._tensor(np.asarray(tokens, dtype=np.int64)), view, plan.drafts)
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return StepInput(keys, cu_seqlens.tolist(), view, plan.drafts)

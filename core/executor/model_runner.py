@@ -6,14 +6,14 @@ Never does: schedule, allocate blocks, load weights. Called by: the executor, on
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from core.api.messages import TokenLogprobs
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, RunningSequence, StepInput
-from core.models.decoder import Decoder
+from core.executor.forward import ForwardPass
 from core.plugin.contracts import Proposer, ProposerInput
 from core.sampling.sampler import Sampled, Sampler, SampleRow, prompt_logprobs
 from core.sampling.verify import accept
@@ -22,8 +22,11 @@ from core.sampling.verify import accept
 class ModelRunner:
     """Runs steps on one model. proposer: None without speculation."""
 
-    def __init__(self, model: Decoder, batch: PersistentBatch, sampler: Sampler, proposer: Proposer | None) -> None:
-        self.model, self.batch, self.sampler, self.proposer = model, batch, sampler, proposer
+    def __init__(
+        self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, proposer: Proposer | None
+    ) -> None:
+        self.forward, self.batch, self.sampler, self.proposer = forward, batch, sampler, proposer
+        self.max_logits = forward.model.max_logits
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -32,23 +35,11 @@ class ModelRunner:
         if plan.num_scheduled:
             step = self.batch.step_input(plan)
             with torch.inference_mode():
-                residual = self.model.forward(step.token_ids, step.view.positions, self._metadata(step))
-                self._prompt_logprobs(step, residual, result)
-                self._sample(step, residual, result)
+                self.forward.run(step.view)
+                self._prompt_logprobs(step, result)
+                self._sample(step, result)
             self._propose(plan, result)
         return result
-
-    def _metadata(self, step: StepInput) -> dict[str, Any]:
-        """Attention metadata by layer kind, built once for each backend."""
-        built: dict[int, Any] = {}
-        metadata: dict[str, Any] = {}
-        for layer in self.model.attention:
-            if layer.kind not in metadata:
-                backend = layer.backend
-                if id(backend) not in built:
-                    built[id(backend)] = backend.build(step.view)
-                metadata[layer.kind] = built[id(backend)]
-        return metadata
 
     def _apply(self, plan: StepPlan) -> None:
         self.batch.apply(plan)
@@ -58,7 +49,7 @@ class ModelRunner:
             for new in plan.new:
                 self.proposer.on_start(new.request.key, new.request.prompt_token_ids + new.output_token_ids)
 
-    def _sample(self, step: StepInput, residual: torch.Tensor, result: StepResult) -> None:
+    def _sample(self, step: StepInput, result: StepResult) -> None:
         """Sample for every sequence whose last known token was computed, and advance all of them."""
         rows: list[SampleRow] = []
         positions: list[int] = []
@@ -75,19 +66,24 @@ class ModelRunner:
             for count in range(len(drafts) + 1):
                 rows.append(SampleRow(sequence.sampling, drafts[:count]))
                 positions.append(stop - len(drafts) - 1 + count)
-        sampled = self._sample_rows(residual, rows, positions)
+        sampled = self._sample_rows(rows, positions)
         offset = 0
         for key, sequence, drafts in owners:
             mine = sampled[offset : offset + len(drafts) + 1]
             offset += len(mine)
             self._settle(key, sequence, drafts, mine, result)
 
-    def _sample_rows(self, residual: torch.Tensor, rows: list[SampleRow], positions: list[int]) -> list[Sampled]:
+    def _logits(self, rows: Sequence[int]) -> torch.Tensor:
+        """Logits of some rows of the step, at most `max_logits`; valid until the next call."""
+        self.batch.buffers.logit_rows.array[: len(rows)] = rows
+        return self.forward.logits(len(rows))
+
+    def _sample_rows(self, rows: list[SampleRow], positions: list[int]) -> list[Sampled]:
         sampled: list[Sampled] = []
-        limit = self.model.max_logits
+        limit = self.max_logits
         for start in range(0, len(rows), limit):
-            index = torch.tensor(positions[start : start + limit], dtype=torch.int64, device=residual.device)
-            sampled += self.sampler.sample(self.model.logits(residual, index), rows[start : start + limit])
+            logits = self._logits(positions[start : start + limit])
+            sampled += self.sampler.sample(logits, rows[start : start + limit])
         return sampled
 
     def _settle(
@@ -108,7 +104,7 @@ class ModelRunner:
         if logprobs:
             result.logprobs[key] = logprobs
 
-    def _prompt_logprobs(self, step: StepInput, residual: torch.Tensor, result: StepResult) -> None:
+    def _prompt_logprobs(self, step: StepInput, result: StepResult) -> None:
         """Score the prompt tokens that follow the positions computed in this step."""
         for index, key in enumerate(step.keys):
             sequence = self.batch.sequences[key]
@@ -118,12 +114,11 @@ class ModelRunner:
             if number is None or begin >= end:
                 continue
             entries: list[TokenLogprobs] = []
-            for start in range(begin, end, self.model.max_logits):
-                stop = min(start + self.model.max_logits, end)
+            for start in range(begin, end, self.max_logits):
+                stop = min(start + self.max_logits, end)
                 first = step.starts[index] + start - begin
-                rows = torch.arange(first, first + stop - start, dtype=torch.int64, device=residual.device)
                 targets = sequence.request.prompt_token_ids[start + 1 : stop + 1]
-                entries += prompt_logprobs(self.model.logits(residual, rows), targets, number)
+                entries += prompt_logprobs(self._logits(range(first, first + stop - start)), targets, number)
             result.prompt_logprobs[key] = entries
 
     def _propose(self, plan: StepPlan, result: StepResult) -> None:

@@ -15,8 +15,10 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.forward import ForwardPass, capture_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.model_runner import ModelRunner
+from core.executor.step_buffers import StepBuffers
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
@@ -56,15 +58,17 @@ class Worker:
             release_unused_memory()
         with self._phase("allocate KV cache"):
             self._bind_attention(model)
-        batch = PersistentBatch(
+        buffers = StepBuffers(
+            self._max_num_tokens,
             config.scheduler.max_num_seqs,
             -(-(config.model.max_model_len + config.scheduler.num_speculative_tokens + 1) // config.cache.block_size),
-            config.cache.block_size,
+            MAX_LOGIT_ROWS,
             self.runtime.device,
         )
+        capture = capture_of(model, self.runtime, enforce_eager=config.model.enforce_eager)
         self.runner = ModelRunner(
-            model,
-            batch,
+            ForwardPass(model, buffers, capture),
+            PersistentBatch(buffers, config.cache.block_size),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
             self._proposer(),
         )
@@ -72,9 +76,14 @@ class Worker:
     @property
     def numerics(self) -> str:
         """Kernels, attention, dtypes."""
-        attention = ",".join(sorted({layer.backend.numerics for layer in self.runner.model.attention}))
+        attention = ",".join(sorted({layer.backend.numerics for layer in self.runner.forward.model.attention}))
         kernels = self.runtime.kernels.numerics
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
+
+    @property
+    def _max_num_tokens(self) -> int:
+        """Most tokens of one step."""
+        return max(self.config.scheduler.max_num_batched_tokens, self.config.scheduler.max_num_seqs)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step."""
@@ -140,7 +149,7 @@ class Worker:
             [shared[block.rope, block.attention.head_size] for block in self.spec.blocks],
             Workspace(runtime.device),
             activation_dtype,
-            max(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs),
+            self._max_num_tokens,
             MAX_LOGIT_ROWS,
         )
 

@@ -18,7 +18,7 @@ from core.layers.reference import ReferenceKernels
 from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, RaceKernel, RouteKernel
 from core.weights.formats import CanonicalWeight
 
-OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale")
+OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 
 
 class KernelSet:
@@ -26,6 +26,7 @@ class KernelSet:
 
     numerics: names everything that results depend on here. native: whether any provider is not the reference.
     race: the sampling kernel of the best provider that has one, or None. route: the choice of experts.
+    capturable: whether every operation can be recorded by the runtime's `capture`.
     """
 
     name = "kernel_set"
@@ -35,14 +36,18 @@ class KernelSet:
     gated: Callable[[Tensor, str, Tensor], None]
     add: Callable[[Tensor, Tensor], None]
     scale: Callable[[Tensor, float], None]
+    soft_cap: Callable[[Tensor, float], None]
+    take_rows: Callable[[Tensor, Tensor, Tensor], None]
 
     def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
         self.providers: tuple[Kernels, ...] = (*providers, ReferenceKernels())
         self.device = device
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(self.providers) > 1
-        for op in OPERATIONS:
-            setattr(self, op, getattr(self._best(KernelQuery(op, device)), op))
+        chosen = {op: self._best(KernelQuery(op, device)) for op in OPERATIONS}
+        for op, provider in chosen.items():
+            setattr(self, op, getattr(provider, op))
+        self.capturable = all(getattr(provider, "capturable", False) for provider in chosen.values())
         self.race: RaceKernel | None = getattr(next(self._having("race"), None), "race", None)
         self.route: RouteKernel = next(self._having("route")).route  # type: ignore[attr-defined]
 
@@ -71,7 +76,7 @@ class KernelSet:
         return (p for p in self.providers if hasattr(p, op) and not p.supports(query))
 
     def _best(self, query: KernelQuery) -> Kernels:
-        return next(provider for provider in self.providers if not provider.supports(query))
+        return next(p for p in self.providers if hasattr(p, query.op) and not p.supports(query))
 
 
 def weight_format(weight: CanonicalWeight) -> str:

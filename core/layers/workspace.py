@@ -22,6 +22,10 @@ class Workspace:
         """Make sure that buffer `name` has that size; only when a model is built."""
         self._buffers[name] = torch.empty(rows, width, dtype=dtype, device=self.device)
 
+    def buffer(self, name: str) -> Tensor:
+        """The whole buffer."""
+        return self._buffers[name]
+
     def view(self, name: str, rows: int) -> Tensor:
         """The first `rows` rows of a buffer."""
         return self._buffers[name][:rows]

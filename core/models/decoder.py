@@ -128,6 +128,7 @@ class Decoder:
         """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata by layer kind.
 
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
+        Nothing is called but kernels and attention layers, on buffers that depend on T alone.
         """
         views = self._step_views(token_ids.shape[0])
         self.weights.embedding.rows(token_ids, views.residual)
@@ -138,16 +139,28 @@ class Decoder:
             self._mlp(block, views)
         return views.residual
 
-    def logits(self, residual: Tensor, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of the residual rows `rows` (int64 [R], R at most `max_logits`), a workspace view."""
-        count = rows.shape[0]
-        last, out = self.workspace.view("last", count), self.workspace.view("logits", count)
-        torch.index_select(residual, 0, rows, out=last)
+    def logits(self, rows: Tensor) -> Tensor:
+        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream."""
+        last, out = self.workspace.view("last", rows.shape[0]), self.logits_view(rows.shape[0])
+        self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
         self.kernels.rms_norm(last, self.weights.norm, self.spec.eps, last)
         self.weights.head(last, out)
         if self.spec.logit_cap is not None:
-            out.div_(self.spec.logit_cap).tanh_().mul_(self.spec.logit_cap)
+            self.kernels.soft_cap(out, self.spec.logit_cap)
         return out
+
+    def logits_view(self, count: int) -> Tensor:
+        """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""
+        return self.workspace.view("logits", count)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record everything that `forward` and `logits` call."""
+        linears: list[LinearKernel] = [self.weights.embedding, self.weights.head]
+        for block in self.weights.blocks:
+            linears += [*block.qkv.kernels, *block.o.kernels, *block.gate_up.kernels, *block.down.kernels]
+        kernels = self.kernels.capturable and all(getattr(linear, "capturable", False) for linear in linears)
+        return kernels and all(getattr(layer.backend, "capture", "never") == "any" for layer in self.attention)
 
     def _step_views(self, num_tokens: int) -> StepViews:
         views = self._views.get(num_tokens)

@@ -149,7 +149,7 @@ class WeightLoading:
         linear_kernels = []
         for (_, activation), weights, parts in groups:
             bias = self._bias(parts, linear.tensors)
-            moved = fuse(weights) if self.device.type == "cpu" else _to_device(fuse(weights), self.device)
+            moved = fuse(weights) if self.device.type == "cpu" else fuse(weights).to(self.device)
             linear_kernels.append(self.kernels.linear(moved, activation=activation, bias=bias))
         return linear_kernels
 
@@ -171,12 +171,3 @@ class WeightLoading:
         embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
         head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
-
-
-def _to_device(weight: CanonicalWeight, device: torch.device) -> CanonicalWeight:
-    """A copy of a canonical weight on another device."""
-    if isinstance(weight, Dense):
-        return Dense(weight.weight.to(device))
-    minimum = None if weight.minimum is None else weight.minimum.to(device)
-    values, scale = weight.values.to(device), weight.scale.to(device)
-    return type(weight)(weight.bits, weight.group_size, values, scale, minimum, weight.zero)

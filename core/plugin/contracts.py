@@ -65,7 +65,7 @@ class QuantizationMethod(Protocol):
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K)."""
+    """A prepared weight of shape (N, K). One that the runtime's `capture` can record has `capturable = True`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -119,10 +119,12 @@ class ExpertsKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    A provider may also have a method `race` (a `RaceKernel`); it is used when `supports` has no reason against the
-    operation `race`. The sampler does without when no provider has one. Likewise `route` (a `RouteKernel`), and
-    `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert
-    in each list (None: it cannot run these together); the reference operations serve where no provider does.
+    A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
+    rows int64 [R]), `race` (a `RaceKernel`), `route` (a `RouteKernel`), and `experts(gate_up, down, activation) ->
+    ExpertsKernel | None` with one of the provider's own linear kernels an expert in each list (None: it cannot run these
+    together); each is used when `supports` has no reason against the operation of that name, and the reference operations
+    serve where no provider does (the sampler does without `race`). A provider whose calls the runtime's `capture` can
+    record has `capturable = True`.
     """
 
     name: str
@@ -185,7 +187,11 @@ class BatchView:
 
 @runtime_checkable
 class AttentionBackend(Protocol):
-    """Kind `attention`: K and V are written first, then attention reads only the cache."""
+    """Kind `attention`: K and V are written first, then attention reads only the cache.
+
+    A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
+    same buffers, has `capture = "any"`.
+    """
 
     name: str
     numerics: str
@@ -211,9 +217,21 @@ class AttentionBackend(Protocol):
         ...
 
 
+class CapturedCalls(Protocol):
+    """Recorded kernel calls."""
+
+    def __call__(self, num_rows: int, num_seqs: int) -> None:
+        """Run them again with the first `num_rows` rows and `num_seqs` sequences of the same buffers."""
+        ...
+
+
 @runtime_checkable
 class Runtime(Protocol):
-    """An opened device."""
+    """An opened device.
+
+    A runtime may also have `capture(run, num_rows, num_seqs) -> CapturedCalls | None`: call `run()` once, which computes on
+    that many rows, and record what it called; None when that cannot be replayed for other sizes.
+    """
 
     device: torch.device
     kernels: Kernels

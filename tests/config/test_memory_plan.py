@@ -24,7 +24,7 @@ def compare(registry, path, **arguments):
     try:
         plan = done.memory
         print(f"weights {plan.weights} planned, {worker.weights_nbytes} held; KV {plan.kv} and {worker.kv_nbytes}")
-        workspace = worker.runner.model.workspace.nbytes
+        workspace = worker.runner.forward.model.workspace.nbytes
         return (
             (plan.weights, worker.weights_nbytes),
             (plan.kv, worker.kv_nbytes),

@@ -69,6 +69,7 @@ VARIANTS = {
     "preempted": {"num_gpu_blocks_override": 14, "rounds": 2},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}},
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
+    "never captured": {"enforce_eager": True},
     "one thread": {"platform_config": {"threads": 1}},
 }
 

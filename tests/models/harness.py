@@ -84,5 +84,5 @@ class Harness:
             positions=torch.tensor(positions),
         )
         metadata = self.backend.build(view)
-        residual = self.model.forward(torch.tensor(ids), view.positions, {"full": metadata, "sliding": metadata})
-        return self.model.logits(residual, torch.arange(len(ids))).clone()
+        self.model.forward(torch.tensor(ids), view.positions, {"full": metadata, "sliding": metadata})
+        return self.model.logits(torch.arange(len(ids))).clone()

@@ -50,6 +50,7 @@ class CpuPagedAttention:
     """The `attention` contract; bit-identical for any batch, chunking, block size and thread count."""
 
     name = "cpu_paged"
+    capture = "any"
 
     def __init__(self) -> None:
         native = kernels_or_reason()

@@ -1,6 +1,6 @@
 """The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
 
-Owns: the checks of shapes and types, and the repacking of weights; the arithmetic is in `native/`.
+Owns: one method an operation, and the checks of its tensors; the arithmetic is in `native/`.
 Never does: fall back by itself (`core.layers.kernels` chooses another provider where `supports` gives reasons).
 Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
 
@@ -10,7 +10,6 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -19,76 +18,35 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.plugin.contracts import LinearKernel
-from core.weights.formats import CanonicalWeight, Dense
+from core.weights.formats import CanonicalWeight
 from plugins.platforms.cpu.checks import check_heads, check_rows, check_same, check_table
 from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
+from plugins.platforms.cpu.native_linear import NativeLinear, linear_reasons
 
-OPERATIONS = ("linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race", "route", "experts")
-FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
-ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
+OPERATIONS = (
+    "linear",
+    "rms_norm",
+    "rms_norm_heads",
+    "rotary",
+    "gated",
+    "add",
+    "scale",
+    "soft_cap",
+    "take_rows",
+    "race",
+    "route",
+    "experts",
+)
 GATES = {"silu": 0, "gelu_tanh": 1}
-DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-GROUP_MULTIPLE = 16
-
-
-class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
-
-    __slots__ = ("_gather", "_run", "form", "nbytes", "packed", "shape")
-
-    def __init__(
-        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
-    ) -> None:
-        self.shape = weight.shape
-        arguments, keep = _pack_arguments(weight, activation)
-        bias = None if bias is None else bias.detach().float().contiguous()
-        if bias is not None and bias.shape != (self.shape[0],):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self.packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
-        self.form = tuple(arguments[:7])
-        del keep
-        self.nbytes: int = native.linear_bytes(self.packed)
-        self._run = native.linear
-        self._gather = native.linear_rows
-
-    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
-        n, k = self.shape
-        rows, stride = check_rows(x, k, "x")
-        out_rows, out_stride = check_rows(out, n, "out")
-        check_same(rows, out_rows, "out")
-        self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
-
-    def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
-        rows, stride = check_rows(out, self.shape[1], "out")
-        if ids.dtype is not torch.int64 or ids.shape != (rows,):
-            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
-
-
-def _pack_arguments(weight: CanonicalWeight, activation: Activation) -> tuple[list[int], list[Tensor]]:
-    """The integers that `_native.linear_pack` reads (all but the bias), and the tensors that must outlive the call."""
-    n, k = weight.shape
-    if isinstance(weight, Dense):
-        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
-        dense = dense.contiguous()
-        return [DENSE_TYPES[dense.dtype], ACTIVATIONS[activation], n, k, 0, 0, 0, dense.data_ptr(), 0, 0], [dense]
-    keep = [weight.values.contiguous(), weight.scale.contiguous()]
-    if weight.minimum is not None:
-        keep.append(weight.minimum.contiguous())
-    pointers = [tensor.data_ptr() for tensor in keep]
-    half = int(weight.scale.dtype is torch.float16)
-    head = [FORMATS[weight.name], ACTIVATIONS[activation], n, k, weight.group_size, weight.zero, half]
-    return [*head, *pointers, *([0] * (3 - len(pointers)))], keep
 
 
 class NativeKernels:
     """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
 
     name = "cpu_native"
+    capturable = True
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()
@@ -106,7 +64,7 @@ class NativeKernels:
         if query.op not in OPERATIONS:
             reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
         if query.op == "linear":
-            reasons += _linear_reasons(query)
+            reasons += linear_reasons(query)
         return reasons
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
@@ -163,6 +121,20 @@ class NativeKernels:
         rows, stride = check_rows(x, x.shape[1], "x")
         self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
 
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x[T, V] = cap * tanh(x / cap)."""
+        rows, stride = check_rows(x, x.shape[1], "x")
+        self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, cap)
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R] within x."""
+        width = x.shape[1]
+        _, stride = check_rows(x, width, "x")
+        count, out_stride = check_rows(out, width, "out")
+        check_same(rows.shape[0], count, "out")
+        which = check_table(rows, torch.int64, "rows")
+        self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
+
     def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
         rows, width = logits.shape
@@ -196,17 +168,3 @@ def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
     """The layers, when all are native and of one form."""
     layers = [layer for layer in side if isinstance(layer, NativeLinear)]
     return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None
-
-
-def _linear_reasons(query: KernelQuery) -> list[Reason]:
-    if query.format not in FORMATS:
-        return [Reason("format", ", ".join(FORMATS), query.format)]
-    reasons = []
-    quantized = query.format.startswith("int")
-    allowed = ("none", "int8") if quantized else ("none", "bf16")
-    if query.activation not in allowed:
-        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
-    group = query.attributes.get("group_size", GROUP_MULTIPLE)
-    if quantized and group % GROUP_MULTIPLE:
-        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
-    return reasons

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
@@ -18,9 +18,10 @@ from torch import Tensor
 from core.api.errors import UserError
 from core.api.reason import Reason
 from core.layers.kernels import KernelSet
-from core.plugin.contracts import Kernels
+from core.plugin.contracts import CapturedCalls, Kernels
 from plugins.platforms.cpu.extension import check_isa, kernels_or_reason
 from plugins.platforms.cpu.memory import available_memory
+from plugins.platforms.cpu.tape import record
 
 
 class CpuRuntime:
@@ -52,6 +53,10 @@ class CpuRuntime:
             with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Run once and keep the native calls as a tape; None when a call was not on `num_rows` rows."""
+        return record(run, num_rows, num_seqs)
 
     def close(self) -> None:
         """Give torch its threads back, and the process what binding and instruction set it had."""

@@ -11,15 +11,17 @@
 namespace {
 #include CORE_LANES
 #include "linear.inc.h"
+#include "stage.inc.h"
 #include "small_ops.inc.h"
 #include "attention.inc.h"
 #include "cache.inc.h"
+#include "logits.inc.h"
 #include "race.inc.h"
 #include "experts.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
-    gated,           add_rows,     scale_rows, cache_write, attention, attention_merge, race,
+    gated,           add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
     route,           combine,
 };

@@ -15,10 +15,12 @@
 
 #include "native.h"
 #include "pool.h"
+#include "tape.h"
 
 namespace {
 
 const char kCapsule[] = "plugins.platforms.cpu._native.linear";
+const char kTapeCapsule[] = "plugins.platforms.cpu._native.tape";
 const char kExpertsCapsule[] = "plugins.platforms.cpu._native.experts";
 
 // Reads arguments one by one; `ok` tells at the end whether all were there and readable.
@@ -65,6 +67,46 @@ class Arguments {
 PyObject *none() {
     Py_INCREF(Py_None);
     return Py_None;
+}
+
+PyObject *raise(Status status) {
+    if (status == kNoMemory) return PyErr_NoMemory();
+    PyErr_SetString(PyExc_IndexError, "a token id names no row of the embedding");
+    return nullptr;
+}
+
+// What `Run` returns, as a status; `Failure` is what false means.
+template <auto Run, Status Failure> struct Operation {
+    template <class Call> static Status run(void (*function)(const Call &), const Call &call) {
+        function(call);
+        return kDone;
+    }
+    template <class Call> static Status run(bool (*function)(const Call &), const Call &call) {
+        return function(call) ? kDone : Failure;
+    }
+    template <class Call> static Status replay(void *memory, long rows, long batch) {
+        Call &call = *(Call *)memory;
+        resize(call, rows, batch);
+        return run(Run, call);
+    }
+    template <class Call> static void resize(Call &call, long rows, long) { call.rows = rows; }
+    static void resize(AttentionCall &call, long, long batch) { call.batch = batch; }
+    template <class Call> static void record(const Call &call) {
+        tape_record(replay<Call>, &call, sizeof(call), call.rows, false);
+    }
+    static void record(const AttentionCall &call) {
+        tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, true);
+    }
+};
+
+// Records the call when a tape is being made, and runs it with the GIL released.
+template <auto Run, Status Failure = kNoMemory, class Call> PyObject *perform(const Call &call) {
+    if (tape_recording()) Operation<Run, Failure>::record(call);
+    Status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = Operation<Run, Failure>::run(Run, call);
+    Py_END_ALLOW_THREADS;
+    return status == kDone ? none() : raise(status);
 }
 
 #define KERNEL(NAME) PyObject *NAME(PyObject *, PyObject *const *items, Py_ssize_t count)
@@ -126,12 +168,12 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 11);
+    Arguments a(items, count, 13);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
-    s.group = a.integer(), s.zero = (int)a.integer(), s.half_scales = (int)a.integer();
+    s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
-    s.bias = a.pointer<float>();
+    s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
     if (!a.ok()) return nullptr;
     PackedLinear *linear = nullptr;
     Py_BEGIN_ALLOW_THREADS;
@@ -148,34 +190,29 @@ KERNEL(py_linear_bytes) {
 
 KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
     Arguments a(items, count, 7);
-    PackedLinear *weight = a.linear();
-    const float *x = a.pointer<float>();
-    long x_stride = a.integer(), rows = a.integer();
-    float *out = a.pointer<float>();
-    long out_stride = a.integer(), accumulate = a.integer();
-    if (!a.ok()) return nullptr;
-    bool done = false;
-    Py_BEGIN_ALLOW_THREADS;
-    done = run_linear(weight, x, x_stride, rows, out, out_stride, (int)accumulate);
-    Py_END_ALLOW_THREADS;
-    return done ? none() : PyErr_NoMemory();
+    LinearRun c = {};
+    c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
 KERNEL(py_linear_rows) { // weight, ids, count, out, out_stride
     Arguments a(items, count, 5);
-    PackedLinear *weight = a.linear();
-    const int64_t *ids = a.pointer<int64_t>();
-    long number = a.integer();
-    float *out = a.pointer<float>();
-    long out_stride = a.integer();
+    GatherCall c = {};
+    c.weight = a.linear(), c.ids = a.pointer<int64_t>(), c.rows = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer();
     if (!a.ok()) return nullptr;
-    for (long i = 0; i < number; i++)
-        if (ids[i] < 0 || ids[i] >= weight->n)
-            return PyErr_Format(PyExc_IndexError, "row %lld of a weight with %ld rows", (long long)ids[i], weight->n);
-    Py_BEGIN_ALLOW_THREADS;
-    unpack_rows(weight, ids, number, out, out_stride);
-    Py_END_ALLOW_THREADS;
-    return none();
+    long missing = missing_row(c);
+    if (missing < 0) return perform<run_gather, kNoRow>(c);
+    return PyErr_Format(PyExc_IndexError, "row %lld of a weight with %ld rows", (long long)c.ids[missing], c.weight->n);
+}
+
+KERNEL(py_take_rows) { // x, x_stride, which, count, out, out_stride, width
+    Arguments a(items, count, 7);
+    TakeCall c = {};
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.which = a.pointer<int64_t>(), c.rows = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.width = a.integer();
+    return a.ok() ? perform<run_take>(c) : nullptr;
 }
 
 KERNEL(py_rms_norm) { // x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width
@@ -185,11 +222,7 @@ KERNEL(py_rms_norm) { // x, row_stride, head_stride, out, row_stride, head_strid
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.weight = a.pointer<float>(), c.eps = a.real();
     c.rows = a.integer(), c.heads = a.integer(), c.width = a.integer();
-    if (!a.ok()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    run_rms_norm(c);
-    Py_END_ALLOW_THREADS;
-    return none();
+    return a.ok() ? perform<run_rms_norm>(c) : nullptr;
 }
 
 KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, positions
@@ -198,28 +231,21 @@ KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, 
     c.x = a.pointer<float>(), c.row_stride = a.integer(), c.head_stride = a.integer();
     c.rows = a.integer(), c.heads = a.integer(), c.half = a.integer();
     c.cos = a.pointer<float>(), c.sin = a.pointer<float>(), c.positions = a.pointer<int64_t>();
-    if (!a.ok()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    run_rotary(c);
-    Py_END_ALLOW_THREADS;
-    return none();
+    return a.ok() ? perform<run_rotary>(c) : nullptr;
 }
 
-PyObject *rows_call(PyObject *const *items, Py_ssize_t count, void (*run)(const RowsCall &)) {
+template <void (*Run)(const RowsCall &)> PyObject *rows_call(PyObject *const *items, Py_ssize_t count) {
     Arguments a(items, count, 8); // x, x_stride, out, out_stride, rows, width, activation, factor
     RowsCall c = {};
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
     c.rows = a.integer(), c.width = a.integer(), c.activation = (int)a.integer(), c.factor = a.real();
-    if (!a.ok()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    run(c);
-    Py_END_ALLOW_THREADS;
-    return none();
+    return a.ok() ? perform<Run>(c) : nullptr;
 }
 
-KERNEL(py_gated) { return rows_call(items, count, run_gated); }
-KERNEL(py_add) { return rows_call(items, count, run_add); }
-KERNEL(py_scale) { return rows_call(items, count, run_scale); }
+KERNEL(py_gated) { return rows_call<run_gated>(items, count); }
+KERNEL(py_add) { return rows_call<run_add>(items, count); }
+KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
+KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
 
 KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
     Arguments a(items, count, 8);
@@ -227,11 +253,7 @@ KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
     c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
     c.out = a.pointer<int64_t>();
-    if (!a.ok()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    run_race(c);
-    Py_END_ALLOW_THREADS;
-    return none();
+    return a.ok() ? perform<run_race>(c) : nullptr;
 }
 
 // logits, stride, experts, rows, top_k, sigmoid, renormalize, groups, top_groups, pair_groups, factor, bias, ids, weights
@@ -243,11 +265,7 @@ KERNEL(py_route) {
     c.groups = a.integer(), c.top_groups = a.integer(), c.pair_groups = (int)a.integer(), c.factor = a.real();
     c.bias = a.pointer<float>(), c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
     if (!a.ok()) return nullptr;
-    bool done = false;
-    Py_BEGIN_ALLOW_THREADS;
-    done = run_route(c);
-    Py_END_ALLOW_THREADS;
-    return done ? none() : PyErr_NoMemory();
+    return perform<run_route>(c);
 }
 
 void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
@@ -285,11 +303,7 @@ KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_
     for (long i = 0; i < c.rows * c.top_k; i++)
         if (c.ids[i] < 0 || c.ids[i] >= c.layer->experts)
             return PyErr_Format(PyExc_IndexError, "expert %lld of %ld", (long long)c.ids[i], c.layer->experts);
-    bool done = false;
-    Py_BEGIN_ALLOW_THREADS;
-    done = run_experts(c);
-    Py_END_ALLOW_THREADS;
-    return done ? none() : PyErr_NoMemory();
+    return perform<run_experts>(c);
 }
 
 // k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
@@ -301,11 +315,7 @@ KERNEL(py_cache_write) {
     c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
     c.rows = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
     c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
-    if (!a.ok()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS;
-    run_cache_write(c);
-    Py_END_ALLOW_THREADS;
-    return none();
+    return a.ok() ? perform<run_cache_write>(c) : nullptr;
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
@@ -320,12 +330,43 @@ KERNEL(py_attention) {
     c.heads_q = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
     c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    return a.ok() ? perform<run_attention>(c) : nullptr;
+}
+
+KERNEL(py_tape_begin) { // rows, batch
+    Arguments a(items, count, 2);
+    long rows = a.integer(), batch = a.integer();
     if (!a.ok()) return nullptr;
-    bool done = false;
+    tape_begin(rows, batch);
+    return none();
+}
+
+void destroy_tape(PyObject *capsule) { tape_free((Tape *)PyCapsule_GetPointer(capsule, kTapeCapsule)); }
+
+KERNEL(py_tape_end) {
+    (void)items, (void)count;
+    Tape *tape = tape_end();
+    return tape ? PyCapsule_New(tape, kTapeCapsule, destroy_tape) : none();
+}
+
+KERNEL(py_tape_length) { // tape
+    Arguments a(items, count, 1);
+    PyObject *capsule = a.object();
+    Tape *tape = capsule ? (Tape *)PyCapsule_GetPointer(capsule, kTapeCapsule) : nullptr;
+    return tape ? PyLong_FromLong(tape_length(tape)) : nullptr;
+}
+
+KERNEL(py_tape_run) { // tape, rows, batch
+    Arguments a(items, count, 3);
+    PyObject *capsule = a.object();
+    Tape *tape = capsule ? (Tape *)PyCapsule_GetPointer(capsule, kTapeCapsule) : nullptr;
+    long rows = a.integer(), batch = a.integer();
+    if (!tape || !a.ok()) return nullptr;
+    Status status;
     Py_BEGIN_ALLOW_THREADS;
-    done = run_attention(c);
+    status = tape_run(tape, rows, batch);
     Py_END_ALLOW_THREADS;
-    return done ? none() : PyErr_NoMemory();
+    return status == kDone ? none() : raise(status);
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, nullptr}
@@ -334,8 +375,9 @@ PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(pool_spin),
-    METHOD(pool_bind),    {nullptr, nullptr, 0, nullptr},
+    METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(pool_spin), METHOD(pool_bind),
+    {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

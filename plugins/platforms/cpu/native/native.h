@@ -15,27 +15,37 @@ constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
 
-enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4 };
+enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
+enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3 };
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
 //   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32]?
 //   int8       per group: [group / 4][32][4 bytes], scale[32], minimum[32]?
+//   code4      as int4, of indices into a table of sixteen numbers
+//   e4m3, e5m2 as int8, of 8-bit floats
+// Groups of 8-bit elements may reach beyond k, where inputs count as zero.
 struct PackedLinear {
     int format;
     int activation;
     long n, k, panels;
-    long group, groups; // int formats only
+    long group, groups; // grouped formats only
     int zero;
     int has_minimum;
-    int half_scales; // scale and minimum are fp16, else fp32
+    int scale_type;      // of scale and minimum
+    size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
     size_t record_bytes; // of one group
     size_t panel_bytes;
     uint8_t *data;
-    float *bias; // padded to whole panels, or null
+    float *bias;      // padded to whole panels, or null
+    float *row_scale; // the same: a factor of each output
+    float unit;       // of an integer: 0.5 where codes are stored doubled
+    float codes[16];  // code4: its table,
+    float products[16]; // as products take it (rounded with the inputs),
+    uint8_t bytes[16];  // and as doubled integers above zero
 };
 
 // What the integer product needs to know of one group of one quantized row.
@@ -77,14 +87,14 @@ struct RotaryCall {
     const int64_t *positions;
 };
 
-struct RowsCall { // gated, add and scale
+struct RowsCall { // gated, add, scale and soft_cap
     const float *x;
     long x_stride;
     float *out;
     long out_stride;
     long rows, width;
     int activation; // gated: 0 silu, 1 gelu_tanh
-    float factor;   // scale
+    float factor;   // scale; soft_cap: the cap
 };
 
 // Paged attention over one layer's cache; attention.inc.h tells the layout of a block.
@@ -102,6 +112,32 @@ struct AttentionCall {
     int bf16;         // elements of the cache; else float32
     float scale, cap; // cap 0: none
     long window;      // keys a query sees, itself included; 0: all
+};
+
+struct LinearRun { // one whole product: see LinearCall
+    const PackedLinear *weight;
+    const float *x;
+    long x_stride, rows;
+    float *out;
+    long out_stride;
+    int accumulate;
+};
+
+struct GatherCall { // rows of a packed weight: the embedding
+    const PackedLinear *weight;
+    const int64_t *ids; // [rows]
+    long rows;
+    float *out;
+    long out_stride;
+};
+
+struct TakeCall { // out[i] = x[which[i]]
+    const float *x;
+    long x_stride;
+    const int64_t *which; // [rows]
+    float *out;
+    long out_stride;
+    long rows, width;
 };
 
 struct CacheWriteCall {
@@ -186,6 +222,7 @@ struct KernelTable {
     void (*gated)(const RowsCall *, long begin, long end);
     void (*add)(const RowsCall *, long begin, long end);
     void (*scale)(const RowsCall *, long begin, long end);
+    void (*soft_cap)(const RowsCall *, long begin, long end);
     void (*cache_write)(const CacheWriteCall *, long begin, long end);
     void (*attention)(const AttentionCall *, const AttentionTask *);
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
@@ -213,22 +250,25 @@ bool kernels_select(const char *name);
 struct PackSource {
     int format, activation;
     long n, k, group;
-    int zero, half_scales;
+    int zero, scale_type;
     const void *values, *scale, *minimum;
-    const float *bias;
+    const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
 };
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);
 
 // ops.cpp: whole operations, over the thread pool
-bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long rows, float *out, long out_stride,
-                int accumulate); // false: out of memory
+bool run_linear(const LinearRun &run); // false: out of memory
+long missing_row(const GatherCall &call); // index of the first id that names no row, or -1
+bool run_gather(const GatherCall &call);  // false: some row does not exist
+void run_take(const TakeCall &call);
 void run_rms_norm(const NormCall &call);
 void run_rotary(const RotaryCall &call);
 void run_gated(const RowsCall &call);
 void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
+void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
 
 // experts.cpp; false: out of memory

@@ -2,6 +2,8 @@
 #include "native.h"
 #include "pool.h"
 
+#include <string.h>
+
 namespace {
 
 constexpr long kRowChunk = 96;         // rows of a linear's tile: its staged rows stay in the second-level cache
@@ -52,12 +54,13 @@ template <class Call> void over_rows(void (*function)(const Call *, long, long),
 
 } // namespace
 
-bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long rows, float *out, long out_stride,
-                int accumulate) {
+bool run_linear(const LinearRun &run) {
+    const PackedLinear *weight = run.weight;
+    const long rows = run.rows;
     if (rows == 0) return true;
     LinearJob job = {};
     job.table = kernels_active();
-    job.call = {weight, x, x_stride, out, out_stride, rows, accumulate, nullptr, 0, nullptr};
+    job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr};
     size_t row_bytes = job.table->staged_bytes(weight);
     size_t meta_bytes = weight->activation == kQuantInt8 ? weight->groups * sizeof(GroupMeta) : 0;
     Scratch scratch((row_bytes + meta_bytes) * rows);
@@ -79,9 +82,27 @@ bool run_linear(const PackedLinear *weight, const float *x, long x_stride, long 
     return true;
 }
 
+long missing_row(const GatherCall &call) {
+    for (long i = 0; i < call.rows; i++)
+        if (call.ids[i] < 0 || call.ids[i] >= call.weight->n) return i;
+    return -1;
+}
+
+bool run_gather(const GatherCall &call) {
+    if (missing_row(call) >= 0) return false;
+    unpack_rows(call.weight, call.ids, call.rows, call.out, call.out_stride);
+    return true;
+}
+
+void run_take(const TakeCall &call) {
+    for (long i = 0; i < call.rows; i++)
+        memcpy(call.out + i * call.out_stride, call.x + call.which[i] * call.x_stride, call.width * sizeof(float));
+}
+
 void run_rms_norm(const NormCall &call) { over_rows(kernels_active()->rms_norm, call, call.heads * call.width); }
 void run_rotary(const RotaryCall &call) { over_rows(kernels_active()->rotary, call, call.heads * call.half * 2); }
 void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, call.width * 8); }
 void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
+void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }

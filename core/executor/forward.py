@@ -1,0 +1,89 @@
+"""The forward pass of a step: run by the layers' own code, or replayed from what they once called.
+
+Owns: the recorded calls of the blocks and of the head. Never does: fill the step's buffers, sample.
+Called by: the model runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from core.executor.step_buffers import StepBuffers
+from core.models.decoder import Decoder
+from core.plugin.contracts import BatchView, CapturedCalls, Runtime
+
+Capture = Callable[[Callable[[], None], int, int], CapturedCalls | None]
+
+
+def capture_of(model: Decoder, runtime: Runtime, *, enforce_eager: bool) -> Capture | None:
+    """The runtime's `capture` when everything that the model calls can be recorded, else None."""
+    if enforce_eager or not model.capturable:
+        return None
+    capture: Capture | None = getattr(runtime, "capture", None)
+    return capture
+
+
+class ForwardPass:
+    """Runs a model on the step's buffers. With `capture`, the first step is recorded and later ones are replayed."""
+
+    def __init__(self, model: Decoder, buffers: StepBuffers, capture: Capture | None) -> None:
+        self.model = model
+        self.buffers = buffers
+        self._capture = capture
+        self._blocks: CapturedCalls | None = None
+        self._head: CapturedCalls | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether the next step is a replay."""
+        return self._blocks is not None
+
+    def run(self, view: BatchView) -> None:
+        """Compute the residual stream of the step's tokens."""
+        if self._blocks is not None:
+            self._blocks(view.num_tokens, view.num_seqs)
+        elif self._capture is not None:
+            self._blocks = self._record(lambda: self._eager(view), view.num_tokens, view.num_seqs)
+        else:
+            self._eager(view)
+
+    def logits(self, count: int) -> Tensor:
+        """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
+        rows = self.buffers.logit_rows.upload(count)
+        if self._head is not None:
+            self._head(count, 0)
+            return self.model.logits_view(count)
+        if self._capture is None:
+            return self.model.logits(rows)
+        self._head = self._record(lambda: self._eager_logits(rows), count, 0)
+        return self.model.logits_view(count)
+
+    def _record(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Run and record; what cannot be recorded is never tried again."""
+        assert self._capture is not None
+        calls = self._capture(run, num_rows, num_seqs)
+        if calls is None:
+            self._capture = None
+        return calls
+
+    def _eager_logits(self, rows: Tensor) -> None:
+        self.model.logits(rows)
+
+    def _eager(self, view: BatchView) -> None:
+        token_ids = self.buffers.token_ids.upload(view.num_tokens)
+        self.model.forward(token_ids, view.positions, self._metadata(view))
+
+    def _metadata(self, view: BatchView) -> dict[str, Any]:
+        """Attention metadata by layer kind, built once for each backend."""
+        built: dict[int, Any] = {}
+        metadata: dict[str, Any] = {}
+        for layer in self.model.attention:
+            if layer.kind not in metadata:
+                backend = layer.backend
+                if id(backend) not in built:
+                    built[id(backend)] = backend.build(view)
+                metadata[layer.kind] = built[id(backend)]
+        return metadata

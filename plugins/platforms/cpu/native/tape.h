@@ -1,0 +1,18 @@
+// A tape: native calls recorded once with fixed addresses, replayed by one call with other numbers of rows.
+#pragma once
+
+#include <stddef.h>
+
+enum Status { kDone = 0, kNoMemory = 1, kNoRow = 2 };
+
+// Runs a recorded call, of which it may change the number of rows or sequences.
+using Replay = Status (*)(void *call, long rows, long batch);
+
+struct Tape;
+void tape_begin(long rows, long batch); // this thread's calls are recorded from now on; forgets an unfinished recording
+Tape *tape_end();                       // null: nothing was recorded, memory ran out, or a call had another number of rows
+bool tape_recording();                  // on this thread
+void tape_record(Replay replay, const void *call, size_t bytes, long rows, bool of_sequences);
+long tape_length(const Tape *tape);
+Status tape_run(const Tape *tape, long rows, long batch); // one at a time for each tape
+void tape_free(Tape *tape);
