@@ -86,3 +86,19 @@ def test_odd_sizes_equal_transformers(tmp_path_factory, isa):
         got, greedy = prompt_logprobs(path, ids, dtype="float32", platform_config={"isa": isa})
         torch.testing.assert_close(got, want, atol=1e-3, rtol=0)
         assert greedy == tokens
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_models_of_experts_generate_what_transformers_does(tmp_path, family):
+    path = save_checkpoint(tmp_path / family, family=family)
+    ids = list(range(9, 60))
+    want, tokens = expected(path, ids)
+    for settings in ({}, {"platform_config": {"isa": "generic"}}, {"max_num_batched_tokens": 16}):
+        got, greedy = prompt_logprobs(path, ids, dtype="float32", **settings)
+        torch.testing.assert_close(got, want, atol=1e-3, rtol=0)
+        assert greedy == tokens
+    resolution = resolve({"model": str(path), "max_model_len": 64}, context="llm", environ={})
+    worker = Worker(resolution.engine)
+    assert resolution.memory.weights == worker.weights_nbytes
+    assert resolution.memory.workspace == worker.runner.forward.model.workspace.nbytes
+    worker.close()
