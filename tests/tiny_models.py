@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}</s>{% endfor %}"
@@ -45,6 +45,11 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     shape = {**SHAPE, **changes}
     if family == "llama":
         config = LlamaConfig(**shape)
+    elif family == "mixtral":
+        config = MixtralConfig(**shape, num_local_experts=6)
+    elif family == "qwen3_moe":
+        sizes = {"moe_intermediate_size": 48, "num_experts": 7, "num_experts_per_tok": 3, "mlp_only_layers": [1]}
+        config = Qwen3MoeConfig(**shape, **sizes, head_dim=16)
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)

@@ -111,7 +111,9 @@ def workspace_bytes(spec: DecoderSpec, max_tokens: int, dtype: str) -> int:
     a = spec.blocks[0].attention
     qkv = (a.num_heads + 2 * a.num_kv_heads) * a.head_size
     width = 3 * spec.hidden_size + qkv + a.num_heads * a.head_size_v + 3 * spec.intermediate_size
-    return ITEM_BYTES[dtype] * (max_tokens * width + LOGIT_ROWS * spec.hidden_size) + 4 * LOGIT_ROWS * spec.vocab_size
+    experts, choices = spec.router_widths()
+    rows = ITEM_BYTES[dtype] * (width + experts) + (8 + 4) * choices  # ids are int64, weights float32
+    return max_tokens * rows + ITEM_BYTES[dtype] * LOGIT_ROWS * spec.hidden_size + 4 * LOGIT_ROWS * spec.vocab_size
 
 
 def human_bytes(count: float) -> str:

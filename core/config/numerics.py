@@ -7,16 +7,22 @@ Called by: resolve.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.plugin.manifest import Manifest
 
 
-def numerics_id(kernels: Sequence[Manifest], attention: Sequence[Manifest], dtype: str, kv_dtype: str) -> str | None:
-    """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell."""
+def numerics_id(
+    kernels: Sequence[Manifest], attention: Sequence[Manifest], platform: Mapping[str, Any], dtype: str, kv_dtype: str
+) -> str | None:
+    """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell.
+
+    platform: the platform's own arguments.
+    """
     reference = f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
-    providers = [manifest.call("core_numerics") for manifest in kernels]
-    backends = {manifest.call("core_numerics") for manifest in attention}
+    providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
+    backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}
     if None in providers or None in backends:
         return None
     return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"

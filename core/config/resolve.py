@@ -298,4 +298,5 @@ class _Resolver:
         stages, settings = self.chosen.stages, self.settings
         attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
         kernels = stages["kernels"].manifests if "kernels" in stages else ()
-        return numerics_id(kernels, attention, settings["dtype"], settings["kv_cache_dtype"])
+        platform = {key.replace("-", "_"): value for key, value in settings["platform_config"].items()}
+        return numerics_id(kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"])

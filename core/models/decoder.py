@@ -20,6 +20,7 @@ from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
+from core.models.mlp import ExpertsMLP, GatedMLP
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import AttentionBackend, LinearKernel
 
@@ -33,8 +34,7 @@ class BlockWeights:
 
     qkv: Linear
     o: Linear
-    gate_up: Linear
-    down: Linear
+    mlp: GatedMLP | ExpertsMLP
     norms: dict[str, Tensor]
 
 
@@ -51,7 +51,7 @@ class DecoderWeights:
     def nbytes(self) -> int:
         """Bytes of all matrices, a tied one counted once."""
         total = self.embedding.nbytes + (0 if self.head is self.embedding else self.head.nbytes)
-        return total + sum(b.qkv.nbytes + b.o.nbytes + b.gate_up.nbytes + b.down.nbytes for b in self.blocks)
+        return total + sum(b.qkv.nbytes + b.o.nbytes + b.mlp.nbytes for b in self.blocks)
 
 
 class AttentionLayer:
@@ -68,7 +68,22 @@ class AttentionLayer:
 class StepViews:
     """The workspace's buffers for one number of tokens, sliced once: a step then makes no tensor of its own."""
 
-    __slots__ = ("attention", "branch", "gate_up", "heads_out", "k", "mlp", "normed", "q", "qkv", "residual", "v")
+    __slots__ = (
+        "attention",
+        "branch",
+        "expert_ids",
+        "expert_weights",
+        "gate_up",
+        "heads_out",
+        "k",
+        "mlp",
+        "normed",
+        "q",
+        "qkv",
+        "residual",
+        "router",
+        "v",
+    )
 
     def __init__(self, workspace: Workspace, num_tokens: int, attention: AttentionSpec) -> None:
         self.residual = workspace.view("residual", num_tokens)
@@ -78,6 +93,9 @@ class StepViews:
         self.attention = workspace.view("attention", num_tokens)
         self.gate_up = workspace.view("gate_up", num_tokens)
         self.mlp = workspace.view("mlp", num_tokens)
+        self.router = workspace.view("router", num_tokens)
+        self.expert_ids = workspace.view("expert_ids", num_tokens)
+        self.expert_weights = workspace.view("expert_weights", num_tokens)
         heads = self.qkv.view(num_tokens, -1, attention.head_size)
         first_v = attention.num_heads + attention.num_kv_heads
         self.q = heads[:, : attention.num_heads]
@@ -119,9 +137,12 @@ class Decoder:
             "attention": a.num_heads * a.head_size_v,
             "gate_up": 2 * spec.intermediate_size,
             "mlp": spec.intermediate_size,
+            "router": spec.router_widths()[0],
         }
         for name, width in sizes.items():
             workspace.reserve(name, max_tokens, width, dtype)
+        workspace.reserve("expert_ids", max_tokens, spec.router_widths()[1], torch.int64)
+        workspace.reserve("expert_weights", max_tokens, spec.router_widths()[1], torch.float32)
         workspace.reserve("last", max_logits, spec.hidden_size, dtype)
         workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32 if dtype != torch.float32 else dtype)
 
@@ -159,8 +180,9 @@ class Decoder:
         """Whether a runtime can record everything that `forward` and `logits` call."""
         linears: list[LinearKernel] = [self.weights.embedding, self.weights.head]
         for block in self.weights.blocks:
-            linears += [*block.qkv.kernels, *block.o.kernels, *block.gate_up.kernels, *block.down.kernels]
-        kernels = self.kernels.capturable and all(getattr(linear, "capturable", False) for linear in linears)
+            linears += [*block.qkv.kernels, *block.o.kernels, *block.mlp.linears]
+        kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
+        kernels = kernels and all(getattr(linear, "capturable", False) for linear in linears)
         return kernels and all(getattr(layer.backend, "capture", "never") == "any" for layer in self.attention)
 
     def _step_views(self, num_tokens: int) -> StepViews:
@@ -189,19 +211,18 @@ class Decoder:
         kernels.rotary(views.q, views.k, *cos_sin, positions)
         layer.backend.write(layer.handle, views.k, views.v, metadata)
         layer.backend.forward(layer.handle, views.q, metadata, views.heads_out)
-        self._to_residual(block.o, views.attention, views, norms.get("post_attention"))
+        norm = norms.get("post_attention")
+        block.o(views.attention, views.residual if norm is None else views.branch, accumulate=norm is None)
+        self._to_residual(views, norm)
 
     def _mlp(self, block: BlockWeights, views: StepViews) -> None:
         self.kernels.rms_norm(views.residual, block.norms["pre_mlp"], self.spec.eps, views.normed)
-        block.gate_up(views.normed, views.gate_up)
-        self.kernels.gated(views.gate_up, self.spec.activation, views.mlp)
-        self._to_residual(block.down, views.mlp, views, block.norms.get("post_mlp"))
+        norm = block.norms.get("post_mlp")
+        block.mlp(views, views.residual if norm is None else views.branch, accumulate=norm is None)
+        self._to_residual(views, norm)
 
-    def _to_residual(self, linear: Linear, x: Tensor, views: StepViews, norm: Tensor | None) -> None:
-        """residual += linear(x), through a norm when the family has one behind each branch."""
-        if norm is None:
-            linear(x, views.residual, accumulate=True)
-            return
-        linear(x, views.branch)
-        self.kernels.rms_norm(views.branch, norm, self.spec.eps, views.branch)
-        self.kernels.add(views.branch, views.residual)
+    def _to_residual(self, views: StepViews, norm: Tensor | None) -> None:
+        """residual += branch through a norm, when the family has one behind each branch; else it is there already."""
+        if norm is not None:
+            self.kernels.rms_norm(views.branch, norm, self.spec.eps, views.branch)
+            self.kernels.add(views.branch, views.residual)

@@ -14,15 +14,20 @@ import msgspec
 
 from core.api.checkpoint import TensorInfo
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec
-from core.models.spec import BlockSpec, DecoderSpec
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec
+from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
+NEVER = 1 << 30
+"""`full_every` of a family whose layers all slide when the configuration has a window."""
+
+
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
-    layer is full, the others slide."""
+    layer is full, the others slide. expert_names: see `ExpertsSpec`; renormalize: expert weights add up to one unless the
+    configuration says otherwise."""
 
     name: str
     model_types: tuple[str, ...]
@@ -35,6 +40,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     full_every: int = 0
     eps_default: float = 1e-6
+    expert_names: tuple[str, str, str, str] | None = None
+    renormalize: bool = True
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -49,6 +56,22 @@ FAMILIES: tuple[Family, ...] = (
         sandwich_norms=True,
         scale_embedding=True,
         full_every=6,
+    ),
+    Family(
+        name="mixtral",
+        model_types=("mixtral",),
+        architectures=("MixtralForCausalLM",),
+        full_every=NEVER,
+        eps_default=1e-5,
+        expert_names=("block_sparse_moe", "w1", "w3", "w2"),
+    ),
+    Family(
+        name="qwen3_moe",
+        model_types=("qwen3_moe",),
+        architectures=("Qwen3MoeForCausalLM",),
+        qk_norm=True,
+        expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
+        renormalize=False,
     ),
 )
 
@@ -97,6 +120,7 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
                 hf_config.get("attn_logit_softcapping"),
             ),
             _rope(hf_config, _is_full(family, hf_config, index)),
+            _experts(family, hf_config, index),
         )
         for index in range(num_layers)
     )
@@ -145,6 +169,20 @@ def _positive(hf_config: Mapping[str, Any], name: str, default: int | None = Non
     return value
 
 
+def _experts(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
+    """The experts of a layer; every `decoder_sparse_step`-th has them, but those of `mlp_only_layers`."""
+    plain = hf_config.get("mlp_only_layers") or ()
+    if family.expert_names is None or index in plain or (index + 1) % _positive(hf_config, "decoder_sparse_step", 1):
+        return None
+    count = _positive(hf_config, "num_local_experts", hf_config.get("num_experts"))
+    top_k = _positive(hf_config, "num_experts_per_tok", 2)
+    if top_k > count:
+        raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")
+    inner = _positive(hf_config, "moe_intermediate_size", hf_config.get("intermediate_size"))
+    renormalize = bool(hf_config.get("norm_topk_prob", family.renormalize))
+    return ExpertsSpec(count, inner, RoutingSpec(top_k, renormalize=renormalize), family.expert_names)
+
+
 def _activation(hf_config: Mapping[str, Any]) -> str:
     name = hf_config.get("hidden_activation") or hf_config.get("hidden_act") or "silu"
     if name not in ACTIVATIONS:
@@ -168,9 +206,13 @@ def _is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
 
 
 def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
-    if _is_full(family, hf_config, index):
-        return None
-    return hf_config.get("sliding_window")
+    if not _is_full(family, hf_config, index):
+        return hf_config.get("sliding_window")
+    if hf_config.get("use_sliding_window") and not hf_config.get("layer_types"):
+        raise UserError(
+            f"use_sliding_window is set without layer_types; {family.name} models run without a window here."
+        )
+    return None
 
 
 def _rope(hf_config: Mapping[str, Any], full: bool) -> RopeSpec:

@@ -20,6 +20,7 @@ from core.api.specs import Activation, DensePlan, LayerSpec, PartPlan
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
+from core.models.mlp import ExpertsMLP, GatedMLP
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 from core.weights.formats import CanonicalWeight, Dense, fuse
@@ -172,7 +173,14 @@ class WeightLoading:
         for index in range(len(self.spec.blocks)):
             layers: dict[str, Linear] = {role: built[f"{index}.{role}"] for role in self.spec.block_linears(index)}  # type: ignore[misc]
             norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
-            blocks.append(BlockWeights(layers["qkv"], layers["o"], layers["gate_up"], layers["down"], norms))
+            blocks.append(BlockWeights(layers["qkv"], layers["o"], self._mlp(index, layers), norms))
         embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
         head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
+
+    def _mlp(self, index: int, layers: dict[str, Linear]) -> GatedMLP | ExpertsMLP:
+        experts, activation = self.spec.blocks[index].experts, self.spec.activation
+        if experts is None:
+            return GatedMLP(self.kernels, layers["gate_up"], layers["down"], activation)
+        gate_up, down = ([layers[f"{side}.{e}"] for e in range(experts.count)] for side in ("gate_up", "down"))
+        return ExpertsMLP(self.kernels, layers["router"], gate_up, down, activation, experts.routing)

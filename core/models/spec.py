@@ -11,14 +11,24 @@ from collections.abc import Iterator
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True):
+    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down."""
+
+    count: int
+    intermediate_size: int
+    routing: RoutingSpec
+    names: tuple[str, str, str, str]
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer."""
+    """One decoder layer. experts: in place of its MLP, or None."""
 
     attention: AttentionSpec
     rope: RopeSpec
+    experts: ExpertsSpec | None = None
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +57,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
-        a, h, i = self.blocks[index].attention, self.hidden_size, self.intermediate_size
-        attn, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
+        a, h = self.blocks[index].attention, self.hidden_size
+        attn = f"model.layers.{index}.self_attn"
         kv = a.num_kv_heads * a.head_size
         return {
             "qkv": (
@@ -57,12 +67,38 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 LayerSpec(f"{attn}.v_proj", "linear", (a.num_kv_heads * a.head_size_v, h), self.qkv_bias),
             ),
             "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), self.out_bias),),
-            "gate_up": (
-                LayerSpec(f"{mlp}.gate_proj", "linear", (i, h), self.mlp_bias),
-                LayerSpec(f"{mlp}.up_proj", "linear", (i, h), self.mlp_bias),
-            ),
-            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, i), self.mlp_bias),),
+            **self._mlp_linears(index),
         }
+
+    def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+        h, experts = self.hidden_size, self.blocks[index].experts
+        if experts is None:
+            i, mlp = self.intermediate_size, f"model.layers.{index}.mlp"
+            return {
+                "gate_up": (
+                    LayerSpec(f"{mlp}.gate_proj", "linear", (i, h), self.mlp_bias),
+                    LayerSpec(f"{mlp}.up_proj", "linear", (i, h), self.mlp_bias),
+                ),
+                "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, i), self.mlp_bias),),
+            }
+        module, gate, up, down = experts.names
+        prefix, i = f"model.layers.{index}.{module}", experts.intermediate_size
+        found: dict[str, tuple[LayerSpec, ...]] = {
+            "router": (LayerSpec(f"{prefix}.gate", "linear", (experts.count, h)),)
+        }
+        for e in range(experts.count):
+            expert = f"{prefix}.experts.{e}"
+            found[f"gate_up.{e}"] = (
+                LayerSpec(f"{expert}.{gate}", "experts", (i, h)),
+                LayerSpec(f"{expert}.{up}", "experts", (i, h)),
+            )
+            found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
+        return found
+
+    def router_widths(self) -> tuple[int, int]:
+        """Most experts and most choices of a token in any block; 0 without experts."""
+        experts = [block.experts for block in self.blocks if block.experts is not None]
+        return max((e.count for e in experts), default=0), max((e.routing.top_k for e in experts), default=0)
 
     def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
         """Norm weights of one block: role → (tensor name, size)."""

@@ -9,6 +9,7 @@ torch or a vendor's library.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -140,8 +141,11 @@ class ManifestHooks:
         """Platforms: propose values for arguments that the user left open; also `attention_backend` (a list: preference)."""
 
     @hookspec(firstresult=True)
-    def core_numerics(self) -> str | None:
-        """Kernels and attention: the `numerics` that the loaded object will have, told without torch."""
+    def core_numerics(self, platform: Mapping[str, Any]) -> str | None:
+        """Kernels and attention: the `numerics` that the loaded object will have, told without torch.
+
+        platform: the platform's own arguments that were given. A hook that does not need them leaves them out.
+        """
 
     @hookspec(firstresult=True)
     def core_load(self, context: LoadContext) -> Any:

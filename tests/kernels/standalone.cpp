@@ -46,6 +46,12 @@ static void close(const char *what, const Floats &got, const std::vector<double>
     failures++;
 }
 
+static double e4m3(int byte) { // 4 bits of exponent, 3 of mantissa, no infinities
+    const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+    const double value = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return byte & 128 ? -value : value;
+}
+
 // A weight in any format, with its values in double.
 struct Weight {
     PackedLinear *packed;
@@ -56,23 +62,29 @@ static Weight make_weight(int format, int activation, long n, long k) {
     const long group = 32;
     Weight w = {nullptr, std::vector<double>(n * k)};
     PackSource s = {};
-    s.format = format, s.activation = activation, s.n = n, s.k = k, s.group = group, s.zero = 1 << (format == kInt4 ? 3 : 7);
+    s.format = format, s.activation = activation, s.n = n, s.k = k, s.group = group;
+    s.zero = format == kInt4 ? 8 : format == kInt8 ? 128 : 0;
     Floats dense = random(n * k), scale(n * k / group), bias;
     std::vector<uint16_t> half(n * k);
     std::vector<uint8_t> bytes(n * k);
+    Floats codes = random(16);
+    for (float &value : codes) value = bf16(value); // so that products of rounded inputs see the same numbers
     for (float &value : scale) value = 0.01f * (1.5f + uniform());
     for (long i = 0; i < n * k; i++) {
         if (format == kF32) w.values[i] = dense[i];
         if (format == kBF16) half[i] = upper(bf16(dense[i])), w.values[i] = bf16(dense[i]);
         if (format == kF16) half[i] = (uint16_t)(0x3800 + (i * 37 & 0x7ff)), w.values[i] = ldexp(1024 + (half[i] & 0x3ff), (half[i] >> 10) - 25);
         if (format < kInt4) continue;
-        const int value = (int)(i * 2654435761u >> 13 & (format == kInt4 ? 15 : 255));
-        if (format == kInt4)
+        const bool nibbles = format == kInt4 || format == kCode4;
+        int value = (int)(i * 2654435761u >> 13 & (nibbles ? 15 : 255));
+        if (format == kE4M3 && (value & 127) == 127) value = 0; // not a number
+        if (nibbles)
             bytes[i / 2] |= (uint8_t)(value << (i % 2 * 4));
         else
             bytes[i] = (uint8_t)value;
-        w.values[i] = (value - s.zero) * (double)scale[i / group];
+        w.values[i] = scale[i / group] * (format == kCode4 ? codes[value] : format == kE4M3 ? e4m3(value) : value - s.zero);
     }
+    if (format == kCode4) s.codes = codes.data();
     s.scale = scale.data();
     s.values = format == kF32 ? (void *)dense.data() : format >= kInt4 ? (void *)bytes.data() : (void *)half.data();
     w.packed = pack_linear(&s);
@@ -90,13 +102,14 @@ static double rounded(const float *x, long k, int activation) { // the k-th of a
 
 static void test_linears() {
     const int kinds[][2] = {{kF32, kNone}, {kF16, kNone}, {kBF16, kNone}, {kBF16, kRoundBF16}, {kInt4, kNone},
-                            {kInt4, kQuantInt8}, {kInt8, kNone}, {kInt8, kQuantInt8}};
+                            {kInt4, kQuantInt8}, {kInt8, kNone}, {kInt8, kQuantInt8}, {kCode4, kNone},
+                            {kCode4, kRoundBF16}, {kE4M3, kNone}, {kE4M3, kRoundBF16}};
     for (auto &kind : kinds)
         for (long rows : {1, 2, 3, 9, 14}) {
             const long n = 75, k = kind[0] >= kInt4 ? 96 : 77;
             Weight w = make_weight(kind[0], kind[1], n, k);
             Floats x = random(rows * k), out(rows * n, 9), alone(n);
-            run_linear(w.packed, x.data(), k, rows, out.data(), n, 0);
+            run_linear({w.packed, x.data(), k, rows, out.data(), n, 0});
             std::vector<double> want(rows * n);
             for (long r = 0; r < rows; r++)
                 for (long i = 0; i < n; i++)
@@ -104,7 +117,7 @@ static void test_linears() {
             char what[64];
             snprintf(what, sizeof what, "linear of format %d, activation %d, %ld rows", kind[0], kind[1], rows);
             close(what, out, want, kind[1] == kRoundBF16 ? 2e-5 : 3e-6);
-            run_linear(w.packed, &x[(rows - 1) * k], k, 1, alone.data(), n, 0);
+            run_linear({w.packed, &x[(rows - 1) * k], k, 1, alone.data(), n, 0});
             if (memcmp(alone.data(), &out[(rows - 1) * n], n * 4)) printf("%s depends on its neighbours\n", what), failures++;
             free_linear(w.packed);
         }

@@ -118,5 +118,5 @@ def test_supports_names_what_is_missing(kernels):
     assert codes(op="linear", format="nf4", activation="int8") == ["activation"]
     assert codes(op="linear", format="nf4", attributes={"group_size": 8}) == ["group_size"]
     assert codes(op="linear", format="int8_channel", activation="int8_row", shape=(8, 200_000)) == ["inputs"]
-    assert codes(op="experts") == ["op"]
+    assert codes(op="convolution") == ["op"]
     assert [r.code for r in kernels.supports(KernelQuery(op="add", device="cuda:0"))] == ["device"]

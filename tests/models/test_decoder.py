@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from core.api.errors import UserError
 from core.models.families import decoder_spec, family_for
@@ -42,7 +42,38 @@ CONFIGS = {
         query_pre_attn_scalar=24,
         layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "mixtral": MixtralConfig(**SMALL, num_local_experts=5),
+    "mixtral_window": MixtralConfig(**SMALL, num_local_experts=3, sliding_window=9),
+    "qwen3_moe": Qwen3MoeConfig(**SMALL, moe_intermediate_size=24, num_experts=6, num_experts_per_tok=3, head_dim=16),
+    "qwen3_moe_mixed": Qwen3MoeConfig(
+        **SMALL,
+        moe_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
 }
+
+
+def checkpoint_tensors(state: dict[str, torch.Tensor], experts: tuple[str, str, str, str] | None) -> dict:
+    """The tensors as checkpoints hold them: an expert at a time."""
+    if experts is None:
+        return state
+    module, gate, up, down = experts
+    found = {}
+    for name, tensor in state.items():
+        layer, _, tail = name.partition(".mlp.")
+        if tail == "experts.gate_up_proj":
+            for e, both in enumerate(tensor):
+                first, second = both.chunk(2)
+                found[f"{layer}.{module}.experts.{e}.{gate}.weight"] = first.contiguous()
+                found[f"{layer}.{module}.experts.{e}.{up}.weight"] = second.contiguous()
+        elif tail == "experts.down_proj":
+            found |= {f"{layer}.{module}.experts.{e}.{down}.weight": one.contiguous() for e, one in enumerate(tensor)}
+        else:
+            found[f"{layer}.{module}.gate.weight" if tail == "gate.weight" else name] = tensor
+    return found
 
 
 def pair(name: str):
@@ -52,7 +83,7 @@ def pair(name: str):
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    state = dict(reference.state_dict())
+    state = checkpoint_tensors(dict(reference.state_dict()), family_for(config.to_dict()).expert_names)
     return reference, Harness(config.to_dict(), state)
 
 

@@ -5,6 +5,9 @@ Owns: what the backend claims to support. Called by: `core.plugin`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.contracts import AttentionBackend
@@ -17,7 +20,7 @@ from plugins.attention.cpu_paged.limits import (
     VERSION,
     unsupported,
 )
-from plugins.platforms.cpu.extension import kernels_or_reason
+from plugins.platforms.cpu.extension import kernels_or_reason, numerics
 
 CONTRACT = 1
 
@@ -53,10 +56,9 @@ def core_supports(query: AttentionQuery) -> list[Reason]:
 
 
 @hookimpl
-def core_numerics() -> str | None:
-    """Version of the arithmetic and instruction set, which the extension knows."""
-    native = kernels_or_reason()
-    return None if isinstance(native, Reason) else f"cpu-paged-{VERSION}:{native.isa()}"
+def core_numerics(platform: Mapping[str, Any]) -> str | None:
+    """Version of the arithmetic and instruction set, which the extension or the platform's argument tells."""
+    return numerics(f"cpu-paged-{VERSION}", platform)
 
 
 @hookimpl

@@ -6,6 +6,7 @@ Called by: `core build-kernels`.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +20,16 @@ TIME_LIMIT_SECONDS = 600
 def rebuild() -> str:
     """Compile the extension next to its sources and return the compiler's log.
 
-    Raises UserError when the sources are not there, the compiler fails or takes more than ten minutes.
+    Raises UserError when the sources are not there, the installation is read-only, the compiler fails or takes more than
+    ten minutes.
     """
     if not (ROOT / "setup.py").exists():
         raise UserError(f"{ROOT} has no setup.py: reinstall core-engine from its source to compile the kernels")
+    package = Path(__file__).parent
+    if not os.access(package, os.W_OK):
+        raise UserError(
+            f"{package} is read-only: compile the kernels as a user who may write there, or install elsewhere"
+        )
     command = [sys.executable, "setup.py", "build_ext", "--inplace", "--force"]
     try:
         done = subprocess.run(
@@ -30,7 +37,7 @@ def rebuild() -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise UserError(f"compiling the kernels took more than {TIME_LIMIT_SECONDS} seconds") from error
-    error_file = Path(__file__).parent / "native_build_error.txt"
+    error_file = package / "native_build_error.txt"
     if done.returncode != 0 or error_file.exists():
         log = error_file.read_text(encoding="utf-8") if error_file.exists() else done.stderr
         raise UserError(f"the kernels were not compiled:\n{log}")

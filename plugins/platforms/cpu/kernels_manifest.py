@@ -5,11 +5,14 @@ Owns: what the kernels claim to support before they are loaded. Called by: `core
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from plugins.platforms.cpu.extension import kernels_or_reason
+from plugins.platforms.cpu.extension import kernels_or_reason, numerics
 
 CONTRACT = 1
 VERSION = 1  # grows when a kernel's results change
@@ -64,10 +67,9 @@ def core_supports(query: KernelQuery) -> list[Reason]:
 
 
 @hookimpl
-def core_numerics() -> str | None:
-    """Version of the arithmetic and instruction set, which the extension knows."""
-    native = kernels_or_reason()
-    return None if isinstance(native, Reason) else f"cpu-native-{VERSION}:{native.isa()}"
+def core_numerics(platform: Mapping[str, Any]) -> str | None:
+    """Version of the arithmetic and instruction set, which the extension or the platform's argument tells."""
+    return numerics(f"cpu-native-{VERSION}", platform)
 
 
 @hookimpl

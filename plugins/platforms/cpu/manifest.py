@@ -6,14 +6,16 @@ Owns: the platform's arguments, its probe and its proposals. Called by: `core.pl
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 
 from core.plugin.contracts import Platform
 from core.plugin.hookspecs import Device, LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
-from plugins.platforms.cpu.extension import ERROR_FILE
-from plugins.platforms.cpu.memory import available_memory, processor_name, total_memory, usable_processors
+from plugins.platforms.cpu.extension import ERROR_FILE, InstructionSet
+from plugins.platforms.cpu.memory import available_memory, total_memory
+from plugins.platforms.cpu.processors import place, processor_name, usable_processors
 
 CONTRACT = 1
 MIXED_TOKENS = 256
@@ -25,7 +27,24 @@ class CpuArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
-        msgspec.Meta(description="compute threads; unset: one for each processor that the process may use"),
+        msgspec.Meta(description="compute threads; unset: one for each physical core that the process may use"),
+    ] = None
+    thread_binding: Annotated[
+        str,
+        msgspec.Meta(
+            description="processor of each compute thread, the engine's own first: none (the system places them), "
+            "auto (a core each), or processors such as 0-3,8"
+        ),
+    ] = "none"
+    spin_microseconds: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=100_000)],
+        msgspec.Meta(description="how long idle compute threads look for work before they sleep"),
+    ] = 30
+    isa: Annotated[
+        InstructionSet | None,
+        msgspec.Meta(
+            description="instruction set of the native kernels, in the whole process; unset: the best one here"
+        ),
     ] = None
 
 
@@ -50,14 +69,18 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_probe() -> Probe:
     """One device, always there."""
-    processors = usable_processors()
+    processors = len(usable_processors())
     about = f"{processor_name()}, {processors} processors"
     return Probe((Device("cpu", about, available_memory(), total_memory(), processors),))
 
 
 @hookimpl
 def core_propose(view: PlatformView) -> dict[str, Proposal]:
-    """Bfloat16, batches by use and ranks, a modest KV cache, and the paged native attention."""
+    """Bfloat16, batches by use and ranks, a modest KV cache, and the paged native attention.
+
+    Raises UserError for threads that cannot be placed.
+    """
+    place(*_threads(view.arguments["platform_config"]))
     memory = min(GIB, view.device.memory_bytes // 4)
     offline = view.context == "llm"
     ranks = view.arguments["tensor_parallel_size"] * view.arguments["pipeline_parallel_size"]
@@ -86,10 +109,18 @@ def _off_on(machine: str) -> dict[str, bool]:
     return {"chunked_prefill": False, "prefix_caching": False} if untested else {}
 
 
+def _threads(given: Mapping[str, Any]) -> tuple[int | None, str]:
+    """`threads` and `thread_binding` where they are given and of the right type; the rest is complained about elsewhere."""
+    values = {key.replace("-", "_"): value for key, value in given.items()}
+    threads, binding = values.get("threads"), values.get("thread_binding", "none")
+    return threads if isinstance(threads, int) else None, binding if isinstance(binding, str) else "none"
+
+
 @hookimpl
 def core_load(context: LoadContext) -> Platform:
     """Build the platform."""
     from plugins.platforms.cpu.runtime import CpuPlatform
 
     arguments = context.arguments or CpuArguments()
-    return CpuPlatform(arguments.threads or usable_processors())
+    threads, processors = place(arguments.threads, arguments.thread_binding)
+    return CpuPlatform(threads, processors, arguments.spin_microseconds, arguments.isa)

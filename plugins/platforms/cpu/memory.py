@@ -1,11 +1,10 @@
-"""Memory and processors of this machine, without torch.
+"""Memory of this machine, without torch.
 
-Owns: reading /proc and the affinity mask. Never does: allocate. Called by: the manifest and the runtime.
+Owns: reading /proc and the control group. Never does: allocate. Called by: the manifest and the runtime.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 
@@ -24,19 +23,6 @@ def total_memory() -> int:
     total = next(int(line.split()[1]) * 1024 for line in fields if line.startswith("MemTotal"))
     limit = _group("memory.max")
     return total if limit is None else min(total, limit)
-
-
-def usable_processors() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
-def processor_name() -> str:
-    """The processor's own name, or its architecture."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return os.uname().machine
 
 
 def _group(name: str) -> int | None:

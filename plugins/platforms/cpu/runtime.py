@@ -1,31 +1,40 @@
 """The opened CPU: memory, threads and kernels.
 
-Owns: torch's thread count in this process. Never does: compute. Called by: the worker.
+Owns: torch's thread count, the active instruction set and the binding of threads in this process. Never does: compute.
+Called by: the worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from core.api.errors import UserError
+from core.api.reason import Reason
 from core.layers.kernels import KernelSet
 from core.plugin.contracts import CapturedCalls, Kernels
+from plugins.platforms.cpu.extension import check_isa, kernels_or_reason
 from plugins.platforms.cpu.memory import available_memory
 from plugins.platforms.cpu.tape import record
 
 
 class CpuRuntime:
-    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks."""
+    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
 
-    def __init__(self, kernels: KernelSet, num_threads: int) -> None:
+    undo: gives the process back the state that it had before, besides torch's threads.
+    """
+
+    def __init__(self, kernels: KernelSet, num_threads: int, undo: contextlib.ExitStack) -> None:
         self.device = torch.device("cpu")
         self.kernels: Kernels = kernels
         self.num_threads = num_threads
+        self._undo = undo
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1 if kernels.native else num_threads)
 
@@ -50,18 +59,45 @@ class CpuRuntime:
         return record(run, num_rows, num_seqs)
 
     def close(self) -> None:
-        """Give torch its threads back."""
+        """Give torch its threads back, and the process what binding and instruction set it had."""
         torch.set_num_threads(self._threads_before)
+        self._undo.close()
 
 
 class CpuPlatform:
-    """The platform `cpu`. num_threads: compute threads."""
+    """The platform `cpu`. num_threads: compute threads. processors: of each thread, or empty. isa: None: the active one.
 
-    def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads
+    Raises UserError for an instruction set that does not run here.
+    """
+
+    def __init__(
+        self, num_threads: int, processors: Sequence[int] = (), spin_microseconds: int = 30, isa: str | None = None
+    ) -> None:
+        self.num_threads, self.processors, self.spin_microseconds = num_threads, processors, spin_microseconds
+        self._native = kernels_or_reason()
+        self._undo = contextlib.ExitStack()
+        if isa is not None:
+            check_isa(self._native, isa)
+        if isa is not None and not isinstance(self._native, Reason):
+            self._undo.callback(self._native.set_isa, self._native.isa())
+            self._native.set_isa(isa)
 
     def open(self, device: str, kernels: Sequence[Kernels]) -> CpuRuntime:
         """Open `cpu`, the only device there is."""
         if device not in ("cpu", "cpu:0"):
             raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
-        return CpuRuntime(KernelSet(kernels, "cpu"), self.num_threads)
+        if not isinstance(self._native, Reason):
+            self._native.pool_spin(self.spin_microseconds)
+            self._bind(self._native)
+        return CpuRuntime(KernelSet(kernels, "cpu"), self.num_threads, self._undo)
+
+    def _bind(self, native: ModuleType) -> None:
+        """The calling thread, which computes too, and the pool's threads. Raises UserError where the system refuses."""
+        if not self.processors:
+            return
+        before = os.sched_getaffinity(0)
+        self._undo.callback(native.pool_bind, [])  # undone last: threads go where their caller then may
+        self._undo.callback(os.sched_setaffinity, 0, before)
+        os.sched_setaffinity(0, {self.processors[0]})
+        if not native.pool_bind(list(self.processors[1:])):
+            raise UserError(f"thread_binding: the system does not bind threads to processors {list(self.processors)}.")

@@ -61,6 +61,7 @@ LANE I iota() { EACH(I, lanes_from(4 * i, 1)); }
 LANE I iadd(I a, I b) { EACH(I, vaddq_s32(a.v[i], b.v[i])); }
 LANE I iand(I a, I b) { EACH(I, vandq_s32(a.v[i], b.v[i])); }
 LANE I ixor(I a, I b) { EACH(I, veorq_s32(a.v[i], b.v[i])); }
+LANE I ior(I a, I b) { EACH(I, vorrq_s32(a.v[i], b.v[i])); }
 LANE void istore(void *p, I a) {
     for (int i = 0; i < 4; i++) vst1q_u8((uint8_t *)p + 16 * i, vreinterpretq_u8_s32(a.v[i]));
 }
@@ -106,6 +107,22 @@ LANE I round_to_int(F a) { EACH(I, vcvtnq_s32_f32(a.v[i])); } // nearest, ties t
 LANE F as_float(I a) { EACH(F, vreinterpretq_f32_s32(a.v[i])); }
 LANE I as_int(F a) { EACH(I, vreinterpretq_s32_f32(a.v[i])); }
 LANE I load_u16(const uint16_t *p) { EACH(I, vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p + 4 * i)))); }
+LANE I load_u8(const uint8_t *p) {
+    const uint16x8_t halves[2] = {vmovl_u8(vld1_u8(p)), vmovl_u8(vld1_u8(p + 8))};
+    EACH(I, vreinterpretq_s32_u32(i % 2 ? vmovl_high_u16(halves[i / 2]) : vmovl_u16(vget_low_u16(halves[i / 2]))));
+}
+// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+LANE F lookup(F table, I index) {
+    uint8x16x4_t bytes;
+    for (int i = 0; i < 4; i++) bytes.val[i] = vreinterpretq_u8_f32(table.v[i]);
+    const uint32x4_t last = vdupq_n_u32(15), first = vdupq_n_u32(0x03020100);
+    EACH(F, vreinterpretq_f32_u8(vqtbl4q_u8(
+                bytes, vreinterpretq_u8_u32(vmlaq_n_u32(first, vandq_u32(vreinterpretq_u32_s32(index.v[i]), last), 0x04040404)))));
+}
+LANE I load_bytes(const uint8_t *p) { EACH(I, vreinterpretq_s32_u8(vld1q_u8(p))); }
+LANE I lookup_bytes(I table, I index) {
+    EACH(I, vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table.v[i]), vreinterpretq_u8_s32(index.v[i]))));
+}
 LANE void store_i8(int8_t *p, I a) {
     for (int i = 0; i < 4; i += 2)
         vst1_s8(p + 4 * i, vmovn_s16(vcombine_s16(vmovn_s32(a.v[i]), vmovn_s32(a.v[i + 1]))));
@@ -160,6 +177,30 @@ LANE F dot_bf16(F acc, I w, I x) {
 }
 LANE void store_bf16(uint16_t *p, F a) {
     for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_bf16(vcvt_bf16_f32(a.v[i])));
+}
+// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
+LANE void store_bf16_apart(uint16_t *p, F a) {
+    const uint8_t order[8] = {0, 1, 4, 5, 2, 3, 6, 7};
+    for (int i = 0; i < 4; i++)
+        vst1_u8((uint8_t *)(p + 4 * i), vtbl1_u8(vreinterpret_u8_bf16(vcvt_bf16_f32(a.v[i])), vld1_u8(order)));
+}
+// A table of sixteen bf16 twice over; only four bits of a 16-bit index count.
+LANE I bf16_table(const float *p) {
+    uint16_t entries[16];
+    store_bf16(entries, load(p));
+    EACH(I, vreinterpretq_s32_u16(vld1q_u16(entries + i % 2 * 8)));
+}
+LANE I lookup_bf16(I table, I index) {
+    const uint8x16x2_t bytes = {{vreinterpretq_u8_s32(table.v[0]), vreinterpretq_u8_s32(table.v[1])}};
+    const uint16x8_t last = vdupq_n_u16(15), first = vdupq_n_u16(0x0100);
+    EACH(I, vreinterpretq_s32_u8(vqtbl2q_u8(
+                bytes, vreinterpretq_u8_u16(vmlaq_n_u16(first, vandq_u16(vreinterpretq_u16_s32(index.v[i]), last), 0x0202)))));
+}
+// `bits`, but entries of the table where the 16-bit index is below `limit`.
+LANE I replace_below(I bits, I table, I index, int limit) {
+    const I entries = lookup_bf16(table, index);
+    EACH(I, vreinterpretq_s32_u16(vbslq_u16(vcltq_u16(vreinterpretq_u16_s32(index.v[i]), vdupq_n_u16((uint16_t)limit)),
+                                            vreinterpretq_u16_s32(entries.v[i]), vreinterpretq_u16_s32(bits.v[i]))));
 }
 #endif
 

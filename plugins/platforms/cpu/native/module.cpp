@@ -1,6 +1,13 @@
 // The Python module `_native`: argument lists of integers, pointers and floats in, kernels called with the GIL released.
 //
-// Nothing is checked here but the number of arguments: the Python binding (kernels.py) owns shapes and types.
+// Nothing is checked here but the number of arguments and the indices named below: the Python bindings (kernels.py, experts.py,
+// the paged attention's backend.py) own shapes and types. Indices come from these places:
+//   rows of embeddings (linear_rows)      token ids, which requests and drafters choose: checked here, IndexError
+//   experts                               a router, which may be a plugin: checked here, IndexError
+//   rows of logits (race)                 the sampler: checked in kernels.py
+//   slots, block tables, sequence starts  the persistent batch, from blocks of the block pool: its own invariants, which
+//                                         `check_integrity` verifies; a negative slot stores nothing
+//   positions (rotary)                    the persistent batch: below max_model_len + drafts, for which the tables are made
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -136,6 +143,24 @@ KERNEL(py_pool_init) {
     running = pool_init(threads);
     Py_END_ALLOW_THREADS;
     return PyLong_FromLong(running);
+}
+
+KERNEL(py_pool_spin) {
+    Arguments a(items, count, 1);
+    const long microseconds = a.integer();
+    return a.ok() ? (pool_spin(microseconds), none()) : nullptr;
+}
+
+KERNEL(py_pool_bind) { // processors: one for each thread of the pool but the caller's
+    Arguments a(items, count, 1);
+    PyObject *list = a.object();
+    const Py_ssize_t size = list ? PyList_Size(list) : -1;
+    int *processors = size < 0 ? nullptr : (int *)malloc((size + 1) * sizeof(int));
+    if (!processors) return PyErr_Occurred() ? nullptr : PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++) processors[i] = (int)PyLong_AsLong(PyList_GetItem(list, i));
+    const bool bound = !PyErr_Occurred() && pool_bind(processors, (long)size);
+    free(processors);
+    return PyErr_Occurred() ? nullptr : PyBool_FromLong(bound);
 }
 
 KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_size()); }
@@ -373,7 +398,8 @@ PyMethodDef methods[] = {
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
-    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), {nullptr, nullptr, 0, nullptr},
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
+    {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

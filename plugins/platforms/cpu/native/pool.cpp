@@ -1,23 +1,29 @@
 // Threads that spin briefly, then sleep; tiles are claimed from one atomic word.
 //
-// The word holds (generation, number of tiles, next tile). A claim is one fetch_add: a thread that gets a tile below the
+// The word holds (generation, number of tiles, next tile). A claim is one fetch_add: a thread that gets tiles below the
 // number of tiles knows that the job is unfinished, so its description is still the one of that generation. The caller
-// therefore waits only for tiles that somebody claimed, never for a thread that the kernel has not scheduled.
+// therefore waits only for tiles that somebody claimed, never for a thread that the kernel has not scheduled. A claim takes a
+// share of what is left, so that many threads need few claims, and single tiles at the end, so that they finish together.
+//
+// Waking costs the caller the same for any number of threads: it wakes two, and each that wakes up with work left wakes two
+// more. Threads do not spin when there are more of them than processors: each would keep another from working.
 #include "pool.h"
 
 #include <atomic>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace {
 
 constexpr int kTileBits = 22;
 constexpr uint64_t kTileMask = (uint64_t(1) << kTileBits) - 1;
-constexpr long kMaxThreads = 256;
-constexpr int64_t kSpinNanoseconds = 30000;
+constexpr long kMaxThreads = 1024;
+constexpr long kSpinsBeforeYield = 4000;
 constexpr size_t kScratchAlignment = 64;
 
 struct Pool {
@@ -25,6 +31,8 @@ struct Pool {
     alignas(64) std::atomic<long> done{0};
     alignas(64) std::atomic<int> sleepers{0};
     std::atomic<bool> stop{false};
+    std::atomic<bool> crowded{false}; // more threads than processors
+    std::atomic<int64_t> spin_nanoseconds{30000};
     TileFunction function = nullptr;
     const void *context = nullptr;
     uint64_t generation = 0;
@@ -56,23 +64,38 @@ int64_t now() {
     return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
 }
 
-uint64_t tiles_of(uint64_t word) { return (word >> kTileBits) & kTileMask; }
-bool has_work(uint64_t word) { return (word & kTileMask) < tiles_of(word); }
+long processors() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+    return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+long tiles_of(uint64_t word) { return long((word >> kTileBits) & kTileMask); }
+long next_of(uint64_t word) { return long(word & kTileMask); }
+bool has_work(uint64_t word) { return next_of(word) < tiles_of(word); }
 
 // Claims and runs tiles until none is left.
 void work() {
-    while (has_work(pool.word.load(std::memory_order_acquire))) {
-        uint64_t word = pool.word.fetch_add(1, std::memory_order_acq_rel);
-        if (!has_work(word)) return;
-        pool.function(pool.context, long(word & kTileMask));
-        pool.done.fetch_add(1, std::memory_order_release);
+    long finished = 0;
+    for (uint64_t seen = pool.word.load(std::memory_order_acquire); has_work(seen);) {
+        const long share = (tiles_of(seen) - next_of(seen)) / (2 * (pool.workers + 1));
+        const long count = share > 1 ? share : 1;
+        const uint64_t word = pool.word.fetch_add(uint64_t(count), std::memory_order_acq_rel);
+        const long first = next_of(word), tiles = tiles_of(word), end = first + count < tiles ? first + count : tiles;
+        for (long tile = first; tile < end; tile++) pool.function(pool.context, tile);
+        if (first < end) finished += end - first;
+        seen = word + uint64_t(count);
     }
+    if (finished) pool.done.fetch_add(finished, std::memory_order_release);
 }
 
 bool wanted() { return has_work(pool.word.load(std::memory_order_acquire)) || pool.stop.load(); }
 
 bool spin_for_work() {
-    int64_t deadline = now() + kSpinNanoseconds;
+    if (pool.crowded) return wanted();
+    int64_t deadline = now() + pool.spin_nanoseconds.load(std::memory_order_relaxed);
     do {
         for (int i = 0; i < 64; i++) {
             if (wanted()) return true;
@@ -82,19 +105,21 @@ bool spin_for_work() {
     return false;
 }
 
+void wake_two() {
+    if (pool.sleepers.load() == 0) return;
+    pthread_mutex_lock(&pool.sleep_mutex);
+    pthread_cond_signal(&pool.wake);
+    if (pool.sleepers.load() > 1) pthread_cond_signal(&pool.wake);
+    pthread_mutex_unlock(&pool.sleep_mutex);
+}
+
 void sleep_for_work() {
     pthread_mutex_lock(&pool.sleep_mutex);
     pool.sleepers.fetch_add(1);
     while (!has_work(pool.word.load()) && !pool.stop.load()) pthread_cond_wait(&pool.wake, &pool.sleep_mutex);
     pool.sleepers.fetch_sub(1);
     pthread_mutex_unlock(&pool.sleep_mutex);
-}
-
-void wake_sleepers() {
-    if (pool.sleepers.load() == 0) return;
-    pthread_mutex_lock(&pool.sleep_mutex);
-    pthread_cond_broadcast(&pool.wake);
-    pthread_mutex_unlock(&pool.sleep_mutex);
+    if (has_work(pool.word.load())) wake_two();
 }
 
 void *worker(void *) {
@@ -118,11 +143,29 @@ void after_fork() {
 }
 
 void stop_workers() {
+    pthread_mutex_lock(&pool.sleep_mutex);
     pool.stop.store(true);
-    wake_sleepers();
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.sleep_mutex);
     for (long i = 0; i < pool.workers; i++) pthread_join(pool.threads[i], nullptr);
     pool.workers = 0;
     pool.stop.store(false);
+}
+
+// Signals are the business of the threads that the program knows.
+void start_workers(long count) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    long started = 0;
+    while (started < count && pthread_create(&pool.threads[started], nullptr, worker, nullptr) == 0) {
+#if defined(__linux__)
+        pthread_setname_np(pool.threads[started], "core-compute");
+#endif
+        started++;
+    }
+    pool.workers = started;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 } // namespace
@@ -132,12 +175,10 @@ long pool_init(long threads) {
     if (threads > kMaxThreads) threads = kMaxThreads;
     pthread_mutex_lock(&pool.busy);
     if (!pool.fork_handler) pool.fork_handler = pthread_atfork(nullptr, nullptr, after_fork) == 0;
+    pool.crowded = threads > processors();
     if (threads != pool.workers + 1) {
         stop_workers();
-        while (pool.workers + 1 < threads) {
-            if (pthread_create(&pool.threads[pool.workers], nullptr, worker, nullptr) != 0) break;
-            pool.workers++;
-        }
+        start_workers(threads - 1);
     }
     long size = pool.workers + 1;
     pthread_mutex_unlock(&pool.busy);
@@ -145,6 +186,28 @@ long pool_init(long threads) {
 }
 
 long pool_size() { return pool.workers + 1; }
+
+void pool_spin(long microseconds) { pool.spin_nanoseconds.store(int64_t(microseconds) * 1000); }
+
+bool pool_bind(const int *processors, long count) {
+    bool bound = true;
+#if defined(__linux__)
+    pthread_mutex_lock(&pool.busy);
+    cpu_set_t set;
+    bound = sched_getaffinity(0, sizeof set, &set) == 0;
+    for (long i = 0; i < pool.workers && (i < count || count == 0); i++) {
+        if (count > 0) {
+            CPU_ZERO(&set);
+            CPU_SET(processors[i], &set);
+        }
+        bound = pthread_setaffinity_np(pool.threads[i], sizeof set, &set) == 0 && bound;
+    }
+    pthread_mutex_unlock(&pool.busy);
+#else
+    bound = processors == nullptr || count == 0;
+#endif
+    return bound;
+}
 
 void pool_run(TileFunction function, const void *context, long tiles) {
     bool alone = tiles < 2 || pool.workers == 0 || uint64_t(tiles) > kTileMask / 2;
@@ -157,11 +220,11 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pool.done.store(0, std::memory_order_relaxed);
     pool.generation++;
     pool.word.store((pool.generation << (2 * kTileBits)) | (uint64_t(tiles) << kTileBits));
-    wake_sleepers();
+    wake_two();
     work();
     for (long spins = 0; pool.done.load(std::memory_order_acquire) < tiles; spins++) {
         pause_briefly();
-        if (spins > 4000) sched_yield();
+        if (pool.crowded || spins > kSpinsBeforeYield) sched_yield();
     }
     pthread_mutex_unlock(&pool.busy);
 }

@@ -8,6 +8,11 @@ typedef void (*TileFunction)(const void *context, long tile);
 // Total threads including the caller; replaces the threads of an earlier call. Returns the number running.
 long pool_init(long threads);
 long pool_size();
+// How long idle threads look for work before they sleep; 30 at first.
+void pool_spin(long microseconds);
+// Keeps thread i + 1 on processors[i] from now on; with a count of 0 all threads go where the caller may (thread 0 is the
+// caller's own). False where the system refuses.
+bool pool_bind(const int *processors, long count);
 // Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
 void pool_run(TileFunction function, const void *context, long tiles);
 

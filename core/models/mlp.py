@@ -1,0 +1,63 @@
+"""The second half of a block: one gated MLP, or a router and its experts.
+
+Owns: the order of their operations on a step's views. Never does: allocate, norm, touch the residual stream by itself.
+Called by: the decoder, once a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from core.api.specs import RoutingSpec
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.plugin.contracts import LinearKernel
+
+if TYPE_CHECKING:
+    from core.models.decoder import StepViews
+
+
+class GatedMLP:
+    """down(act(gate(x)) * up(x))."""
+
+    def __init__(self, kernels: KernelSet, gate_up: Linear, down: Linear, activation: str) -> None:
+        self.kernels, self.gate_up, self.down, self.activation = kernels, gate_up, down, activation
+        self.nbytes = gate_up.nbytes + down.nbytes
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record; empty means that it cannot."""
+        return [*self.gate_up.kernels, *self.down.kernels]
+
+    def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the MLP of `views.normed`."""
+        self.gate_up(views.normed, views.gate_up)
+        self.kernels.gated(views.gate_up, self.activation, views.mlp)
+        self.down(views.mlp, out, accumulate=accumulate)
+
+
+class ExpertsMLP:
+    """The weighted sum of the experts that a router chooses for each token."""
+
+    def __init__(
+        self,
+        kernels: KernelSet,
+        router: Linear,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        activation: str,
+        routing: RoutingSpec,
+    ) -> None:
+        self.kernels, self.router, self.routing = kernels, router, routing
+        self.experts = kernels.experts(gate_up, down, activation)
+        self.nbytes = router.nbytes + self.experts.nbytes
+        self.linears: list[LinearKernel] = []
+
+    def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the chosen experts of `views.normed`."""
+        self.router(views.normed, views.router)
+        self.kernels.route(views.router, self.routing, None, views.expert_ids, views.expert_weights)
+        self.experts(views.normed, views.expert_ids, views.expert_weights, out, accumulate=accumulate)
