@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve test test-slow lint format bench clean
+.PHONY: serve test test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -47,6 +47,12 @@ format: $(TEST_STAMP)
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run
+
+bench-peers: $(TEST_STAMP)  ## all scenarios against vLLM, llama.cpp, transformers and OpenVINO; writes docs/performance.md
+	$(PYTHON) benchmarks/peers.py
+
+bench-quick: $(TEST_STAMP)  ## short S1 to S3 against the peers that are installed
+	$(PYTHON) benchmarks/peers.py --quick
 
 clean:
 	rm -rf $(VENV) build *.egg-info

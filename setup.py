@@ -33,12 +33,18 @@ COMMON = [
 COMMON += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
-INSTRUCTION_SETS = {
+X86_64 = {
     "avx2": AVX2,
     "avx512": AVX512,
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
     "avx512_vnni_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
+AARCH64 = {
+    "neon": [],
+    "neon_dot": ["-march=armv8.2-a+dotprod"],
+    "neon_bf16": ["-march=armv8.2-a+dotprod+i8mm+bf16"],
+}
+INSTRUCTION_SETS = {"x86_64": X86_64, "AMD64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 
 @contextlib.contextmanager
@@ -87,14 +93,13 @@ class BuildNative(build_ext):
     def _compile_and_link(self, ext: Extension) -> None:
         objects: list[str] = []
         macros: list[tuple[str, str | None]] = []
-        if platform.machine() in ("x86_64", "AMD64"):
-            for name, flags in INSTRUCTION_SETS.items():
-                try:
-                    objects += self._compile([str(NATIVE / f"kernels_{name}.cpp")], flags, [])
-                except CompileError as error:
-                    self.warn(f"leaving out the {name} kernels: {error}")
-                else:
-                    macros.append((f"CORE_HAVE_{name.upper()}", None))
+        for name, flags in INSTRUCTION_SETS.get(platform.machine(), {}).items():
+            try:
+                objects += self._compile([str(NATIVE / f"kernels_{name}.cpp")], flags, [])
+            except CompileError as error:
+                self.warn(f"leaving out the {name} kernels: {error}")
+            else:
+                macros.append((f"CORE_HAVE_{name.upper()}", None))
         objects += self._compile(ext.sources, [], macros)
         self.compiler.link_shared_object(
             objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
@@ -105,13 +110,14 @@ class BuildNative(build_ext):
         return self.compiler.compile(sources, output_dir=self.build_temp, macros=macros, extra_postargs=arguments)
 
 
-NAMES = ("kernels_generic", "dispatch", "pool", "pack", "ops", "attention", "tape", "module")
+NAMES = ("kernels_generic", "dispatch", "pool", "pack", "ops", "attention", "experts", "tape", "module")
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
 DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
-setup(
-    ext_modules=[
-        Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS)
-    ],
-    cmdclass={"build_ext": BuildNative},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+if __name__ == "__main__":  # a test reads the tables above
+    setup(
+        ext_modules=[
+            Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS)
+        ],
+        cmdclass={"build_ext": BuildNative},
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    )

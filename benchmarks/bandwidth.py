@@ -15,12 +15,12 @@ import numpy as np
 MEGABYTES = 270
 
 
-def read_bandwidth(threads: int | None = None, rounds: int = 5) -> float:
-    """Best rate, in GB/s, at which `threads` threads (all cores) together compare two buffers of 270 MB in all."""
+def read_bandwidth(threads: int | None = None, rounds: int = 5, megabytes: int = MEGABYTES) -> float:
+    """Best rate, in GB/s, at which `threads` threads (all cores) together compare two buffers of `megabytes` in all."""
     threads = threads or len(os.sched_getaffinity(0))
     compare = ctypes.CDLL(None).memcmp
     compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    part = MEGABYTES * 1_000_000 // (2 * threads)
+    part = megabytes * 1_000_000 // (2 * threads)
     buffers = [(np.ones(part, np.uint8), np.ones(part, np.uint8)) for _ in range(threads)]
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:

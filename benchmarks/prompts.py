@@ -26,7 +26,7 @@ class PromptMaker:
 
     def __init__(self, encode: Callable[[str], list[int]], seed: int = 0) -> None:
         rng = random.Random(seed)
-        self._tokens = encode(" ".join(_sentence(rng) for _ in range(SENTENCES)))
+        self._tokens = encode(" ".join(sentence(rng) for _ in range(SENTENCES)))
         self._starts = list(range(len(self._tokens)))
         rng.shuffle(self._starts)
 
@@ -42,7 +42,8 @@ class PromptMaker:
         return [prefix + self.prompt(length) for _ in range(count)]
 
 
-def _sentence(rng: random.Random) -> str:
+def sentence(rng: random.Random) -> str:
+    """About 18 tokens."""
     word = {kind: rng.choice(words.split(",")) for kind, words in WORDS.items()}
     number = rng.randint(2, 99)
     return "{name} the {job} {verb} {number} {thing} near the {place} {time}.".format(number=number, **word)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.prompts import PromptMaker
-from benchmarks.startup import Server
+from benchmarks.startup import core_server
 from benchmarks.streaming import s5
 
 WHAT = {
@@ -49,7 +49,7 @@ def run_offline(options: argparse.Namespace, scenarios: list[str]) -> dict[str, 
 
 def run_server(options: argparse.Namespace) -> dict[str, Any]:
     """Start, memory before and after the load, and S5."""
-    with Server(options.model) as server:
+    with core_server(options.model) as server:
         idle = server.memory()["total"]
         figures = s5(server.base, server.model, PromptMaker(server.encode), options.repeats)
         memory = {"idle": idle, "after load": server.memory()["total"]}

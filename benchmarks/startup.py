@@ -1,7 +1,7 @@
 """Start of the server: from spawn to the first completion, and the memory of all its processes.
 
-Owns: `Server`, a running `core serve`, and the reading of /proc. Called by: `benchmarks.run`;
-`python -m benchmarks.startup`. Linux only.
+Owns: `Server`, any OpenAI-compatible server as a child process, and the reading of /proc. Called by: `benchmarks.run`,
+`benchmarks.peers`; `python -m benchmarks.startup`. Linux only.
 """
 
 from __future__ import annotations
@@ -19,38 +19,64 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
+REQUEST_LIMIT_S = 300.0
+
+
+class ServerError(Exception):
+    """A server did not start, ended, or answered with an error. status: of HTTP, or 0."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Server:
-    """`core serve` on a free port, as a context manager. start_seconds: spawn to the first completion."""
+    """A server on 127.0.0.1:port, as a context manager. start_seconds: spawn to the first completion.
 
-    def __init__(self, model: str | None = None, arguments: list[str] | None = None) -> None:
-        self.port = free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
+    command: what starts it, port included; environment: added to ours; log: kept when named, else temporary.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        port: int,
+        *,
+        environment: dict[str, str] | None = None,
+        start_limit_s: float = START_LIMIT_S,
+        log: Path | None = None,
+    ) -> None:
+        self.base = f"http://127.0.0.1:{port}"
         self.start_seconds = 0.0
         self.model = ""
-        self._command = [sys.executable, "-P", "-m", "core", "serve", *([model] if model else [])]
-        self._command += ["--port", str(self.port), *(arguments or [])]
-        self._log = tempfile.NamedTemporaryFile(prefix="core-serve-", suffix=".log", delete=False)  # noqa: SIM115
+        self._command = command
+        self._environment = os.environ | (environment or {})
+        self._limit = start_limit_s
+        self._keep_log = log is not None
+        self._log = open(log, "wb") if log else tempfile.NamedTemporaryFile(prefix="server-", delete=False)  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         start = time.perf_counter()
         self._process = subprocess.Popen(
-            self._command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+            self._command,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=self._environment,
         )
         try:
-            self._wait_until_listening(start)
-            self.model = self.get("/v1/models")["data"][0]["id"]
-            self.post("/v1/completions", {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0})
+            while not self._completes():
+                self._require_patience(start)
+                time.sleep(0.02)
         except BaseException:
-            self._stop()
+            self.stop()
             raise
         self.start_seconds = time.perf_counter() - start
         return self
@@ -58,7 +84,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self.stop()
 
     def get(self, path: str) -> Any:
         """The JSON answer to GET."""
@@ -70,8 +96,12 @@ class Server:
         request = urllib.request.Request(
             self.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_LIMIT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read()[:400].decode(errors="replace")
+            raise ServerError(f"{path} answered {error.code}: {text}", error.code) from error
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, by the server's tokenizer."""
@@ -85,25 +115,47 @@ class Server:
         sizes = {f"{pid} {command_name(pid)}": pss_megabytes(pid) for pid in process_tree(self._process.pid)}
         return sizes | {"total": sum(sizes.values())}
 
-    def _wait_until_listening(self, start: float) -> None:
-        while True:
-            if self._process is not None and self._process.poll() is not None:
-                raise SystemExit(f"The server ended with {self._process.returncode}: {self._last_words()}")
-            if time.perf_counter() - start > START_LIMIT_S:
-                raise SystemExit(f"The server did not answer within {START_LIMIT_S:g} s: {self._last_words()}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                self.get("/v1/models")
-                return
-            time.sleep(0.02)
+    def pause(self) -> None:
+        """Stop all its processes where they are, so that they neither compute nor spin."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    def _completes(self) -> bool:
+        """Whether a completion of one token comes back; False while nobody listens or the model is being loaded."""
+        try:
+            self.model = self.get("/v1/models")["data"][0]["id"]
+            self.post("/v1/completions", {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0})
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        except ServerError as error:
+            if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    def _require_patience(self, start: float) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            raise ServerError(f"The server ended with {self._process.returncode}: {self._last_words()}")
+        if time.perf_counter() - start > self._limit:
+            raise ServerError(f"The server did not answer within {self._limit:g} s: {self._last_words()}")
 
     def _last_words(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-1500:]
 
-    def _stop(self) -> None:
-        process = self._process
+    def stop(self) -> None:
+        """Interrupt it, then end its process group; harmless before the start and the second time."""
+        process, self._process = self._process, None
         if process is None:
             return
         if process.poll() is None:
+            os.killpg(process.pid, signal.SIGCONT)
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_LIMIT_S)
@@ -111,7 +163,16 @@ class Server:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._log.close()
-        os.unlink(self._log.name)
+        if not self._keep_log:
+            os.unlink(self._log.name)
+
+
+def core_server(model: str | None = None, arguments: list[str] | None = None) -> Server:
+    """`core serve` of this checkout on a free port."""
+    port = free_port()
+    command = [sys.executable, "-P", "-m", "core", "serve", *([model] if model else [])]
+    command += ["--port", str(port), *(arguments or [])]
+    return Server(command, port, environment={"PYTHONPATH": str(Path(__file__).resolve().parents[1])})
 
 
 def free_port() -> int:
@@ -157,7 +218,7 @@ def main() -> None:
     options = parser.parse_args()
     seconds, memory = [], {}
     for _ in range(options.repeats + 1):
-        with Server(options.model, options.arguments) as server:
+        with core_server(options.model, options.arguments) as server:
             seconds.append(server.start_seconds)
             memory = server.memory()
     print(f"spawn to first completion: {statistics.median(seconds[1:]):.2f} s (first start {seconds[0]:.2f} s)")

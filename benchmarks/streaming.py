@@ -12,13 +12,15 @@ import json
 import statistics
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from benchmarks.prompts import PromptMaker
+from benchmarks.startup import ServerError
 
 REQUESTS, CONCURRENCY, TOKENS_IN, TOKENS_OUT = 64, 16, 128, 128
 
@@ -45,8 +47,10 @@ class Stream:
 EVENT = msgspec.json.Decoder(Event)
 
 
-async def complete(base: str, model: str, prompt: Sequence[int], max_tokens: int) -> Stream:
-    """Stream one completion on a connection of its own."""
+async def complete(
+    base: str, model: str, prompt: Sequence[int], max_tokens: int, extra: Mapping[str, Any] | None = None
+) -> Stream:
+    """Stream one completion on a connection of its own. extra: more fields for the body. Raises ServerError."""
     body = {
         "model": model,
         "prompt": list(prompt),
@@ -55,6 +59,7 @@ async def complete(base: str, model: str, prompt: Sequence[int], max_tokens: int
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **(extra or {}),
     }
     payload = json.dumps(body).encode()
     url = urlsplit(base)
@@ -67,7 +72,7 @@ async def complete(base: str, model: str, prompt: Sequence[int], max_tokens: int
         status = (await reader.readline()).split()[1:2]
         if status != [b"200"]:
             answer = (await reader.read()).decode(errors="replace")
-            raise SystemExit(f"The server answered {status}: {answer[-400:]}")
+            raise ServerError(f"The server answered {status}: {answer[-400:]}")
         async for line in reader:
             if line.startswith(b"data: {"):
                 event = EVENT.decode(line[6:])
@@ -78,17 +83,23 @@ async def complete(base: str, model: str, prompt: Sequence[int], max_tokens: int
     finally:
         writer.close()
     if stream.tokens != max_tokens or not stream.arrivals:
-        raise SystemExit(f"A stream ended after {stream.tokens} of {max_tokens} tokens: its times mean nothing.")
+        raise ServerError(f"A stream ended after {stream.tokens} of {max_tokens} tokens: its times mean nothing.")
     return stream
 
 
-async def load(base: str, model: str, prompts: Sequence[Sequence[int]]) -> dict[str, float]:
+async def load(
+    base: str,
+    model: str,
+    prompts: Sequence[Sequence[int]],
+    extra: Mapping[str, Any] | None = None,
+    max_tokens: int = TOKENS_OUT,
+) -> dict[str, float]:
     """All prompts, `CONCURRENCY` at a time, and their figures."""
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def one(prompt: Sequence[int]) -> Stream:
         async with gate:
-            return await complete(base, model, prompt, TOKENS_OUT)
+            return await complete(base, model, prompt, max_tokens, extra)
 
     start = time.perf_counter()
     streams = await asyncio.gather(*(one(prompt) for prompt in prompts))

@@ -134,6 +134,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     """Which plugin serves what, and with which arguments.
 
     kernels:   kernel providers in order of preference. attention: backend for each layer kind (`full`, `sliding`).
+    model:     family that reads the configuration; None: the engine's own table.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
     """
@@ -144,6 +145,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[str, ...] = ()
     attention: dict[str, str] = {}
     speculative: str | None = None
+    model: str | None = None
     arguments: dict[str, dict[str, Any]] = {}
     table: tuple[ResolvedPlugin, ...] = ()
 

@@ -6,13 +6,14 @@ Called by: models (they describe their layers), config (memory plan, selection),
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
 LayerKind = Literal["full", "sliding"]
-Activation = Literal["none", "bf16", "int8"]
+Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -70,7 +71,10 @@ class Unsupported(msgspec.Struct, frozen=True):
 
 
 class AttentionSpec(msgspec.Struct, frozen=True):
-    """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None."""
+    """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None.
+
+    sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -79,6 +83,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     scale: float
     window: int | None = None
     cap: float | None = None
+    sinks: bool = False
+    alibi: bool = False
 
     @property
     def kind(self) -> LayerKind:
@@ -95,6 +101,24 @@ class RopeSpec(msgspec.Struct, frozen=True):
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+
+
+class RoutingSpec(msgspec.Struct, frozen=True):
+    """How a router chooses `top_k` of E experts for a token.
+
+    scores:      of the logits: `softmax` over all experts, or `sigmoid` of each.
+    renormalize: the chosen scores are divided by their sum. factor: multiplies the weights last.
+    groups:      E experts in as many equal groups, of which only the `top_groups` best take part (1: no limit).
+    group_rank:  what a group counts: its best choice (`best`), or the sum of its two best (`best_two`).
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = True
+    factor: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_rank: Literal["best", "best_two"] = "best"
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -130,6 +154,33 @@ class KernelQuery(msgspec.Struct, frozen=True):
     activation: Activation = "none"
     shape: tuple[int, ...] = ()
     attributes: dict[str, Any] = {}
+
+
+class KVType(msgspec.Struct, frozen=True):
+    """How a KV cache holds numbers. scaled: with a float32 scale for each token and head of K and of V."""
+
+    item_bytes: int
+    scaled: bool = False
+
+    def token_bytes(self, spec: AttentionSpec) -> int:
+        """Of one token in one layer, K and V together."""
+        scales = 8 if self.scaled else 0
+        return spec.num_kv_heads * ((spec.head_size + spec.head_size_v) * self.item_bytes + scales)
+
+
+KV_TYPES: Final = MappingProxyType(
+    {
+        "float32": KVType(4),
+        "bfloat16": KVType(2),
+        "float16": KVType(2),
+        "fp8_e4m3": KVType(1),
+        "fp8_e5m2": KVType(1),
+        "fp8_per_token_head": KVType(1, scaled=True),
+        "int8_per_token_head": KVType(1, scaled=True),
+    }
+)
+"""What `--kv-cache-dtype` may come to. Without scales of their own, 8-bit types have one for a whole layer (see
+`AttentionParams`)."""
 
 
 class KVLayout(msgspec.Struct, frozen=True):

@@ -32,8 +32,11 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
                 *("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
                 *("fp8_per_token_head", "int8_per_token_head"),
             ),
-            served=("auto", "bfloat16", "float16", "float32"),
-            unserved="8-bit KV caches are not available",
+            served=(
+                *("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"),
+                *("fp8_per_token_head", "int8_per_token_head"),
+            ),
+            unserved="fp8_inc and fp8_ds_mla are layouts of other devices",
         ),
     ] = "auto"
     kv_cache_dtype_skip_layers: Annotated[

@@ -87,6 +87,8 @@ def _overview() -> Section:
             ("plugins list", "Every plugin that is installed, and whether it can be used."),
             ("plugins show NAME", "One plugin: what it is, what it takes, why it is broken."),
             ("plugins explain [MODEL]", "What `serve` would use, and why: arguments, plugins, memory."),
+            ("plugins check NAME", "Try whether a plugin keeps its promises."),
+            ("plugins new KIND NAME", "Write a package with a new plugin, which works as written."),
             ("config explain [MODEL]", "Every value with its origin and reason, plugins, and the memory plan."),
             ("config show [MODEL]", "The configuration as YAML, for --config."),
             ("config schema", "JSON Schema of all arguments."),

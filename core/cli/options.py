@@ -61,3 +61,16 @@ def _narrowed(word: str) -> list[Section]:
 def parse_engine_arguments(words: list[str]) -> Parsed:
     """Engine arguments of a command line, with every problem."""
     return Parser(also=("--help", "--json")).parse(words)
+
+
+def take_value(words: list[str], flag: str) -> str | None:
+    """Remove `flag VALUE` or `flag=VALUE`."""
+    for index, word in enumerate(words):
+        if word == flag:
+            if index + 1 >= len(words):
+                raise UserError(f"{flag}: a value is missing.")
+            del words[index]
+            return words.pop(index)
+        if word.startswith(flag + "="):
+            return words.pop(index).partition("=")[2]
+    return None

@@ -1,7 +1,7 @@
-"""`core plugins list | show NAME | explain [MODEL]`.
+"""`core plugins list | show NAME | explain [MODEL] | check NAME | new KIND NAME`.
 
 Owns: the output of these commands, as text and as JSON. Never does: load a plugin's implementation.
-Called by: main.
+Called by: main. `check` and `new` have files of their own.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 
 from core.api.errors import UserError, nearest
 from core.args.help import Section, show
-from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch
+from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
 from core.cli.plugin_help import own_arguments
 from core.cli.tables import print_table
 from core.plugin.kinds import KINDS, normalize
 from core.plugin.registry import Listed, PluginRegistry
 
-COMMANDS = ("list", "show", "explain")
+COMMANDS = ("list", "show", "explain", "check", "new")
 EXPLAIN = "core plugins explain [MODEL] [ARGUMENTS] [--json]"
 
 
@@ -30,14 +30,24 @@ def plugins(words: list[str]) -> int:
     rest = words[1:]
     if command == "explain":
         return _explain(rest)
+    if command == "check":
+        from core.cli.plugin_check import check
+
+        return check(rest)
+    if command == "new":
+        from core.cli.plugin_new import new
+
+        return new(rest)
     if command in ("", "-h", "--help") or take_help(rest) is not None:
         rows = (
             ("list [--kind=KIND] [--json]", "Every plugin that is installed, and whether it can be used."),
             ("show [KIND.]NAME [--json]", "One plugin: what it is, what it takes, why it is broken."),
             ("explain [MODEL] [ARGUMENTS] [--json]", "What `core serve` would use with these arguments, and why."),
+            ("check NAME... [--json]", "Try whether plugins, or all plugins of a package, keep their promises."),
+            ("new KIND NAME [--path DIR]", "Write a package with a new plugin, which works as written."),
             ("--plugins WORDS", "As for `core serve`: NAME, no:NAME, ./file.py, module:object."),
         )
-        show("core plugins COMMAND", "Look at plugins.", [Section("Commands", rows)])
+        show("core plugins COMMAND", "Look at plugins, check them, write one.", [Section("Commands", rows)])
         return 0 if command else 2
     if command == "list":
         return _list(rest)
@@ -48,8 +58,8 @@ def plugins(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     as_json = take_switch(words, "--json")
-    kind = _take_value(words, "--kind")
-    registry = PluginRegistry(words=_take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
+    kind = take_value(words, "--kind")
+    registry = PluginRegistry(words=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
     _no_more("core plugins list", words, ("--json", "--kind", "--plugins"))
     kinds = [known.name for known in KINDS]
     if kind is not None and kind not in kinds:
@@ -67,7 +77,7 @@ def _list(words: list[str]) -> int:
 
 def _show(words: list[str]) -> int:
     as_json = take_switch(words, "--json")
-    registry = PluginRegistry(words=_take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
+    registry = PluginRegistry(words=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
     if not words:
         raise UserError("core plugins show: name a plugin, such as cpu or attention.torch_sdpa.")
     name = words.pop(0)
@@ -159,19 +169,6 @@ def _print_entry(key: str, value: Any) -> None:
         print(f"{key}:\n  " + str(value).rstrip().replace("\n", "\n  "))
     else:
         print(f"{key}: {value}")
-
-
-def _take_value(words: list[str], flag: str) -> str | None:
-    """Remove `flag VALUE` or `flag=VALUE`."""
-    for index, word in enumerate(words):
-        if word == flag:
-            if index + 1 >= len(words):
-                raise UserError(f"{flag}: a value is missing.")
-            del words[index]
-            return words.pop(index)
-        if word.startswith(flag + "="):
-            return words.pop(index).partition("=")[2]
-    return None
 
 
 def _no_more(command: str, words: list[str], valid: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError, PluginError
 from core.config import hub
 from core.config.default_model import NAME, default_model
-from core.config.files import file_facts, is_hub_name
+from core.config.files import file_facts, is_hub_name, is_url
 from core.config.rules import Facts
 from core.config.settings import Settings
 from core.plugin.discovery import origin
@@ -43,6 +43,8 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     if ref is None:
         path, served_as = str(default_model()), NAME
         settings.derive("model", path, "no model was named: the embedded one")
+    elif is_url(ref):
+        path = served_as = ref
     elif is_hub_name(ref):
         served_as = ref
         path = str(

@@ -114,6 +114,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         kernels=kernels.selection.chosen if kernels is not None else (),
         attention={kind: name for kind, name in attention.items() if name is not None},
         speculative=chosen.name("speculative"),
+        model=chosen.name("model"),
         arguments={key: value for key, value in arguments.items() if value},
         table=tuple(manifest.row for manifest in chosen.manifests()),
     )

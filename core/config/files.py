@@ -23,8 +23,15 @@ def is_hub_name(ref: str) -> bool:
     return not Path(ref).expanduser().exists() and bool(_HUB_NAME.fullmatch(ref)) and not ref.lower().endswith(".gguf")
 
 
+def is_url(ref: str) -> bool:
+    """Whether `ref` names a place that only a loader can reach, such as `store://bucket/model`."""
+    return "://" in ref
+
+
 def file_facts(ref: str) -> FileFacts:
-    """Names and first bytes at a local path. Raises CheckpointError when nothing is there."""
+    """Names and first bytes at a local path; of a URL its last part. Raises CheckpointError when nothing is there."""
+    if is_url(ref):
+        return FileFacts(ref, None, False, (ref.rstrip("/").rpartition("/")[2],))
     path = Path(ref).expanduser()
     try:
         path = path.resolve()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
-from core.api.specs import AttentionSpec, DensePlan, KVGroup, LayerSpec, PartPlan, Unsupported
+from core.api.specs import KV_TYPES, AttentionSpec, DensePlan, KVGroup, LayerSpec, PartPlan, Unsupported
 from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
 from core.models.spec import DecoderSpec
 
@@ -68,8 +68,7 @@ class MemoryPlan:
 
 def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> int:
     """Bytes of one KV block over all layers."""
-    heads = sum(spec.num_kv_heads * (spec.head_size + spec.head_size_v) for spec in specs)
-    return heads * block_size * ITEM_BYTES[dtype]
+    return block_size * sum(KV_TYPES[dtype].token_bytes(spec) for spec in specs)
 
 
 def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:

@@ -16,13 +16,14 @@ from typing import Any, Literal, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ServerConfig
-from core.api.errors import ConfigError, CoreError, PluginError
+from core.api.errors import ConfigError, CoreError
 from core.api.specs import AttentionSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import Chosen
 from core.config.engine import engine_config, scheduler_config
+from core.config.family import find_family
 from core.config.files import host_memory, look, own_config
 from core.config.memory import MemoryPlan, block_bytes, workspace_bytes
 from core.config.numerics import numerics_id
@@ -118,8 +119,9 @@ class _Resolver:
         plugins = registry or self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
         if plugins is None:
             raise ConfigError(self.problems)
-        checkpoint = self.attempt(lambda: self.checkpoint(plugins))
-        spec = self.attempt(lambda: model_spec(checkpoint.manifest)) if checkpoint else None
+        located = self.attempt(lambda: self.checkpoint(plugins))
+        found = self.attempt(lambda: find_family(plugins, located)) if located else None
+        checkpoint, spec, family = found or (located, None, None)
         opened = self.attempt(lambda: self.platform(plugins, checkpoint))
         if checkpoint is None or spec is None or opened is None:
             self.speculative(plugins, checkpoint)
@@ -127,6 +129,8 @@ class _Resolver:
         self.facts.spec, self.facts.manifest = spec, checkpoint.manifest
         platform, device, wishes = opened
         self.chosen.stages["loader"] = checkpoint.loader
+        if family is not None:
+            self.chosen.stages["model"] = family
         self.chosen.stages["platform"] = platform
         specs = [block.attention for block in spec.blocks]
         self.later_stages(plugins, checkpoint, specs, device, wishes)
@@ -135,6 +139,7 @@ class _Resolver:
             lambda: engine_config(self.settings, plugins, checkpoint, self.chosen, plan, self.problems)
         )
         told = self.attempt(self.numerics)
+        self.warnings += [f"{manifest.warning}." for manifest in self.chosen.manifests() if manifest.warning]
         if self.problems or engine is None or plan is None:
             raise ConfigError(self.problems)
         return Resolution(
@@ -200,7 +205,7 @@ class _Resolver:
         proposals = manifest.call("core_propose", view=view) or {}
         settings.propose(proposals, f"platform {manifest.row.name}")
         wishes = proposals["attention_backend"].value if "attention_backend" in proposals else ()
-        facts, answer = self.facts, registry.probe()[manifest.row]
+        facts, answer = self.facts, registry.probe([manifest.row])[manifest.row]
         facts.device, facts.platform = device, manifest.spec
         facts.num_devices = len(answer.devices) if isinstance(answer, Probe) else 1
         facts.platforms = [row.name for row in registry.rows("platform")]
@@ -294,15 +299,3 @@ class _Resolver:
         attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
         kernels = stages["kernels"].manifests if "kernels" in stages else ()
         return numerics_id(kernels, attention, settings["dtype"], settings["kv_cache_dtype"])
-
-
-def model_spec(manifest: CheckpointManifest) -> DecoderSpec:
-    """The model's shape. Raises UserError for an unknown architecture, PluginError when the table fails."""
-    from core.models import families
-
-    try:
-        return families.decoder_spec(manifest.config)
-    except CoreError:
-        raise
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise PluginError(f"model '{manifest.ref}': its configuration cannot be understood: {error!r}.") from error

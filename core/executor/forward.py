@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from core.executor.step_buffers import StepBuffers
@@ -41,6 +42,11 @@ class ForwardPass:
         self._head: CapturedCalls | None = None
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether logits lie in the host's memory."""
+        return str(self.buffers.logit_rows.tensor.device.type) == "cpu"
+
+    @property
     def captured(self) -> bool:
         """Whether the next step is a replay."""
         return self._blocks is not None
@@ -65,6 +71,11 @@ class ForwardPass:
             return self.model.logits(rows)
         self._head = self._record(lambda: self._eager_logits(rows), count, 0)
         return self.model.logits_view(count)
+
+    def residual(self, rows: Sequence[int]) -> Tensor:
+        """A copy of some rows of the latest residual stream, [len(rows), H]."""
+        stream = self.model.workspace.buffer("residual")
+        return stream[torch.tensor(rows, dtype=torch.int64, device=stream.device)]
 
     def _record(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
         """Run and record; what cannot be recorded is never tried again."""

@@ -28,6 +28,8 @@ class ModelRunner:
     ) -> None:
         self.forward, self.batch, self.sampler, self.proposer = forward, batch, sampler, proposer
         self.max_logits = forward.model.max_logits
+        self._needs_hidden = bool(getattr(proposer, "needs_hidden", False))
+        self._newest: dict[Slot, int] = {}  # the row of the step that gave each newest token
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -58,7 +60,10 @@ class ModelRunner:
         """One token for every sequence whose last known token was computed; a failed row fails only its own sequence."""
         slots = step.slots[step.sampled_rows]
         rows = [self.batch[slot].row for slot in slots.tolist()]
-        sampled = self._sample_rows(rows, (step.cu_seqlens[1:][step.sampled_rows] - 1).tolist())
+        positions = (step.cu_seqlens[1:][step.sampled_rows] - 1).tolist()
+        sampled = self._sample_rows(rows, positions)
+        if self._needs_hidden:
+            self._newest = dict(zip(slots.tolist(), positions, strict=True))
         good = np.ones(len(sampled), bool)
         for index, item in enumerate(sampled):
             if item.error is not None:
@@ -92,6 +97,7 @@ class ModelRunner:
             offset += len(mine)
             token_ids = self._settle(slot, drafts, mine, result)
             if token_ids:
+                self._newest[slot] = positions[offset - len(mine) + len(token_ids) - 1]
                 first[slot], *rest = token_ids
                 if rest:
                     result.more_token_ids[slot] = rest
@@ -138,11 +144,13 @@ class ModelRunner:
             if number is None or begin >= end:
                 continue
             entries: list[TokenLogprobs] = []
+            kernel = self.sampler.logprobs if self.forward.on_cpu else None
             for start in range(begin, end, self.max_logits):
                 stop = min(start + self.max_logits, end)
                 first = int(step.cu_seqlens[index]) + start - begin
                 targets = request.prompt_token_ids[start + 1 : stop + 1]
-                entries += prompt_logprobs(self._logits(range(first, first + stop - start)), targets, number)
+                logits = self._logits(range(first, first + stop - start))
+                entries += prompt_logprobs(logits, targets, number, kernel=kernel)
             result.prompt_logprobs[slot] = entries
 
     def _propose(self, plan: StepPlan, result: StepResult) -> None:
@@ -152,7 +160,8 @@ class ModelRunner:
         slots = list(token_ids)
         keys = [self.batch[slot].request.key for slot in slots]
         budget = [plan.draft_budget.get(slot, 0) for slot in slots]
-        proposals = self.proposer.propose(ProposerInput(keys, list(token_ids.values()), budget))
+        hidden = self.forward.residual([self._newest[slot] for slot in slots]) if self._needs_hidden else None
+        proposals = self.proposer.propose(ProposerInput(keys, list(token_ids.values()), budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
@@ -25,9 +27,20 @@ from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
-from core.models.families import decoder_spec
+from core.models.families import decoder_spec, renamed
+from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
-from core.plugin.contracts import AttentionBackend, Loader, Platform, Proposer, QuantizationMethod, Runtime
+from core.models.spec import DecoderSpec
+from core.plugin.contracts import (
+    AttentionBackend,
+    AttentionParams,
+    Loader,
+    ModelFamily,
+    Platform,
+    Proposer,
+    QuantizationMethod,
+    Runtime,
+)
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
@@ -54,13 +67,14 @@ class Worker:
                 "loader", config.plugins.loader, self._context("loader", config.plugins.loader)
             )
             manifest = loader.resolve(config.model.model)
-            self.spec = decoder_spec(config.model.hf_config)
+            self.spec, manifest = self._family(manifest)
         with self._phase("load weights"):
             model = self._model(loader, manifest)
+            params = kv_scales(loader, manifest, config.cache.dtype)
             del manifest
             release_unused_memory()
         with self._phase("allocate KV cache"):
-            self._bind_attention(model)
+            self._bind_attention(model, params)
         buffers = StepBuffers(
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
@@ -73,8 +87,8 @@ class Worker:
         self.runner = ModelRunner(
             ForwardPass(model, buffers, capture, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size),
-            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race),
-            self._proposer(),
+            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
+            self._proposer(model),
         )
 
     @property
@@ -160,7 +174,7 @@ class Worker:
             MAX_LOGIT_ROWS,
         )
 
-    def _bind_attention(self, model: Decoder) -> None:
+    def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
         """Give every layer its backend and its part of the cache."""
         cache, names = self.config.cache, self.config.plugins.attention
         backends: dict[str, AttentionBackend] = {
@@ -182,7 +196,9 @@ class Worker:
         self.kv_memory = KVMemory(self.runtime, self.groups, layer_bytes, self.num_blocks)
         self.kv_nbytes = self.num_blocks * block_bytes
         for index, (spec, backend) in enumerate(layers):
-            handle = backend.bind(spec, cache.block_size, cache.dtype, self.kv_memory.of_layer(index))
+            learned = (params[index],) if index in params else ()
+            raw = self.kv_memory.of_layer(index)
+            handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
             model.attention.append(AttentionLayer(backend, handle, spec.kind))
 
     def _group_of_layers(self) -> list[int]:
@@ -190,9 +206,21 @@ class Worker:
         group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         return [group_of[layer] for layer in range(len(group_of))]
 
-    def _proposer(self) -> Proposer | None:
+    def _family(self, manifest: CheckpointManifest) -> tuple[DecoderSpec, CheckpointManifest]:
+        """The model's shape, and its tensors under canonical names."""
+        name, hf_config = self.config.plugins.model, self.config.model.hf_config
+        if name is None:
+            return decoder_spec(hf_config), manifest
+        context = self._context("model", name, facts=manifest.facts(), manifest=manifest)
+        family: ModelFamily = self.plugins.load("model", name, context)
+        tensors = renamed(manifest.tensors, family.canonical_name)
+        return family.decoder_spec(hf_config), msgspec.structs.replace(manifest, tensors=tensors)
+
+    def _proposer(self, model: Decoder) -> Proposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name))
+        weights = model.weights
+        parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
+        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
         return proposer

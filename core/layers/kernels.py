@@ -6,14 +6,16 @@ Called by: platforms (they build one for their runtime), models and layers (they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core.layers.experts import ReferenceExperts
+from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import Kernels, LinearKernel, RaceKernel
+from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, LogprobsKernel, RaceKernel, RouteKernel
 from core.weights.formats import CanonicalWeight
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
@@ -23,7 +25,7 @@ class KernelSet:
     """Providers in order of preference, the reference kernels last. Operations are bound once and cost no extra call.
 
     numerics: names everything that results depend on here. native: whether any provider is not the reference.
-    race: the sampling kernel of the best provider that has one, or None.
+    race, logprobs: the sampling kernels of the best provider that has them, or None. route: the choice of experts.
     capturable: whether every operation can be recorded by the runtime's `capture`.
     """
 
@@ -46,8 +48,9 @@ class KernelSet:
         for op, provider in chosen.items():
             setattr(self, op, getattr(provider, op))
         self.capturable = all(getattr(provider, "capturable", False) for provider in chosen.values())
-        racers = (p for p in providers if hasattr(p, "race") and not p.supports(KernelQuery("race", device)))
-        self.race: RaceKernel | None = getattr(next(racers, None), "race", None)
+        self.race: RaceKernel | None = getattr(next(self._having("race"), None), "race", None)
+        self.logprobs: LogprobsKernel | None = getattr(next(self._having("logprobs"), None), "logprobs", None)
+        self.route: RouteKernel = next(self._having("route")).route  # type: ignore[attr-defined]
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -58,6 +61,20 @@ class KernelSet:
         attributes = {} if not hasattr(weight, "group_size") else {"group_size": weight.group_size}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
         return self._best(query).linear(weight, activation=activation, bias=bias)
+
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> ExpertsKernel:
+        """The experts of a layer, from two linear layers each; run together where their provider can."""
+        first, second = [[e.single for e in side if e.single is not None] for side in (gate_up, down)]
+        for provider in self._having("experts") if len(first) == len(second) == len(gate_up) else ():
+            layer: ExpertsKernel | None = provider.experts(first, second, activation)  # type: ignore[attr-defined]
+            if layer is not None:
+                return layer
+        return ReferenceExperts(gate_up, down, activation)
+
+    def _having(self, op: str) -> Iterator[Kernels]:
+        """The providers that have the optional operation `op` here, best first."""
+        query = KernelQuery(op, self.device)
+        return (p for p in self.providers if hasattr(p, op) and not p.supports(query))
 
     def _best(self, query: KernelQuery) -> Kernels:
         return next(p for p in self.providers if hasattr(p, query.op) and not p.supports(query))

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.layers.experts import route
 from core.weights.formats import CanonicalWeight, Dense
 
 ROWS_AT_ONCE = 1024
@@ -37,8 +38,10 @@ class ReferenceLinear:
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        if self.activation == "int8" and not isinstance(self.weight, Dense):
-            x = quantized_activations(x, self.weight.group_size)
+        if self.activation == "int8_row":
+            x = quantized_activations(x, x.shape[1])
+        elif self.activation == "int8" and not isinstance(self.weight, Dense):
+            x = quantized_activations(x, getattr(self.weight, "group_size", x.shape[1]))
         elif self.activation == "bf16":
             x = x.bfloat16()
         for start in range(0, self.shape[0], ROWS_AT_ONCE):
@@ -112,3 +115,7 @@ class ReferenceKernels:
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """out[R, H] = x[rows]."""
         torch.index_select(x, 0, rows, out=out)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The experts of each token, see `core.layers.experts.route`."""
+        route(logits, routing, bias, ids, weights)

@@ -7,11 +7,12 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from core.api.checkpoint import TensorInfo
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionSpec, LayerSpec, RopeSpec
 from core.models.spec import BlockSpec, DecoderSpec
@@ -64,9 +65,15 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     raise UserError(f"Unknown model architecture '{what}'; known are: {', '.join(known)}.{nearest(what, known)}")
 
 
-def decoder_spec(hf_config: Mapping[str, Any]) -> DecoderSpec:
-    """Resolve a configuration. Raises UserError for missing or impossible values."""
-    family = family_for(hf_config)
+def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
+    """A checkpoint's tensors under the names that `canonical_name` gives them."""
+    names = {name: canonical_name(name) for name in tensors}
+    return {names[name]: msgspec.structs.replace(info, name=names[name]) for name, info in tensors.items()}
+
+
+def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
+    """Resolve a configuration; `family` is a row of one's own. Raises UserError for missing or impossible values."""
+    family = family or family_for(hf_config)
     num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
     num_heads = _positive(hf_config, "num_attention_heads")
     num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)

@@ -89,14 +89,19 @@ class WeightLoading:
         return self._assemble(built)
 
     def _check_shapes(self) -> None:
-        for name, shape in self.spec.tensor_shapes().items():
+        plans = {f"{part.name}.weight": self._plan(part) for part in self.spec.linears()}
+        shapes = self.spec.tensor_shapes()
+        expected = {
+            read: shapes.get(read) for name in shapes for read in (plans[name].reads if name in plans else [name])
+        }
+        for name, shape in expected.items():
             info = self.manifest.tensors.get(name)
             if info is None:
                 raise CheckpointError(
                     f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "
                     f"{len(self.spec.blocks)} layers needs; the checkpoint is incomplete."
                 )
-            if tuple(info.shape) != tuple(shape):
+            if shape is not None and tuple(info.shape) != tuple(shape):
                 raise CheckpointError(
                     f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
                     f"{list(shape)}. The checkpoint and its configuration do not belong together."
@@ -149,7 +154,7 @@ class WeightLoading:
         linear_kernels = []
         for (_, activation), weights, parts in groups:
             bias = self._bias(parts, linear.tensors)
-            moved = fuse(weights) if self.device.type == "cpu" else _to_device(fuse(weights), self.device)
+            moved = fuse(weights) if self.device.type == "cpu" else fuse(weights).to(self.device)
             linear_kernels.append(self.kernels.linear(moved, activation=activation, bias=bias))
         return linear_kernels
 
@@ -171,12 +176,3 @@ class WeightLoading:
         embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
         head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
-
-
-def _to_device(weight: CanonicalWeight, device: torch.device) -> CanonicalWeight:
-    """A copy of a canonical weight on another device."""
-    if isinstance(weight, Dense):
-        return Dense(weight.weight.to(device))
-    minimum = None if weight.minimum is None else weight.minimum.to(device)
-    values, scale = weight.values.to(device), weight.scale.to(device)
-    return type(weight)(weight.bits, weight.group_size, values, scale, minimum, weight.zero)

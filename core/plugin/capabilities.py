@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from core.args.schema import Field
 
 
+LISTS = frozenset(
+    {"dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"}
+)
+BOOLEANS = frozenset(
+    {"window", "cap", "sinks", "batch_invariant", "chunked_prefill", "prefix_caching", "device_graphs", "quantized"}
+)
+"""Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
+
+
 def device_reasons(spec: PluginSpec, device: str) -> list[Reason]:
     """Against `devices`, by device type (`cuda` for `cuda:1`)."""
     return _member(spec, "devices", "device", device.partition(":")[0])
@@ -38,6 +47,9 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     for name, value in features.items():
         if value is not None and spec.capabilities.get(name) is False:
             found.append(Reason(name, f"layers without {name}", str(value)))
+    for name, wanted in {"sinks": query.spec.sinks, "alibi": query.spec.alibi}.items():
+        if wanted and not spec.capabilities.get(name, False):
+            found.append(Reason(name, f"layers without {name}", "yes"))
     return found
 
 

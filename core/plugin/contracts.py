@@ -9,18 +9,29 @@ platform's activation dtype; outputs are given by the caller; a kernel never all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.reason import Reason
-from core.api.specs import Activation, AttentionSpec, DensePlan, KernelQuery, KVLayout, LayerSpec, PartPlan, Unsupported
+from core.api.specs import (
+    Activation,
+    AttentionSpec,
+    DensePlan,
+    KernelQuery,
+    KVLayout,
+    LayerSpec,
+    PartPlan,
+    RoutingSpec,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from core.models.spec import DecoderSpec
     from core.weights.formats import CanonicalWeight
 
 
@@ -70,13 +81,61 @@ class LinearKernel(Protocol):
 
 
 class RaceKernel(Protocol):
-    """Plain sampling of rows of logits with the keyed noise of `core.sampling.noise`, to the bit."""
+    """Sampling of rows of logits with the keyed noise and the filters of `core.sampling`, to the bit."""
 
-    def __call__(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
-        """out[i] = argmax of (logit − largest) / T − ln E over the row which[i], the lowest id on ties.
+    def __call__(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
+        """out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i], the lowest id on ties.
 
-        logits float32 [R, V], rows may be strided; which int64 [S]; keys int64 [S, 5], 32-bit words: seed (low, high),
-        output index, choice, purpose; temperatures float32 [S], positive; out int64 [S]: −1 where a logit is not finite.
+        logits float32 [R, V], rows may be strided, -inf takes an entry out; which int64 [S]; keys int64 [S, 5], 32-bit
+        words: seed (low, high), output index, choice, purpose; temperatures float32 [S], 0: the largest logit wins.
+        filters: top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
+        out int64 [S]: −1 where a logit is NaN or infinite, or every one is −inf.
+        """
+        ...
+
+
+class LogprobsKernel(Protocol):
+    """Log-probabilities of raw logits: `core.sampling.logprobs`, for many rows at once."""
+
+    def __call__(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """Of row which[i] (int64 [S]) of logits float32 [R, V]: the token chosen[i] and the counts[i] most likely ones.
+
+        ids int64 and values float64 [S, W], W > every count: the chosen token first, the others falling; ranks int64 [S]
+        of the chosen ones: 1 + number of larger logits.
+        """
+        ...
+
+
+class RouteKernel(Protocol):
+    """The choice of experts for each token."""
+
+    def __call__(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """ids int64 [T, k] and weights float32 [T, k] from logits [T, E]; bias float32 [E] counts in the choice alone.
+
+        The lowest id wins a tie; ids are valid and different whatever the logits are.
+        """
+        ...
+
+
+class ExpertsKernel(Protocol):
+    """The prepared experts of one layer, each H → 2 · I → H with a gated activation."""
+
+    nbytes: int
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`; j in ascending order.
+
+        ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
         """
         ...
 
@@ -85,9 +144,12 @@ class RaceKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    A provider may also have a method `race` (a `RaceKernel`); it is used when `supports` has no reason against the
-    operation `race`. The sampler does without when no provider has one. One whose calls the runtime's `capture` can record
-    has `capturable = True`.
+    A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
+    rows int64 [R]), `race` (a `RaceKernel`), `logprobs` (a `LogprobsKernel`), `route` (a `RouteKernel`), and
+    `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert in
+    each list (None: it cannot run these together); each is used when `supports` has no reason against the operation of
+    that name, and the reference operations serve where no provider does (the sampler does without `race` and `logprobs`).
+    A provider whose calls the runtime's `capture` can record has `capturable = True`.
     """
 
     name: str
@@ -125,14 +187,6 @@ class Kernels(Protocol):
         """x *= factor."""
         ...
 
-    def soft_cap(self, x: Tensor, cap: float) -> None:
-        """x = cap * tanh(x / cap)."""
-        ...
-
-    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """out[R, H] = x[rows], rows int64 [R]."""
-        ...
-
 
 @dataclass(slots=True)
 class BatchView:
@@ -156,12 +210,28 @@ class BatchView:
     positions: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionParams:
+    """What a layer brings to its attention beside its shape.
+
+    k_scale, v_scale: what an 8-bit cache without scales of its own holds, times these, is K and V.
+    sinks: float32 [Hq], one more logit in the softmax of each head (a learned one, as in gpt-oss), or None.
+    slopes: float32 [Hq], a score gets slope * (key position - query position) (ALiBi, Press et al. 2021), or None.
+    """
+
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+
+
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Kind `attention`: K and V are written first, then attention reads only the cache.
 
     A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
-    same buffers, has `capture = "any"`.
+    same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
+    `params`.
     """
 
     name: str
@@ -171,7 +241,9 @@ class AttentionBackend(Protocol):
         """Bytes of one block of one layer."""
         ...
 
-    def bind(self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor) -> Any:
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Any:
         """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
         ...
 
@@ -241,16 +313,23 @@ class ProposerInput:
     """What a proposer sees after a step, for the sequences that may have drafts in the next one.
 
     keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
+    in the platform's activation dtype; valid during the call. None unless the proposer has `needs_hidden = True`.
     """
 
     keys: list[tuple[str, int]]
     token_deltas: list[list[int]]
     budget: list[int]
+    hidden: Tensor | None = None
 
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Kind `speculative`. The scheduler owns the budget, the core owns verification."""
+    """Kind `speculative`. The scheduler owns the budget, the core owns verification.
+
+    `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
+    (float32 [H], the last norm's weight). A proposer with an attribute `needs_hidden = True` is given hidden states.
+    """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
         """A sequence enters the batch with all its known tokens (again after a preemption)."""
@@ -262,4 +341,17 @@ class Proposer(Protocol):
 
     def on_finished(self, key: tuple[str, int]) -> None:
         """The sequence left the batch."""
+        ...
+
+
+@runtime_checkable
+class ModelFamily(Protocol):
+    """Kind `model`: reads the configurations of a family that the engine's own table does not know. Torch-free."""
+
+    def decoder_spec(self, hf_config: Mapping[str, Any]) -> DecoderSpec:
+        """The model's shape. Raises UserError for missing or impossible values."""
+        ...
+
+    def canonical_name(self, name: str) -> str:
+        """The canonical (Hugging Face llama's) name of a checkpoint's tensor; names that it does not know stay."""
         ...

@@ -34,6 +34,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
     Kind("kernels", "core.kernels", None, None, "many"),
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
+    Kind("model", "core.models", None, None, "one or none"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

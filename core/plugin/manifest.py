@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -21,11 +22,17 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.api.reason import Reason
 from core.plugin.capabilities import constraint_mistakes
+from core.plugin.deadline import deadline
 from core.plugin.discovery import origin
+from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
 from core.plugin.kinds import RESERVED_NAMES, normalize
 
 ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
+TIME_LIMIT = 10.0
+"""Seconds for importing a manifest and for each of its hooks but `core_load`."""
+LOAD_TIME_LIMIT = 600.0
+"""Seconds for `core_load`, which may compile."""
 
 
 class ManifestError(PluginError):
@@ -37,11 +44,15 @@ class ManifestError(PluginError):
 
 
 class Manifest:
-    """A validated manifest. row: its entry point. spec: what it says about itself. contract: its number."""
+    """A validated manifest. row: its entry point. spec: what it says about itself. contract: its number.
+
+    warning: a sentence about something that works at a price, or an empty string.
+    """
 
     def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
         self.row = row
         self.contract = contract
+        self.warning = ""
         self._manager = _register(row, module)
         self.spec: PluginSpec = self.call("core_spec")
         if row.name in RESERVED_NAMES:
@@ -66,7 +77,8 @@ class Manifest:
                 raise ManifestError(f"{_label(self.row)}: the manifest has no {hook}.")
             return [] if hook == "core_supports" else None
         try:
-            answer = getattr(self._manager.hook, hook)(**arguments)
+            with deadline(LOAD_TIME_LIMIT if hook == "core_load" else TIME_LIMIT):
+                answer = getattr(self._manager.hook, hook)(**arguments)
         except (KeyboardInterrupt, UserError):
             raise
         except BaseException as error:
@@ -80,8 +92,10 @@ class Manifest:
 def load_manifest(row: ResolvedPlugin) -> Manifest:
     """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised."""
     had_torch = "torch" in sys.modules
+    begin = time.perf_counter()
     try:
-        module = _import(row)
+        with deadline(TIME_LIMIT):
+            module = _import(row)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -93,9 +107,13 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
         accepted = " or ".join(str(number) for number in ACCEPTED_CONTRACTS)
         way_out = "upgrade the engine" if contract > CONTRACT else "upgrade the plugin"
         raise ManifestError(f"{_label(row)}: CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
+    imported = time.perf_counter() - begin
     manifest = Manifest(row, module, contract)
     if not had_torch and "torch" in sys.modules:
-        raise ManifestError(f"{_label(row)}: the manifest imports torch; only core_load may.")
+        manifest.warning = (
+            f"{_label(row)}: the manifest imports torch, which costs every command {imported:.1f} s; "
+            "only core_load may import it"
+        )
     return manifest
 
 
@@ -178,5 +196,17 @@ def _label(row: ResolvedPlugin) -> str:
 
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
     details = "".join(traceback.format_exception(error))
-    text = " ".join(str(error).split())
-    return ManifestError(f"{_label(row)}: {what}: {type(error).__name__}{': ' + text if text else ''}.", details)
+    text = " ".join(str(error).split()).rstrip(".")
+    said = f"{type(error).__name__}{': ' + text if text else ''}"
+    return ManifestError(f"{_label(row)}: {what}: {said}{_way_out(row, error)}.", details)
+
+
+def _way_out(row: ResolvedPlugin, error: BaseException) -> str:
+    """What helps against an error, after a semicolon; empty when nothing is known."""
+    if not isinstance(error, ImportError):
+        return ""
+    mine = row.target.partition(":")[0].partition(".")[0]
+    missing = (error.name or "").partition(".")[0]
+    if missing == mine:
+        return f"; {stale(row.distribution) or f'install {row.distribution or mine} again'}"
+    return f"; install '{missing}' in the environment of {sys.executable}" if missing else ""

@@ -14,13 +14,16 @@ from typing import Any, Literal
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import ConfigError, CoreError, PluginError, UserError, nearest
+from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin import probe
 from core.plugin.discovery import discover, duplicates, origin
+from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
 
+KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 Status = Literal["available", "unavailable", "broken", "blocked"]
 
 
@@ -106,9 +109,9 @@ class PluginRegistry:
             raise ManifestError(f"{kind} plugin '{row.name}' ({origin(row)}): is an alias of another alias, '{alias}'.")
         return target
 
-    def probe(self) -> dict[ResolvedPlugin, Probe | PluginError]:
-        """What every platform that is not blocked answers; asked once, all at the same time, in helper processes."""
-        self._finish_probes(self._start_probes())
+    def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
+        """What `rows` (None: every platform that is not blocked) answer; asked once, at the same time, in helper processes."""
+        self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
     def listing(self) -> list[Listed]:
@@ -126,8 +129,9 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self) -> list[Any]:
-        wanted = [row for row in self.rows("platform") if not self.blocked(row) and row not in self._probes]
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> list[Any]:
+        asked = self.rows("platform") if rows is None else rows
+        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
         return probe.start(wanted)
 
     def _finish_probes(self, started: list[Any]) -> None:
@@ -143,6 +147,7 @@ class PluginRegistry:
         others = [other for other in self._rows if (other.kind, other.name) == (row.kind, row.name) and other != row]
         if others and not reason:
             reason = f"also offered by {', '.join(origin(o) for o in others)}; write {row.distribution}:{row.name}"
+        reason = reason or manifest.warning or stale(row.distribution)
         return Listed(row, status, reason, manifest.contract, manifest)
 
     def _health(self, row: ResolvedPlugin, manifest: Manifest) -> tuple[Status, str]:
@@ -155,7 +160,7 @@ class PluginRegistry:
         if row.kind == "kernels":
             device = (manifest.spec.capabilities.get("devices") or ["cpu"])[0]
             try:
-                reasons = manifest.call("core_supports", query=KernelQuery(op="rms_norm", device=device))
+                reasons = kernel_reasons(manifest, device)
             except CoreError as error:
                 return "broken", str(error)
             return ("unavailable" if reasons else "available"), "; ".join(str(reason) for reason in reasons)
@@ -216,6 +221,17 @@ class PluginRegistry:
             known = sorted({row.name for row in self._rows})
             raise UserError(f"no such plugin; known: {', '.join(known)}.{nearest(normalize(word), known)}")
         return found
+
+
+def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
+    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
+    refused: list[Reason] = []
+    for op in KERNEL_OPERATIONS:
+        reasons = list(manifest.call("core_supports", query=KernelQuery(op=op, device=device)))
+        if not reasons:
+            return []
+        refused = refused or reasons
+    return refused
 
 
 def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:

@@ -16,13 +16,13 @@ import msgspec
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, PluginError, UserError
-from core.api.specs import AttentionQuery, KernelQuery
+from core.api.specs import AttentionQuery
 from core.plugin.capabilities import attention_reasons, device_reasons
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.registry import PluginRegistry, twice
+from core.plugin.registry import PluginRegistry, kernel_reasons, twice
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -77,7 +77,10 @@ def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:
     """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError."""
-    answers = registry.probe()
+    plain, _, index = (name or "").rpartition(":")
+    plain = plain if plain and index.isdigit() else name or ""
+    named = _find(registry, "platform", plain) if name else None
+    answers = registry.probe(None if named is None else [named.row])
 
     def check(manifest: Manifest) -> Sequence[object]:
         answer = answers[manifest.row]
@@ -90,8 +93,6 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
         if not choice.manifests:
             raise UserError(f"--device auto: no platform has a device. {_losses(choice.selection)}")
         return choice, _devices(answers, choice.manifest)[0]
-    plain, _, index = name.rpartition(":")
-    plain = plain if plain and index.isdigit() else name
     choice = _explicit(registry, "platform", "platform", plain, check, f"--device {name}")
     devices = _devices(answers, choice.manifest)
     position = 0 if plain == name else int(index)
@@ -136,8 +137,7 @@ def select_kernels(registry: PluginRegistry, device: str) -> Choice:
     """Every kernel provider that works on the device, best first; none is fine, the reference operations remain."""
 
     def check(manifest: Manifest) -> Sequence[object]:
-        query = KernelQuery(op="rms_norm", device=_device_type(device))
-        return device_reasons(manifest.spec, device) or manifest.call("core_supports", query=query)
+        return device_reasons(manifest.spec, device) or kernel_reasons(manifest, _device_type(device))
 
     none = "no provider fits; the reference operations are used"
     return _ranked(registry, "kernels", "kernels", check, lambda found: "fits the device", none=none, many=True)
@@ -166,6 +166,12 @@ def select_attention(
     if not choice.manifests:
         raise UserError(f"{label}: no attention backend can serve this model. {_losses(choice.selection)}")
     return choice
+
+
+def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
+    """The family that claims a checkpoint which the engine's own table does not know, or none."""
+    claims: dict[str, str] = {}
+    return _ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:

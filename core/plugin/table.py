@@ -13,22 +13,11 @@ from typing import Any
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
-from core.api.policy import SchedulingPolicy
 from core.args.convert import convert_struct
-from core.plugin import contracts
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest, sha256_of, source_file
-
-CONTRACTS: dict[str, type] = {
-    "loader": contracts.Loader,
-    "quantization": contracts.QuantizationMethod,
-    "kernels": contracts.Kernels,
-    "attention": contracts.AttentionBackend,
-    "platform": contracts.Platform,
-    "speculative": contracts.Proposer,
-    "policy": SchedulingPolicy,
-}
+from core.plugin.signatures import CONTRACTS, missing_parts, wrong_signatures
 
 
 class PluginTable:
@@ -67,14 +56,13 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
             f"{row.kind} plugin '{row.name}' ({origin(row)}): core_load answered a {type(loaded).__name__} "
             f"without {', '.join(lacking)}; see core.plugin.contracts.{CONTRACTS[row.kind].__name__}."
         )
+    wrong = wrong_signatures(row.kind, loaded)
+    if wrong:
+        raise PluginError(
+            f"{row.kind} plugin '{row.name}' ({origin(row)}): {'; '.join(wrong)}; "
+            f"see core.plugin.contracts.{CONTRACTS[row.kind].__name__}."
+        )
     return loaded
-
-
-def missing_parts(kind: str, loaded: Any) -> list[str]:
-    """Names that the contract of `kind` asks for and `loaded` does not have."""
-    contract = CONTRACTS[kind]
-    methods = [name for name, value in vars(contract).items() if callable(value) and not name.startswith("_")]
-    return [name for name in [*contract.__annotations__, *methods] if not hasattr(loaded, name)]
 
 
 def verify(row: ResolvedPlugin) -> None:

@@ -2,17 +2,28 @@
 
 Owns: the three filters, in that order, each working on what the one before left. Never does: sample.
 Called by: `core.sampling.sampler`. Candidates with equal logits stay or go together.
+
+Probabilities are counted in whole numbers, made with float32 +, −, × of one rounding each: which candidates stay does not
+depend on the machine or on an order of summation, and a native kernel leaves the same ones.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.sampling_params import SamplingParams
 from core.sampling.largest import at_least_kth
 from core.sampling.noise import Float32, Ids
+
+_LOG2_E: Final = np.float32(1.44269504)
+# 2^f on [-½, ½], falling powers down to 1; 2 units in the last place.
+_POWER: Final = tuple(
+    np.float32(c) for c in (1.32647244e-3, 9.67151324e-3, 5.55073376e-2, 2.40222421e-1, 6.93146978e-1, 1.0)
+)
 
 
 def survivors(z: Float32, params: SamplingParams) -> tuple[Ids, Float32]:
@@ -34,10 +45,24 @@ def _top_p_limit(z: Float32, top_p: float) -> np.float32:
 
     All candidates below `tail` together weigh less than what may be cut, so only the others are sorted.
     """
-    total = float(np.exp(z).sum(dtype=np.float64))
-    tail = math.log((1.0 - top_p) * total / len(z)) - 1e-3
+    total = int(_weights(z).sum())
+    target = top_p * total
+    spare = (total - target) / len(z) * 2.0**-30
+    tail = math.log(spare) - 1e-3 if spare > 1e-9 else -20.8  # e^-20.8 weighs nothing
     falling = np.sort(z[z >= tail])[::-1]
-    weights = np.cumsum(np.exp(falling), dtype=np.float64)
-    last = int(np.searchsorted(weights, top_p * total))
+    reached = np.cumsum(_weights(falling))
+    last = int(np.searchsorted(reached, target))
     limit: np.float32 = falling[min(last, len(falling) - 1)]
     return limit
+
+
+def _weights(z: Float32) -> NDArray[np.int64]:
+    """e^z in multiples of 2^-30, rounded down. z: float32 [n], at most 0."""
+    x = np.maximum(z * _LOG2_E, np.float32(-64))
+    whole = np.rint(x)
+    fraction = x - whole
+    power = np.full_like(fraction, _POWER[0])
+    for coefficient in _POWER[1:]:
+        power = power * fraction + coefficient
+    counted: NDArray[np.int64] = np.ldexp(power, whole.astype(np.int32) + 30).astype(np.int64)
+    return counted

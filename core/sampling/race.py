@@ -3,7 +3,7 @@
 Owns: the exact argmax over noisy candidates, and the short cuts that cannot change it. Never does: mask, filter or
 penalize. Called by: `core.sampling.sampler`.
 
-A native kernel may run the race of plain rows (no filters) from their logits: `native_winners`.
+A native kernel may run the whole race from the logits (`core.sampling.native`), with the same tokens.
 
 Two short cuts. A candidate further than the noise's whole range below the best cannot win: no noise is drawn for it.
 And since x ≤ E ≤ 22.9·x, `z − ln x` bounds the score from above and is never more than 3.14 too high: only candidates
@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from core.plugin.contracts import RaceKernel
 from core.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids, NoiseKey, Words, gumbel, words_of, words_of_all
 
 BOUND_SLACK: Final = np.float32(3.15)
@@ -54,19 +51,6 @@ def winners(entrants: Sequence[Entrant]) -> list[int]:
         for (i, ids, z), drawn in zip(sparse, words, strict=True):
             finalists[i] = _finalists(ids, z, drawn)
     return _decide([final for final in finalists if final is not None])
-
-
-def native_winners(
-    kernel: RaceKernel, logits: Tensor, which: Sequence[int], keys: Sequence[NoiseKey], temperatures: Sequence[float]
-) -> list[int]:
-    """The tokens of the rows `which` of logits float32 [R, V] by a native kernel; −1 where a logit is not finite."""
-    low = 0xFFFFFFFF
-    words = [(key.seed & low, key.seed >> 32 & low, key.index, key.choice, key.purpose) for key in keys]
-    out = torch.empty(len(which), dtype=torch.int64)
-    heat = torch.tensor(temperatures, dtype=torch.float32)
-    kernel(logits, torch.tensor(which), torch.tensor(words), heat, out)
-    tokens: list[int] = out.tolist()
-    return tokens
 
 
 def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]:

@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 
 from core.api.messages import TokenLogprobs
-from core.plugin.contracts import RaceKernel
+from core.plugin.contracts import LogprobsKernel, RaceKernel
 from core.sampling.adjust import adjust
 from core.sampling.filters import survivors
-from core.sampling.logprobs import prompt_logprobs, token_logprobs
+from core.sampling.logprobs import many_logprobs, prompt_logprobs
+from core.sampling.native import SMALLEST, NativeRace
 from core.sampling.noise import Float32
-from core.sampling.race import Entrant, native_winners, winners
+from core.sampling.race import Entrant, winners
 from core.sampling.state import SequenceSampling
 
 __all__ = ["NO_TOKEN", "SampleRow", "Sampled", "Sampler", "prompt_logprobs"]
 
 NO_TOKEN: Final = -1
-SMALLEST: Final = 1e-37
-"""Temperatures below are as good as this one; float32 holds it."""
 
 
 @dataclass(slots=True)
@@ -50,12 +49,14 @@ class Sampled:
 class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
-    race: a native kernel for rows without filters, penalties and masks; the same tokens, faster. None: numpy throughout.
+    race, logprobs: native kernels; the same tokens, faster. None: numpy throughout.
     """
 
-    def __init__(self, vocab_size: int, race: RaceKernel | None = None) -> None:
+    def __init__(self, vocab_size: int, race: RaceKernel | None = None, logprobs: LogprobsKernel | None = None) -> None:
         self.vocab_size = vocab_size
-        self.race = race
+        self.logprobs = logprobs
+        self._batch = NativeRace(race) if race is not None else None
+        self._single = NativeRace(race) if race is not None else None
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
         """One result for each row, in order. logits: float32 [R, V], V ≥ vocab_size, not modified.
@@ -69,44 +70,62 @@ class Sampler:
         if not rows:
             return []
         logits = logits.detach()[:, : self.vocab_size]
-        if all(row.state.greedy and row.state.logprobs is None and not row.state.adjusts(row.drafts) for row in rows):
-            return self._greedy(logits)
-        values: Float32 = logits.float().cpu().numpy()
-        results: list[Sampled] = []
-        entrants: list[tuple[int, Entrant]] = []
-        raced = self._raced(logits, rows)
+        native = self._batch is not None and logits.dtype is torch.float32 and logits.device.type == "cpu"
+        if native:
+            results = [Sampled(token) for token in self._native(logits, rows)]
+        elif all(row.state.greedy and not row.state.adjusts(row.drafts) for row in rows):
+            results = self._greedy(logits)
+        else:
+            results = [Sampled(NO_TOKEN) for _ in rows]
+        left = [i for i, result in enumerate(results) if result.token_id < 0 and result.error is None]
+        reported = [i for i, row in enumerate(rows) if row.state.logprobs is not None]
+        if left or reported:
+            values: Float32 = logits.float().cpu().numpy()
+            self._sample_in_numpy(values, rows, left, results)
+            reported = [i for i in reported if results[i].error is None]
+            counts = [rows[i].state.logprobs or 0 for i in reported]
+            tokens = [results[i].token_id for i in reported]
+            kernel = self.logprobs if native else None
+            for i, found in zip(reported, many_logprobs(kernel, values, reported, tokens, counts), strict=True):
+                results[i].logprobs = found
+        return results
+
+    def _native(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+        """The tokens by the native kernel; -1 for what numpy has to look at."""
+        assert self._batch is not None and self._single is not None
+        states, indices, adjusting = [], [], []
         for position, row in enumerate(rows):
-            if position in raced:
-                results.append(Sampled(raced[position]))
-                continue
-            result, entrant = self._prepare(values[position], row)
-            results.append(result)
+            if row.state.adjusts(row.drafts):
+                adjusting.append(position)
+            states.append(row.state)
+            indices.append(row.state.index(row.drafts))
+        if not adjusting:
+            return self._batch.tokens(logits, range(len(rows)), states, indices)
+        tokens = [NO_TOKEN] * len(rows)
+        plain = [i for i in range(len(rows)) if i not in set(adjusting)]
+        if plain:
+            found = self._batch.tokens(logits, plain, [states[i] for i in plain], [indices[i] for i in plain])
+            for i, token in zip(plain, found, strict=True):
+                tokens[i] = token
+        for i in adjusting:
+            raw: Float32 = logits[i].numpy()
+            if np.isfinite(raw[raw.argmax()]):
+                adjusted = torch.from_numpy(adjust(raw, states[i], rows[i].drafts)).unsqueeze(0)
+                tokens[i] = self._single.tokens(adjusted, (0,), [states[i]], [indices[i]])[0]
+        return tokens
+
+    def _sample_in_numpy(
+        self, values: Float32, rows: Sequence[SampleRow], which: Sequence[int], results: list[Sampled]
+    ) -> None:
+        """Fill in the results of the rows `which` of values float32 [R, V]."""
+        entrants: list[tuple[int, Entrant]] = []
+        for position in which:
+            results[position], entrant = self._prepare(values[position], rows[position])
             if entrant is not None:
                 entrants.append((position, entrant))
         tokens = winners([entrant for _, entrant in entrants])
         for (position, _), token in zip(entrants, tokens, strict=True):
             results[position].token_id = token
-        for position, row in enumerate(rows):
-            result = results[position]
-            if row.state.logprobs is not None and result.error is None:
-                result.logprobs = token_logprobs(values[position], result.token_id, row.state.logprobs)
-        return results
-
-    def _raced(self, logits: Tensor, rows: Sequence[SampleRow]) -> dict[int, int]:
-        """The tokens of the rows that the native kernel could sample, by position."""
-        if self.race is None or logits.dtype is not torch.float32 or logits.device.type != "cpu":
-            return {}
-        plain = [
-            position
-            for position, row in enumerate(rows)
-            if not (row.state.greedy or row.state.filtered or row.state.adjusts(row.drafts))
-        ]
-        if not plain:
-            return {}
-        keys = [rows[position].state.noise_key(rows[position].drafts) for position in plain]
-        heat = [max(rows[position].state.params.temperature, SMALLEST) for position in plain]
-        tokens = native_winners(self.race, logits, plain, keys, heat)
-        return {position: token for position, token in zip(plain, tokens, strict=True) if token >= 0}
 
     def _greedy(self, logits: Tensor) -> list[Sampled]:
         """All rows at once: the largest logit, the lowest id on ties."""

@@ -32,8 +32,8 @@ class Admission:
             for running in state.running.sequences:
                 state.settle(running)
         while planner.budget > 0 and not state.running.is_full:
-            sequence = self._next()
-            if sequence is None or not self._try(planner, sequence):
+            first = self._next()
+            if first is None or not self._try(planner, first):
                 return
 
     def try_suspect(self, planner: StepPlanner) -> bool:

@@ -54,6 +54,13 @@ def test_plain_models_use_exactly_what_was_planned(registry, request, family, dt
     assert all(planned == used for planned, used in found), found
 
 
+@pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])
+@pytest.mark.parametrize("dtype", ["float16", "fp8", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"])
+def test_every_kv_type_uses_exactly_what_was_planned(registry, tiny_llama, dtype, backend):
+    found = compare(registry, tiny_llama, kv_cache_dtype=dtype, attention_backend=backend)
+    assert all(planned == used for planned, used in found), found
+
+
 def test_the_reference_operations_are_planned_too(registry, tiny_llama):
     plain = PluginRegistry(words="no:cpu_native")
     found = compare(plain, tiny_llama, attention_backend="torch_sdpa")

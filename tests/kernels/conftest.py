@@ -17,6 +17,7 @@ def native():
 @pytest.fixture
 def kernels(native):
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # two pools of spinning threads would wait for each other
     return NativeKernels(2)
 
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from attention.stored import TYPES, stored
 
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.plugin.contracts import BatchView
+from core.plugin.contracts import AttentionParams, BatchView
 from plugins.attention.cpu_paged.backend import CpuPagedAttention
 from plugins.attention.cpu_paged.limits import unsupported
 
@@ -15,7 +16,7 @@ from plugins.attention.cpu_paged.limits import unsupported
 class Sequences:
     """Keys, values and queries of a few sequences, and their paged cache."""
 
-    def __init__(self, spec, lengths, block_size=16, dtype="float32", seed=0):
+    def __init__(self, spec, lengths, block_size=16, dtype="float32", seed=0, params=None, shared=0):
         generator = torch.Generator().manual_seed(seed)
         self.spec, self.lengths, self.block_size, self.dtype = spec, lengths, block_size, dtype
         self.backend = CpuPagedAttention()
@@ -30,9 +31,13 @@ class Sequences:
         self.table = torch.zeros(len(lengths), max(blocks) + 2, dtype=torch.int32)
         for i, count in enumerate(blocks):
             self.table[i, :count], order = order[:count], order[count:]
+        self.params = params or params_of(spec)
+        for i in range(1, len(lengths)):  # the first `shared` tokens of all are those of sequence 0
+            self.table[i, : shared // block_size] = self.table[0, : shared // block_size]
+            self.k[i][:shared], self.v[i][:shared] = self.k[0][:shared], self.v[0][:shared]
         layout = self.backend.kv_layout(spec, block_size, dtype)
         raw = torch.full((sum(blocks) + 3, layout.block_bytes), 255, dtype=torch.uint8)  # every element is NaN
-        self.raw, self.layer = raw, self.backend.bind(spec, block_size, dtype, raw)
+        self.raw, self.layer = raw, self.backend.bind(spec, block_size, dtype, raw, self.params)
         self.done = [0] * len(lengths)
 
     def step(self, counts):
@@ -64,19 +69,28 @@ class Sequences:
     def expected(self, i):
         """Attention of all tokens of sequence i, in float64, over the rounded cache."""
         spec, group = self.spec, self.spec.num_heads // self.spec.num_kv_heads
-        kind = getattr(torch, self.dtype)
-        k, v = (x[i].to(kind).double().repeat_interleave(group, 1) for x in (self.k, self.v))
+        k = stored(self.k[i], self.dtype, self.params.k_scale).repeat_interleave(group, 1)
+        v = stored(self.v[i], self.dtype, self.params.v_scale).repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", self.q[i].double(), k) * spec.scale
         if spec.cap:
             scores = spec.cap * torch.tanh(scores / spec.cap)
         ahead = torch.arange(self.lengths[i])[:, None] - torch.arange(self.lengths[i])
         visible = ahead >= 0 if spec.window is None else (ahead >= 0) & (ahead < spec.window)
-        weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", weights, v)
+        if spec.alibi:
+            scores = scores - self.params.slopes.double().view(-1, 1, 1) * ahead
+        weights = scores.masked_fill(~visible, -math.inf).exp()
+        sinks = self.params.sinks.double().exp().view(-1, 1, 1) if spec.sinks else 0
+        return torch.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdim=True) + sinks), v)
 
 
-def spec_of(heads=6, kv=2, size=64, size_v=None, window=None, cap=None):
-    return AttentionSpec(heads, kv, size, size_v or size, size**-0.5, window, cap)
+def spec_of(heads=6, kv=2, size=64, size_v=None, window=None, cap=None, **learned):
+    return AttentionSpec(heads, kv, size, size_v or size, size**-0.5, window, cap, **learned)
+
+
+def params_of(spec, k_scale=1.0, v_scale=1.0):
+    sinks = torch.linspace(-2, 3, spec.num_heads) if spec.sinks else None
+    slopes = 0.7 ** torch.arange(1, spec.num_heads + 1) if spec.alibi else None
+    return AttentionParams(k_scale, v_scale, sinks, slopes)
 
 
 SPECS = [
@@ -88,18 +102,23 @@ SPECS = [
     spec_of(2, 1, 16, window=1),
     spec_of(40, 1, 32),
     spec_of(3, 3, 64, window=200, cap=20.0),
+    spec_of(4, 2, 72, 96),
+    spec_of(8, 2, 64, window=128, sinks=True),
+    spec_of(6, 3, 40, sinks=True, alibi=True),
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_prefill_and_decode_match_softmax_attention(kernels, isa, spec, dtype):
     sequences = Sequences(spec, [300, 1, 33], 16, dtype)
     outputs = {i: [] for i in range(3)}
     for counts in ([100, 1, 0], [1, 0, 32], [150, 0, 1], [49, 0, 0]):
         for i, out in sequences.step(counts).items():
             outputs[i].append(out)
-    rounds = dtype == "bfloat16" and isa.endswith("bf16")  # queries and weights, to 8 bits: see attention.inc.h
+    rounds = dtype not in ("float32", "float16") and isa.endswith(
+        "bf16"
+    )  # queries and weights, to 8 bits: see attention.inc.h
     for i in range(3):
         error = torch.cat(outputs[i]).double() - sequences.expected(i)
         if rounds:
@@ -115,28 +134,57 @@ def test_equal_values_stay_as_they_are_whatever_the_weights(kernels, isa):
     torch.testing.assert_close(sequences.step([300])[0], torch.full((300, 6, 64), 1.25), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8_per_token_head"])
 @pytest.mark.parametrize("window", [None, 70])
 def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kernels, isa, window, dtype):
     spec = spec_of(6, 2, 64, window=window)
     want = None
-    for block_size in (16, 1, 48, 37, 256):
-        for threads, chunk in ((1, 1000), (2, 1000), (2, 37), (1, 64)):
-            native.pool_init(threads)
-            sequences = Sequences(spec, [500, 70], block_size, dtype)
-            parts = []
-            while sequences.done[0] < 500:
-                count = min(chunk, 500 - sequences.done[0])
-                parts.append(sequences.step([count, 1 if sequences.done[1] < 70 else 0])[0])
-            whole = torch.cat(parts)
-            want = whole if want is None else want
-            assert torch.equal(whole, want)
+    for block_size, threads, chunk in (
+        *((16, 1, 1000), (16, 2, 1000), (16, 2, 37), (16, 1, 64), (1, 2, 1000), (1, 1, 50), (48, 2, 90)),
+        *((37, 2, 1000), (256, 2, 61), (128, 1, 1000), (128, 2, 7)),
+    ):
+        native.pool_init(threads)
+        sequences = Sequences(spec, [300, 70], block_size, dtype)
+        parts = []
+        while sequences.done[0] < 300:
+            count = min(chunk, 300 - sequences.done[0])
+            parts.append(sequences.step([count, 1 if sequences.done[1] < 70 else 0])[0])
+        whole = torch.cat(parts)
+        want = whole if want is None else want
+        assert torch.equal(whole, want)
     native.pool_init(2)
-    alone = Sequences(spec, [500, 70], 16, dtype)
-    torch.testing.assert_close(alone.step([500, 0])[0], want, rtol=0, atol=0)
+    alone = Sequences(spec, [300, 70], 16, dtype)
+    torch.testing.assert_close(alone.step([300, 0])[0], want, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+COMPANIES = [(spec_of(9, 3, 64), "bfloat16"), (spec_of(4, 1, 80, window=150, cap=8.0), "fp8_e4m3"),
+             (spec_of(6, 2, 32, sinks=True), "int8_per_token_head"), (spec_of(2, 2, 64, window=30), "float16")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "dtype"), COMPANIES, ids=lambda x: str(x)[:60])
+@pytest.mark.parametrize("block_size", [16, 128, 1])
+def test_a_shared_prefix_has_the_bits_of_separate_ones(native, kernels, isa, spec, dtype, block_size):
+    """Decode steps and small chunks of sequences whose first blocks are the same ones, nested: two share one more span."""
+    lengths = [290, 275, 300, 288, 150]
+    for threads in (1, 2):
+        native.pool_init(threads)
+        together = Sequences(spec, lengths, block_size, dtype, shared=128)
+        together.table[3, : 256 // block_size] = together.table[0, : 256 // block_size]
+        together.k[3][:256], together.v[3][:256] = together.k[0][:256], together.v[0][:256]
+        alone = Sequences(spec, lengths, block_size, dtype)
+        alone.q, alone.k, alone.v = together.q, together.k, together.v
+        for sequences in (together, alone):
+            sequences.step([262, 262, 262, 262, 140])
+        for counts in ([1] * 5, [7, 1, 30, 0, 2], [0, 1, 1, 1, 1]):
+            got, want = together.step(counts), alone.step(counts)
+            assert all(torch.equal(got[i], want[i]) for i in want)
+    native.pool_init(2)
+    for i in got:
+        error = got[i].double() - alone.expected(i)[alone.done[i] - len(got[i]) : alone.done[i]]
+        assert error.abs().max() < 0.03
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa, dtype):
     for threads in (1, 2):
         native.pool_init(threads)
@@ -174,8 +222,8 @@ def test_what_is_unsupported_is_said(kernels):
         return [reason.code for reason in unsupported(AttentionQuery(spec, **fields))]
 
     assert codes(spec_of()) == []
-    assert codes(spec_of(size=24)) == ["head_size"]
-    assert codes(spec_of(), dtype="fp8") == ["kv_cache_dtype"]
+    assert codes(spec_of(size=20)) == codes(spec_of(size=8)) == codes(spec_of(size=520)) == ["head_size"]
+    assert codes(spec_of(), dtype="fp8_ds_mla") == ["kv_cache_dtype"]
     assert codes(spec_of(), device="cuda") == ["device"]
     with pytest.raises(PluginError, match="head_size"):
-        CpuPagedAttention().bind(spec_of(size=24), 16, "float32", torch.zeros(1, 1, dtype=torch.uint8))
+        CpuPagedAttention().bind(spec_of(size=20), 16, "float32", torch.zeros(1, 1, dtype=torch.uint8))

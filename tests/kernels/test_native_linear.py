@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from core.api.specs import KernelQuery
-from core.layers.reference import quantized_activations
 from core.weights.formats import Dense, IntGroups
+from tests.kernels.linear_check import check, expected
 
 DENSE = [(torch.float32, "none"), (torch.float16, "none"), (torch.bfloat16, "none"), (torch.bfloat16, "bf16")]
 INTS = [
@@ -22,39 +22,6 @@ def int_groups(bits, n, k, group, minimum, dtype):
     scale = (torch.rand(n, k // group) * 0.01 + 0.001).to(dtype)
     low = -torch.rand(n, k // group).to(dtype) if minimum else None
     return IntGroups(bits, group, values, scale, low, 0 if minimum else 1 << (bits - 1))
-
-
-def expected(weight, activation, x):
-    if activation == "int8":
-        x = quantized_activations(x, weight.group_size)
-    elif activation == "bf16":
-        x = x.bfloat16()
-    return x.double() @ weight.dequantize().double().T
-
-
-def check(kernels, weight, activation, rows=11, tolerance=3e-6):
-    n, k = weight.shape
-    bias = torch.randn(n)
-    linear = kernels.linear(weight, activation=activation, bias=bias)
-    assert linear.shape == (n, k)
-    x = torch.randn(rows, k + 5)[:, :k]
-    wide = torch.full((rows, n + 3), 7.0)
-    linear(x, wide[:, :n])
-    want = expected(weight, activation, x) + bias
-    assert (wide[:, :n] - want).abs().max() <= tolerance * want.abs().max()
-    assert (wide[:, n:] == 7.0).all()
-    before = torch.randn(rows, n)
-    added = before.clone()
-    linear(x, added, accumulate=True)
-    torch.testing.assert_close(added, before + wide[:, :n], rtol=1e-5, atol=1e-5)
-    alone = torch.empty(1, n)
-    for row in range(rows):
-        linear(x[row : row + 1], alone)
-        assert torch.equal(alone[0], wide[row, :n])
-    ids = torch.randint(0, n, (9,))
-    gathered = torch.empty(9, k)
-    linear.rows(ids, gathered)
-    assert torch.equal(gathered, weight.dequantize()[ids])
 
 
 @pytest.mark.parametrize(("dtype", "activation"), DENSE)
@@ -147,6 +114,9 @@ def test_supports_names_what_is_missing(kernels):
     assert codes(op="linear", format="int4_groups", activation="int8", attributes={"group_size": 32}) == []
     assert codes(op="linear", format="int4_groups", activation="int8", attributes={"group_size": 24}) == ["group_size"]
     assert codes(op="linear", format="bfloat16", activation="int8") == ["activation"]
-    assert codes(op="linear", format="nf4") == ["format"]
+    assert codes(op="linear", format="trellis") == ["format"]
+    assert codes(op="linear", format="nf4", activation="int8") == ["activation"]
+    assert codes(op="linear", format="nf4", attributes={"group_size": 8}) == ["group_size"]
+    assert codes(op="linear", format="int8_channel", activation="int8_row", shape=(8, 200_000)) == ["inputs"]
     assert codes(op="experts") == ["op"]
     assert [r.code for r in kernels.supports(KernelQuery(op="add", device="cuda:0"))] == ["device"]

@@ -1,17 +1,28 @@
-"""The native sampling race against the sampler's own numpy arithmetic: the same token, always."""
+"""The native sampler against its numpy arithmetic, the same token always, and log-probabilities against torch."""
 
 import numpy as np
 import pytest
 import torch
 from sampling.reference import sequence
 
+from core.api.sampling_params import SamplingParams
 from core.api.specs import KernelQuery
 from core.layers.kernels import KernelSet
+from core.sampling.filters import survivors
+from core.sampling.native import native_logprobs
 from core.sampling.noise import NoiseKey
-from core.sampling.race import Entrant, native_winners, winners
+from core.sampling.race import Entrant, winners
 from core.sampling.sampler import Sampler, SampleRow
 
 ROWS = 16
+
+
+def native_winners(kernel, logits, which, keys, temperatures, filters=None):
+    low = 0xFFFFFFFF
+    words = [(key.seed & low, key.seed >> 32 & low, key.index, key.choice, key.purpose) for key in keys]
+    out = torch.empty(len(which), dtype=torch.int64)
+    kernel(logits, torch.tensor(which), torch.tensor(words), torch.tensor(temperatures), out, filters)
+    return out.tolist()
 
 
 def numpy_winners(logits, keys, temperature):
@@ -47,7 +58,74 @@ def test_rows_are_chosen_and_independent(kernels):
     assert got == [want[i] for i in some]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def filtered_winners(logits, keys, temperature, params):
+    entrants = []
+    for row, key in zip(logits.numpy(), keys, strict=True):
+        with np.errstate(over="ignore"):
+            z = (row - row.max()) / np.float32(temperature)
+        ids, z = survivors(z, params)
+        entrants.append(Entrant(key, z, ids))
+    return winners(entrants)
+
+
+FILTERS = [
+    {"top_k": 1}, {"top_k": 40}, {"top_k": 5000}, {"top_p": 0.9}, {"top_p": 0.3}, {"top_p": 0.9999}, {"min_p": 0.05},
+    {"top_k": 50, "top_p": 0.95}, {"top_k": 20, "top_p": 0.8, "min_p": 0.02}, {"top_p": 1e-6}, {"min_p": 1.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("params", FILTERS, ids=str)
+@pytest.mark.parametrize("vocab", [3, 130, 49152])
+def test_filters_leave_the_same_candidates(kernels, isa, vocab, params):
+    """Many draws a row: a wrong limit shows as another token. Rounded logits have ties, also at the limit."""
+    generator = torch.Generator().manual_seed(vocab)
+    chosen = SamplingParams(**params)
+    least = np.log(params["min_p"]) if "min_p" in params else np.finfo(np.float32).min
+    filters = (
+        torch.full((ROWS,), chosen.top_k),
+        torch.full((ROWS,), chosen.top_p, dtype=torch.float64),
+        torch.full((ROWS,), float(np.float32(least)), dtype=torch.float32),
+    )
+    for spread, step in ((0.0, 1.0), (2.0, 0.25), (3.0, 0.0), (20.0, 0.0)):
+        logits = torch.randn(ROWS, vocab, generator=generator) * spread
+        logits = (logits / step).round() * step if step else logits
+        logits[2, : vocab // 3] = -torch.inf  # masked
+        keys = draw_keys(generator)
+        for temperature in (0.7, 1.5):
+            got = native_winners(kernels.race, logits, range(ROWS), keys, [temperature] * ROWS, filters)
+            assert got == filtered_winners(logits, keys, temperature, chosen)
+
+
+def test_temperature_zero_takes_the_first_of_the_largest(kernels, isa):
+    logits = torch.randn(ROWS, 1000).round()
+    logits[3] = 2.0
+    logits[4, :500] = -torch.inf
+    keys = draw_keys(torch.Generator().manual_seed(1))
+    heat = [0.0] * 8 + [1.0] * 8
+    got = native_winners(kernels.race, logits, range(ROWS), keys, heat)
+    assert got == logits.numpy().argmax(1).tolist()[:8] + numpy_winners(logits[8:], keys[8:], 1.0)
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 1000, 49152])
+def test_logprobs_are_those_of_torch(kernels, isa, vocab):
+    logits = torch.randn(ROWS, vocab + 1)[:, :vocab] * 4
+    logits[1] = logits[1].round()
+    logits[2, vocab // 2 :] = -1e30
+    which, tokens = [3, 1, 2, 1], [0, vocab // 2, 0, vocab - 1]
+    counts = [min(count, vocab) for count in (0, 5, 20, 1)]
+    for row, token, count, found in zip(
+        which, tokens, counts, native_logprobs(kernels.logprobs, logits, which, tokens, counts), strict=True
+    ):
+        expected = logits[row].double().log_softmax(0)
+        order = torch.sort(-logits[row], stable=True).indices[:count].tolist()
+        assert found.token_ids == [token, *order]
+        assert found.ranks == [1 + int((logits[row] > logits[row, token]).sum()), *range(1, count + 1)]
+        torch.testing.assert_close(
+            torch.tensor(found.logprobs).double(), expected[found.token_ids], atol=3e-6, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("place", [0, 70, 99])
 def test_rows_that_are_not_finite_are_handed_back(kernels, isa, value, place):
     logits = torch.randn(3, 100)
@@ -70,7 +148,7 @@ def test_wrong_shapes_and_rows_are_refused_by_a_sentence(kernels):
     keys, heat = torch.zeros(1, 5, dtype=torch.int64), torch.ones(1)
     with pytest.raises(IndexError, match=r"rows \[2\] of 2"):
         kernels.race(logits, torch.tensor([2]), keys, heat, out)
-    with pytest.raises(ValueError, match="expected 1 rows"):
+    with pytest.raises(ValueError, match="expected 1 rows of 5 words"):
         kernels.race(logits, torch.tensor([0]), keys[:, :4], heat, out)
 
 
@@ -87,6 +165,9 @@ MIX = [
     {"temperature": 0.7, "top_p": 0.5},
     {"temperature": 1.3, "presence_penalty": 0.4},
     {"temperature": 0.9, "logit_bias": {7: 5.0}},
+    {"temperature": 1.1, "top_k": 30, "allowed_token_ids": list(range(50, 90))},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "logprobs": 5},
+    {"temperature": 0.8, "top_p": 0.9, "min_p": 0.01},
 ]
 
 
@@ -96,6 +177,13 @@ def test_the_sampler_gives_the_same_results_with_and_without_it(kernels, bad):
     if bad is not None:
         logits[0, 5] = bad
     rows = [SampleRow(sequence(seed=i, **params), [i] * (i % 3)) for i, params in enumerate(MIX * 2)]
-    with_kernel, without = (Sampler(300, race).sample(logits, rows) for race in (kernels.race, None))
-    assert with_kernel == without
+    with_kernel, without = (
+        Sampler(300, *natives).sample(logits, rows) for natives in ((kernels.race, kernels.logprobs), ())
+    )
+    for ours, theirs in zip(with_kernel, without, strict=True):
+        assert (ours.token_id, ours.error) == (theirs.token_id, theirs.error)
+        assert (ours.logprobs is None) == (theirs.logprobs is None)
+        if ours.logprobs is not None:
+            assert (ours.logprobs.token_ids, ours.logprobs.ranks) == (theirs.logprobs.token_ids, theirs.logprobs.ranks)
+            np.testing.assert_allclose(ours.logprobs.logprobs, theirs.logprobs.logprobs, atol=3e-6)
     assert (without[0].error is None) == (bad is None)

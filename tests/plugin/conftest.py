@@ -53,3 +53,48 @@ def fake_distribution(tmp_path):
         return site
 
     return make
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """install(distribution, version, {group: {name: manifest source}}) -> rows of that distribution.
+
+    A real distribution on `sys.path`: an importable package beside its metadata, as pip leaves them.
+    """
+    import importlib
+    import sys
+
+    from core.plugin.discovery import discover
+
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    before = set(sys.modules)
+
+    def make(distribution, version, groups, *, header=HEADER, editable=None, look=True):
+        package = distribution.replace("-", "_")
+        folder = (editable or site) / package
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+        lines = []
+        for group, entries in groups.items():
+            lines.append(f"[{group}]")
+            for name, source in entries.items():
+                sound = f"\n@hookimpl\ndef core_spec():\n    return PluginSpec(name={name!r})\n"
+                sound += "@hookimpl\ndef core_load(context):\n    return object()\n"
+                (folder / f"{name}.py").write_text(header + sound + textwrap.dedent(source))
+                lines.append(f"{name} = {package}.{name}")
+        info = site / f"{package}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        if not look:
+            return []
+        importlib.invalidate_caches()
+        return [row for row in discover([str(site)]) if row.distribution == distribution]
+
+    make.site = site
+    yield make
+    for name in set(sys.modules) - before:
+        if str(site) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

@@ -65,7 +65,7 @@ def n31_share(facts: Facts) -> Findings:
 def r3_scales(facts: Facts) -> Findings:
     """An 8-bit cache without scales uses 1.0."""
     dtype = facts["kv_cache_dtype"]
-    if not str(dtype).startswith("fp8") or facts.manifest is None:
+    if str(dtype) not in ("fp8_e4m3", "fp8_e5m2") or facts.manifest is None:
         return
     if not any(name.endswith((".k_scale", ".v_scale", ".kv_scale")) for name in facts.manifest.tensors):
         yield Warn(

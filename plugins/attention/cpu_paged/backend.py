@@ -4,11 +4,13 @@ Owns: the layout of a block in memory and the checks before a call; the arithmet
 (`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
 Called by: the attention layers, through the `attention` contract.
 
-A block holds, for each kv head, K and then V. In float32: K as [block_size / 16, D, 16], V as [block_size, D_v]; in bfloat16
-in pairs that one instruction multiplies: K as [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does
-not divide the block size: K as [block_size, D], V as [block_size, D_v], correct but slower to read.
-Arithmetic is float32; where the processor multiplies bfloat16 and the cache holds it, queries and softmax weights are
-rounded to bfloat16 first. A row's bits depend on its own keys alone: not on block size, chunks, batch or threads.
+A block holds, for each kv head, K and then V, then the scales of single tokens where the type has them. In float32 and
+float16: K as [block_size / 16, D, 16], V as [block_size, D_v]; in the other types in pairs that one instruction multiplies:
+K as [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does not divide the block size: K as
+[block_size, D], V as [block_size, D_v], correct but slower to read.
+8-bit numbers are read as bfloat16, which holds them exactly. Arithmetic is float32; where the processor multiplies bfloat16
+and the cache does not hold float32 or float16, queries and softmax weights are rounded to bfloat16 first. A row's bits depend
+on its own keys alone: not on block size, chunks, batch or threads. What several sequences share is read once for all.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec, KVLayout
-from core.plugin.contracts import BatchView
-from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, VERSION, unsupported
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout
+from core.plugin.contracts import AttentionParams, BatchView
+from plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported
+from plugins.platforms.cpu.checks import check_heads
 from plugins.platforms.cpu.extension import kernels_or_reason
-from plugins.platforms.cpu.kernels import check_heads
 
 
 class Metadata(NamedTuple):
@@ -42,8 +44,9 @@ class Layer(NamedTuple):
     spec: AttentionSpec
     raw: Tensor
     pointer: int
-    sizes: tuple[int, ...]
-    softmax: tuple[float, float, int]
+    sizes: tuple[float, ...]
+    softmax: tuple[float, ...]
+    learned: tuple[Tensor | None, ...]
 
 
 class CpuPagedAttention:
@@ -61,10 +64,11 @@ class CpuPagedAttention:
 
     def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
         """Bytes of one block of one layer."""
-        width = spec.head_size + spec.head_size_v
-        return KVLayout(block_bytes=spec.num_kv_heads * block_size * width * ELEMENT_BYTES[dtype])
+        return KVLayout(block_bytes=block_size * KV_TYPES[dtype].token_bytes(spec))
 
-    def bind(self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor) -> Layer:
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Layer:
         """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
         if reasons:
@@ -72,9 +76,18 @@ class CpuPagedAttention:
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
         if raw.shape[1] != block_bytes or not raw.is_contiguous():
             raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
-        half = int(dtype == "bfloat16")
-        sizes = (spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, block_bytes, half)
-        return Layer(spec, raw, raw.data_ptr(), sizes, (spec.scale, spec.cap or 0.0, spec.window or 0))
+        params = params or AttentionParams()
+        sizes = (
+            *(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, block_bytes),
+            *(ELEMENTS[dtype], int(KV_TYPES[dtype].scaled), *_static_scales(params, dtype)),
+        )
+        learned = (
+            _per_head(params.sinks, spec, "sinks", spec.sinks),
+            _per_head(params.slopes, spec, "slopes", spec.alibi),
+        )
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in learned]
+        softmax = (spec.scale, spec.cap or 0.0, spec.window or 0, *pointers)
+        return Layer(spec, raw, raw.data_ptr(), sizes, softmax, learned)
 
     def build(self, view: BatchView) -> Metadata:
         """Once a step: checks the types of the view's tensors and takes their addresses."""
@@ -128,3 +141,24 @@ class CpuPagedAttention:
             )
         pointers = (q.data_ptr(), q_row, q_head, out.data_ptr(), out_row, out_head)
         self._native.attention(*pointers, *metadata.tables, handle.pointer, heads, *handle.sizes, *handle.softmax)
+
+
+def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
+    """Of a whole layer: 1 unless the type is an 8-bit one without scales of its own."""
+    if KV_TYPES[dtype].item_bytes > 1 or KV_TYPES[dtype].scaled:
+        return 1.0, 1.0
+    if not (params.k_scale > 0 and params.v_scale > 0):
+        raise ValueError(f"k_scale {params.k_scale} and v_scale {params.v_scale}: expected positive numbers")
+    return params.k_scale, params.v_scale
+
+
+def _per_head(values: Tensor | None, spec: AttentionSpec, name: str, wanted: bool) -> Tensor | None:
+    if (values is not None) != wanted:
+        raise ValueError(f"{name} {'are missing' if wanted else 'were given'}: the layer's spec says otherwise")
+    if values is None:
+        return None
+    if values.shape != (spec.num_heads,):
+        raise ValueError(
+            f"{name} have the shape {tuple(values.shape)}, expected one for each of {spec.num_heads} heads"
+        )
+    return values.detach().to(torch.float32).contiguous()

@@ -8,8 +8,17 @@ from __future__ import annotations
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-HEAD_MULTIPLE = 16
+ELEMENTS = {  # the number by which the kernel knows a type
+    "float32": 0,
+    "bfloat16": 1,
+    "float16": 2,
+    "fp8_e4m3": 3,
+    "fp8_e5m2": 4,
+    "fp8_per_token_head": 3,
+    "int8_per_token_head": 5,
+}
+HEAD_MULTIPLE = 8
+MIN_HEAD_SIZE = 16
 VERSION = 1  # grows when results change
 MAX_HEAD_SIZE = 512
 
@@ -19,11 +28,12 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
     spec, reasons = query.spec, []
     if query.device != "cpu":
         reasons.append(Reason("device", "cpu", query.device))
-    if query.dtype not in ELEMENT_BYTES:
-        reasons.append(Reason("kv_cache_dtype", " or ".join(ELEMENT_BYTES), query.dtype))
+    if query.dtype not in ELEMENTS:
+        reasons.append(Reason("kv_cache_dtype", " or ".join(ELEMENTS), query.dtype))
     for size in (spec.head_size, spec.head_size_v):
-        if size % HEAD_MULTIPLE or size > MAX_HEAD_SIZE:
-            reasons.append(Reason("head_size", f"a multiple of {HEAD_MULTIPLE}, at most {MAX_HEAD_SIZE}", str(size)))
+        if size % HEAD_MULTIPLE or not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
+            expected = f"a multiple of {HEAD_MULTIPLE} from {MIN_HEAD_SIZE} to {MAX_HEAD_SIZE}"
+            reasons.append(Reason("head_size", expected, str(size)))
             break
     if spec.num_heads % spec.num_kv_heads:
         reasons.append(Reason("num_kv_heads", f"a divisor of {spec.num_heads}", str(spec.num_kv_heads)))

@@ -9,7 +9,14 @@ from core.api.reason import Reason
 from core.api.specs import AttentionQuery
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from plugins.attention.cpu_paged.limits import ELEMENT_BYTES, HEAD_MULTIPLE, MAX_HEAD_SIZE, VERSION, unsupported
+from plugins.attention.cpu_paged.limits import (
+    ELEMENTS,
+    HEAD_MULTIPLE,
+    MAX_HEAD_SIZE,
+    MIN_HEAD_SIZE,
+    VERSION,
+    unsupported,
+)
 from plugins.platforms.cpu.extension import kernels_or_reason
 
 CONTRACT = 1
@@ -23,12 +30,15 @@ def core_spec() -> PluginSpec:
         summary="paged attention on the native CPU kernels",
         capabilities={
             "devices": ["cpu"],
-            "kv_dtypes": list(ELEMENT_BYTES),
+            "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,
+            "min_head_size": MIN_HEAD_SIZE,
             "max_head_size": MAX_HEAD_SIZE,
             "window": True,
             "cap": True,
-            "sinks": False,
+            "sinks": True,
+            "alibi": True,
+            "cascade": True,
             "batch_invariant": True,
         },
         priority=100,

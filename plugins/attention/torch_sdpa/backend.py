@@ -1,6 +1,6 @@
 """Paged attention over torch's scaled_dot_product_attention.
 
-Owns: the cache layout [num_blocks, 2, block_size, Hkv, D] and the gathering of a sequence's blocks.
+Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
 Never does: promise equal bits for different batches (it is the reference for values, not for bits).
 Called by: the decoder, through the attention contract.
 """
@@ -13,19 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.api.specs import AttentionSpec, KVLayout
-from core.plugin.contracts import BatchView
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from core.api.specs import KV_TYPES, AttentionSpec, KVLayout
+from core.plugin.contracts import AttentionParams, BatchView
+from plugins.attention.torch_sdpa.cache import StoredHeads
 
 
 @dataclass(slots=True)
 class LayerHandle:
-    """One layer. keys, values: [num_blocks, block_size, Hkv, D] views of the cache."""
+    """One layer. sinks, slopes: [Hq] or None."""
 
     spec: AttentionSpec
-    keys: Tensor
-    values: Tensor
+    keys: StoredHeads
+    values: StoredHeads
+    sinks: Tensor | None
+    slopes: Tensor | None
 
 
 @dataclass(slots=True)
@@ -45,13 +46,28 @@ class TorchSDPA:
     numerics = f"torch_sdpa-{torch.__version__.split('+')[0]}"
 
     def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
-        """K and V of a block lie side by side."""
-        return KVLayout(2 * block_size * spec.num_kv_heads * spec.head_size * DTYPES[dtype].itemsize)
+        """K and V of a block lie side by side, then their scales where the type has them."""
+        return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
 
-    def bind(self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor) -> LayerHandle:
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> LayerHandle:
         """View the layer's bytes as K and V."""
-        cache = raw.view(DTYPES[dtype]).view(raw.shape[0], 2, block_size, spec.num_kv_heads, spec.head_size)
-        return LayerHandle(spec, cache[:, 0], cache[:, 1])
+        params = params or AttentionParams()
+        heads = spec.num_kv_heads
+        sizes = [
+            block_size * heads * width * KV_TYPES[dtype].item_bytes for width in (spec.head_size, spec.head_size_v)
+        ]
+        scales = 4 * block_size * heads if KV_TYPES[dtype].scaled else 0
+        k, v, k_scales, v_scales = raw.split([*sizes, scales, scales], dim=1)
+        shape = (raw.shape[0], block_size, heads)
+        return LayerHandle(
+            spec,
+            StoredHeads(k, k_scales, (*shape, spec.head_size), dtype, params.k_scale),
+            StoredHeads(v, v_scales, (*shape, spec.head_size_v), dtype, params.v_scale),
+            params.sinks,
+            params.slopes,
+        )
 
     def build(self, view: BatchView) -> StepMetadata:
         """Split the slot mapping once for all layers."""
@@ -62,12 +78,12 @@ class TorchSDPA:
         return StepMetadata(view, block, view.slot_mapping % view.block_size, starts)
 
     def write(self, handle: LayerHandle, k: Tensor, v: Tensor, metadata: StepMetadata) -> None:
-        """Store k, v [T, Hkv, D] at the step's slots."""
-        handle.keys[metadata.block, metadata.offset] = k.to(handle.keys.dtype)
-        handle.values[metadata.block, metadata.offset] = v.to(handle.values.dtype)
+        """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots."""
+        handle.keys.write(metadata.block, metadata.offset, k)
+        handle.values.write(metadata.block, metadata.offset, v)
 
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
-        """out[T, Hq, D], one sequence after the other, in the dtype of q (at least that of the cache)."""
+        """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
         view, spec = metadata.view, handle.spec
         for index, seq_len in enumerate(view.seq_lens_list):
             start, stop = metadata.starts[index], metadata.starts[index + 1]
@@ -77,11 +93,13 @@ class TorchSDPA:
             num_blocks = (seq_len + view.block_size - 1) // view.block_size
             blocks = view.block_table[index, first:num_blocks].long()
             past = first * view.block_size
-            keys = handle.keys[blocks].flatten(0, 1)[: seq_len - past].transpose(0, 1).to(q.dtype)
-            values = handle.values[blocks].flatten(0, 1)[: seq_len - past].transpose(0, 1).to(q.dtype)
+            keys = handle.keys.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
+            values = handle.values.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
             queries = q[start:stop].transpose(0, 1)
-            bias = _mask(stop - start, seq_len, past, spec.window, q.device)
-            out[start:stop] = _attend(queries, keys, values, bias, spec).transpose(0, 1)
+            mask = _mask(stop - start, seq_len, past, spec.window, q.device)
+            plain = spec.cap is None and handle.sinks is None and handle.slopes is None
+            attend = _fused if plain else _explicit
+            out[start:stop] = attend(queries, keys, values, mask, handle).transpose(0, 1)
 
 
 def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device: torch.device) -> Tensor | None:
@@ -94,16 +112,27 @@ def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device:
     return mask if window is None else mask & (key > query - window)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, spec: AttentionSpec) -> Tensor:
-    """[Hq, Tq, D] from q [Hq, Tq, D], k and v [Hkv, L, D]."""
-    if spec.cap is None:
-        grouped = F.scaled_dot_product_attention(
-            q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), attn_mask=mask, scale=spec.scale, enable_gqa=True
-        )
-        return grouped[0]
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
+    """[Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
+    scale = handle.spec.scale
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=True)[0]
+
+
+def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
+    """The same with what the fused operation lacks: soft cap, slopes and sinks."""
+    spec = handle.spec
     group = spec.num_heads // spec.num_kv_heads
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    scores = torch.tanh((q @ k.transpose(1, 2)).float() * spec.scale / spec.cap) * spec.cap
+    scores = (q @ k.transpose(1, 2)).float() * spec.scale
+    if spec.cap is not None:
+        scores = torch.tanh(scores / spec.cap) * spec.cap
+    if handle.slopes is not None:
+        queries, keys = scores.shape[1:]
+        ahead = torch.arange(keys, device=q.device) - torch.arange(keys - queries, keys, device=q.device).unsqueeze(1)
+        scores = scores + handle.slopes.to(scores).view(-1, 1, 1) * ahead
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(-1).to(v.dtype) @ v
+    if handle.sinks is None:
+        return scores.softmax(-1).to(v.dtype) @ v
+    sinks = handle.sinks.to(scores).view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+    return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1].to(v.dtype) @ v

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import KV_TYPES
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
@@ -22,23 +21,15 @@ def core_spec() -> PluginSpec:
         name="torch_sdpa",
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
         capabilities={
-            "kv_dtypes": ["float32", "bfloat16", "float16"],
+            "kv_dtypes": list(KV_TYPES),
             "window": True,
             "cap": True,
-            "sinks": False,
+            "sinks": True,
+            "alibi": True,
             "batch_invariant": False,
         },
         priority=0,
     )
-
-
-@hookimpl
-def core_supports(query: AttentionQuery) -> list[Reason]:
-    """Equal query and value head sizes are all it needs."""
-    spec = query.spec
-    if spec.head_size != spec.head_size_v:
-        return [Reason("head_size_v", f"{spec.head_size}", f"{spec.head_size_v}", "use a latent attention backend")]
-    return []
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
 
-Owns: the checks of shapes and types, and the repacking of weights; the arithmetic is in `native/`.
+Owns: one method an operation, and the checks of its tensors; the arithmetic is in `native/`.
 Never does: fall back by itself (`core.layers.kernels` chooses another provider where `supports` gives reasons).
 Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
 
@@ -9,17 +9,21 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
-from core.weights.formats import CanonicalWeight, Dense
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.plugin.contracts import LinearKernel
+from core.weights.formats import CanonicalWeight
+from plugins.platforms.cpu.checks import check_heads, check_logits, check_rows, check_same, check_table, check_tables
+from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
+from plugins.platforms.cpu.native_linear import NativeLinear, linear_reasons
 
 OPERATIONS = (
     "linear",
@@ -32,100 +36,11 @@ OPERATIONS = (
     "soft_cap",
     "take_rows",
     "race",
+    "logprobs",
+    "route",
+    "experts",
 )
-FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2, "int4_groups": 3, "int8_groups": 4}
-ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2}
 GATES = {"silu": 0, "gelu_tanh": 1}
-DENSE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-GROUP_MULTIPLE = 16
-
-
-def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
-    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
-    rows, actual = tensor.shape
-    stride, step = tensor.stride()
-    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
-            f"expected float32 [rows, {width}] with contiguous rows"
-        )
-    return rows, stride
-
-
-def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
-    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
-    rows, heads, width = tensor.shape
-    row_stride, head_stride, step = tensor.stride()
-    if step != 1 or tensor.dtype is not torch.float32:
-        raise ValueError(
-            f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads"
-        )
-    return rows, heads, width, row_stride, head_stride
-
-
-def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
-    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous():
-        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
-    return int(tensor.data_ptr())
-
-
-def check_same(rows: int, other: int, what: str) -> None:
-    """Raises ValueError when `what` has another number of rows."""
-    if rows != other:
-        raise ValueError(f"{what} has {other} rows, expected {rows}")
-
-
-class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory."""
-
-    capturable = True
-    __slots__ = ("_gather", "_packed", "_run", "nbytes", "shape")
-
-    def __init__(
-        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
-    ) -> None:
-        self.shape = weight.shape
-        arguments, keep = _pack_arguments(weight, activation)
-        bias = None if bias is None else bias.detach().float().contiguous()
-        if bias is not None and bias.shape != (self.shape[0],):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self._packed = native.linear_pack(*arguments, 0 if bias is None else bias.data_ptr())
-        del keep
-        self.nbytes: int = native.linear_bytes(self._packed)
-        self._run = native.linear
-        self._gather = native.linear_rows
-
-    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
-        n, k = self.shape
-        rows, stride = check_rows(x, k, "x")
-        out_rows, out_stride = check_rows(out, n, "out")
-        check_same(rows, out_rows, "out")
-        self._run(self._packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
-
-    def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
-        rows, stride = check_rows(out, self.shape[1], "out")
-        if ids.dtype is not torch.int64 or ids.shape != (rows,):
-            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
-        self._gather(self._packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
-
-
-def _pack_arguments(weight: CanonicalWeight, activation: Activation) -> tuple[list[int], list[Tensor]]:
-    """The integers that `_native.linear_pack` reads (all but the bias), and the tensors that must outlive the call."""
-    n, k = weight.shape
-    if isinstance(weight, Dense):
-        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
-        dense = dense.contiguous()
-        return [DENSE_TYPES[dense.dtype], ACTIVATIONS[activation], n, k, 0, 0, 0, dense.data_ptr(), 0, 0], [dense]
-    keep = [weight.values.contiguous(), weight.scale.contiguous()]
-    if weight.minimum is not None:
-        keep.append(weight.minimum.contiguous())
-    pointers = [tensor.data_ptr() for tensor in keep]
-    half = int(weight.scale.dtype is torch.float16)
-    head = [FORMATS[weight.name], ACTIVATIONS[activation], n, k, weight.group_size, weight.zero, half]
-    return [*head, *pointers, *([0] * (3 - len(pointers)))], keep
 
 
 class NativeKernels:
@@ -150,7 +65,7 @@ class NativeKernels:
         if query.op not in OPERATIONS:
             reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
         if query.op == "linear":
-            reasons += _linear_reasons(query)
+            reasons += linear_reasons(query)
         return reasons
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
@@ -221,31 +136,64 @@ class NativeKernels:
         which = check_table(rows, torch.int64, "rows")
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
-    def race(self, logits: Tensor, which: Tensor, keys: Tensor, temperatures: Tensor, out: Tensor) -> None:
+    def race(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
-        rows, width = logits.shape
-        _, stride = check_rows(logits, width, "logits")
-        count = which.shape[0]
-        shapes = (keys.shape, temperatures.shape, out.shape)
-        if shapes != ((count, 5), (count,), (count,)):
-            raise ValueError(f"keys, temperatures and out have the shapes {shapes}, expected {count} rows")
-        if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
-            raise IndexError(f"which names rows {which.tolist()} of {rows}")
-        tables = [check_table(table, torch.int64, "which or keys") for table in (which, keys)]
-        heat = check_table(temperatures, torch.float32, "temperatures")
-        result = check_table(out, torch.int64, "out")
-        self._native.race(logits.data_ptr(), stride, width, count, *tables, heat, result)
+        size, sizes = check_logits(logits, which)
+        tables = check_tables(
+            len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+        )
+        if keys.shape != (len(which), 5):
+            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
+        words = check_table(keys, torch.int64, "keys")
+        limits = [0, 0, 0]
+        if filters is not None:
+            top_k, top_p, least = filters
+            limits = check_tables(
+                len(which), "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32)
+            )
+        self._native.race(size, *sizes, tables[0], words, tables[1], *limits, tables[2])
+
+    def logprobs(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """The `LogprobsKernel` contract."""
+        data, sizes = check_logits(logits, which)
+        rows, width = ids.shape
+        most = min(width - 1, logits.shape[1])
+        if rows and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
+            raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
+        if rows and not (int(chosen.min()) >= 0 and int(chosen.max()) < logits.shape[1]):
+            raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
+        wide = torch.int64
+        inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
+        if values.shape != ids.shape:
+            raise ValueError(f"values have the shape {tuple(values.shape)}, expected {tuple(ids.shape)}")
+        outputs = check_table(ids, wide, "ids"), check_table(values, torch.float64, "values")
+        self._native.logprobs(data, *sizes, width, *inputs[:3], *outputs, inputs[3])
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract."""
+        choose(self._native, logits, routing, bias, ids, weights)
+
+    def experts(
+        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+    ) -> NativeExperts | None:
+        """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
+        first, second = (_alike(side) for side in (gate_up, down))
+        if first is None or second is None:
+            return None
+        return NativeExperts(self._native, first, second, GATES[activation])
 
 
-def _linear_reasons(query: KernelQuery) -> list[Reason]:
-    if query.format not in FORMATS:
-        return [Reason("format", ", ".join(FORMATS), query.format)]
-    reasons = []
-    quantized = query.format.startswith("int")
-    allowed = ("none", "int8") if quantized else ("none", "bf16")
-    if query.activation not in allowed:
-        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
-    group = query.attributes.get("group_size", GROUP_MULTIPLE)
-    if quantized and group % GROUP_MULTIPLE:
-        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
-    return reasons
+def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
+    """The layers, when all are native and of one form."""
+    layers = [layer for layer in side if isinstance(layer, NativeLinear)]
+    return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None

@@ -13,7 +13,28 @@ from plugins.platforms.cpu.extension import kernels_or_reason
 
 CONTRACT = 1
 VERSION = 1  # grows when a kernel's results change
-OPERATIONS = frozenset({"linear", "rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "race"})
+OPERATIONS = frozenset(
+    {
+        "linear",
+        "rms_norm",
+        "rms_norm_heads",
+        "rotary",
+        "gated",
+        "add",
+        "scale",
+        "soft_cap",
+        "take_rows",
+        "race",
+        "logprobs",
+        "route",
+        "experts",
+    }
+)
+
+FORMATS = [
+    *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
+    *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),
+]
 
 
 @hookimpl
@@ -24,7 +45,7 @@ def core_spec() -> PluginSpec:
         summary="compiled kernels: packed linear layers in a fixed order of summation, norms, rotary, gates, sampling",
         capabilities={
             "devices": ["cpu"],
-            "formats": ["float32", "float16", "bfloat16", "int4_groups", "int8_groups"],
+            "formats": FORMATS,
             "batch_invariant": True,
             "row_multiple": 32,
         },

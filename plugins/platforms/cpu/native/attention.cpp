@@ -1,4 +1,5 @@
-// Cuts attention into tasks of rows, and of key spans where there are fewer tasks than the threads could use.
+// Cuts attention into tasks of rows, and of key spans where there are fewer tasks than the threads could use. Spans that
+// sequences share come first, in tasks of their own (sharing.inc.h).
 #include "native.h"
 #include "pool.h"
 
@@ -20,6 +21,8 @@ struct WriteJob {
 long at_most(long a, long b) { return a < b ? a : b; }
 long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
+#include "sharing.inc.h"
+
 void attention_tile(const void *context, long tile) {
     const AttentionJob &job = *(const AttentionJob *)context;
     job.table->attention(job.call, &job.tasks[tile]);
@@ -35,10 +38,6 @@ void write_tile(const void *context, long tile) {
     job.table->cache_write(job.call, tile * kWriteRows, at_most((tile + 1) * kWriteRows, job.call->rows));
 }
 
-long rows_of(const AttentionCall &c, long sequence) {
-    return (c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]) * (c.heads_q / c.heads_kv);
-}
-
 // The spans that some of the rows [row, row + rows) see.
 void set_spans(const AttentionCall &c, AttentionTask &t) {
     long group = c.heads_q / c.heads_kv, queries = c.cu_seqlens[t.sequence + 1] - c.cu_seqlens[t.sequence];
@@ -48,6 +47,12 @@ void set_spans(const AttentionCall &c, AttentionTask &t) {
     t.spans = int32_t(ceil_div(high, kSpan) - t.span);
 }
 
+AttentionTask task_of(long sequence, long head, long row, long rows) {
+    AttentionTask t = {};
+    t.sequence = int32_t(sequence), t.head_kv = int32_t(head), t.row = int32_t(row), t.rows = int32_t(rows);
+    return t;
+}
+
 // One task for each kv head and run of rows; the last rows, which see most keys, come first.
 long make_tasks(const AttentionCall &c, AttentionTask *tasks) {
     long count = 0;
@@ -55,17 +60,39 @@ long make_tasks(const AttentionCall &c, AttentionTask *tasks) {
         long rows = rows_of(c, sequence);
         for (long tile = ceil_div(rows, kTaskRows); tile-- > 0;)
             for (long head = 0; head < c.heads_kv; head++) {
-                AttentionTask &t = tasks[count++];
-                long row = tile * kTaskRows;
-                t = {int32_t(sequence), int32_t(head), int32_t(row), int32_t(at_most(kTaskRows, rows - row)), 0, 0, nullptr};
-                set_spans(c, t);
+                tasks[count] = task_of(sequence, head, tile * kTaskRows, at_most(kTaskRows, rows - tile * kTaskRows));
+                set_spans(c, tasks[count++]);
             }
     }
     return count;
 }
 
+// Rows of all members in tasks of about equal size: over all spans of a folded run, else over each by itself.
+long make_shared_tasks(const AttentionCall &c, const Sharing &sharing, AttentionTask *tasks) {
+    long count = 0;
+    for (long i = 0; i < sharing.num_runs; i++) {
+        const Run &run = sharing.runs[i];
+        const long tiles = ceil_div(run.rows, kTaskRows), rows = at_most(kTaskRows, ceil_div(ceil_div(run.rows, tiles), 12) * 12);
+        for (long row = 0; row < run.rows; row += rows)
+            for (long span = run.first; span < run.first + (run.folded ? 1 : run.spans); span++)
+                for (long head = 0; head < c.heads_kv; head++) {
+                    AttentionTask &t = tasks[count++];
+                    t = task_of(run.members[0], head, row, at_most(rows, run.rows - row));
+                    t.span = int32_t(span), t.spans = run.folded ? run.spans : 1, t.folded = run.folded;
+                    t.members = run.members, t.num_members = int32_t(run.num_members);
+                }
+    }
+    return count;
+}
+
+bool computed(const AttentionCall &c, const AttentionTask &t, long span) { // by this task itself
+    return !c.shared || c.shared->place[t.sequence * c.shared->spans + span] == kNotShared;
+}
+
 // Runs every span of every task by itself, then merges: the same bits as one task after another.
-bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans, long floats) {
+bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans, long record) {
+    long floats = 0;
+    for (long i = 0; i < count; i++) floats += long(job.tasks[i].spans) * job.tasks[i].rows * record;
     Scratch scratch(spans * sizeof(AttentionTask) + floats * sizeof(float));
     if (!scratch.memory) return false;
     AttentionTask *parts = (AttentionTask *)scratch.memory;
@@ -74,16 +101,46 @@ bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans,
     for (long i = 0; i < count; i++) {
         AttentionTask &t = job.tasks[i];
         t.partial = partial;
-        for (long span = 0; span < t.spans; span++, partial += t.rows * (c.dim_v + 2)) {
+        for (long span = t.span; span < t.span + t.spans; span++, partial += t.rows * record) {
+            if (!computed(c, t, span)) continue;
             parts[part] = t;
-            parts[part].span = int32_t(t.span + span), parts[part].spans = 1, parts[part].partial = partial;
+            parts[part].span = int32_t(span), parts[part].spans = 1, parts[part].partial = partial;
             part++;
         }
     }
     AttentionJob split = {job.table, job.call, parts};
-    pool_run(attention_tile, &split, spans);
-    for (long i = 0; i < count; i++) merge_tile(&job, i);
+    pool_run(attention_tile, &split, part);
+    if (count < 8)
+        for (long i = 0; i < count; i++) merge_tile(&job, i);
+    else
+        pool_run(merge_tile, &job, count);
     return true;
+}
+
+bool run_own(const AttentionCall &call) {
+    long most = 0, spans = 0;
+    for (long sequence = 0; sequence < call.batch; sequence++)
+        most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
+    Scratch scratch(most * sizeof(AttentionTask));
+    if (!scratch.memory) return false;
+    AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory};
+    const long count = make_tasks(call, job.tasks), record = kRecordHead + ceil_div(call.dim_v, 16) * 16;
+    for (long i = 0; i < count; i++) spans += job.tasks[i].spans;
+    if (pool_size() > 1 && count < 4 * pool_size() && spans > count) return run_split(call, job, count, spans, record);
+    pool_run(attention_tile, &job, count);
+    return true;
+}
+
+// Shared spans first, for all sequences that share them; each sequence then finds what they left.
+bool run_shared(const AttentionCall &call, Sharing &sharing) {
+    Scratch scratch(sharing.tasks * sizeof(AttentionTask) + sharing.floats * sizeof(float));
+    if (!scratch.memory) return false;
+    AttentionCall shared = call;
+    AttentionJob job = {kernels_active(), &shared, (AttentionTask *)scratch.memory};
+    sharing.spans.records = (float *)(job.tasks + sharing.tasks);
+    shared.shared = &sharing.spans;
+    pool_run(attention_tile, &job, make_shared_tasks(call, sharing, job.tasks));
+    return run_own(shared);
 }
 
 } // namespace
@@ -94,18 +151,11 @@ void run_cache_write(const CacheWriteCall &call) {
 }
 
 bool run_attention(const AttentionCall &call) {
-    long most = 0;
-    for (long sequence = 0; sequence < call.batch; sequence++)
-        most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
-    Scratch scratch(most * sizeof(AttentionTask));
+    long spans = 0;
+    const size_t bytes = sharing_bytes(call, spans);
+    if (!bytes) return run_own(call);
+    Scratch scratch(bytes);
+    Sharing sharing;
     if (!scratch.memory) return false;
-    AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory};
-    long count = make_tasks(call, job.tasks), spans = 0, floats = 0;
-    for (long i = 0; i < count; i++) {
-        spans += job.tasks[i].spans;
-        floats += long(job.tasks[i].spans) * job.tasks[i].rows * (call.dim_v + 2);
-    }
-    if (pool_size() > 1 && count < 4 * pool_size() && spans > count) return run_split(call, job, count, spans, floats);
-    pool_run(attention_tile, &job, count);
-    return true;
+    return find_sharing(call, scratch.memory, spans, pool_size(), sharing) ? run_shared(call, sharing) : run_own(call);
 }

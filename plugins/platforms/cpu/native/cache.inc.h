@@ -1,33 +1,133 @@
-// Writes keys and values into the blocks of a paged cache; attention.inc.h tells their layout.
+// Writes keys and values into the blocks of a paged cache; span.inc.h tells their layout.
+//
+// Two neighbouring values of a pair share 16 or 32 bits, which are written at once: the even row of a pair writes its odd
+// one, too, where that follows in the same call.
 
-LANE const float *narrow(const float *x, long, float *) { return x; }
-LANE const uint16_t *narrow(const float *x, long width, uint16_t *room) {
-    for (long i = 0; i < width; i += 16) store_u16(room + i, shift_right<16>(bf16_bits(load(x + i))));
-    return room;
+// The scale of `width` numbers by their largest magnitude, 0 if all are; NaN when one is not finite. `inverse`: 1 / scale.
+LANE float row_scale(const float *x, long width, float most, float &inverse) {
+    F top = zero(), check = zero();
+    for (long i = 0; i < width; i += 16) {
+        F a = load(x + (i < width - 16 ? i : width - 16));
+        top = max(top, abs(a)), check = fma(a, zero(), check);
+    }
+    const float size = largest(top);
+    inverse = size < 1e-30f ? 0 : most / size;
+    return (size < 1e-30f ? 0 : size / most) + sum(check);
 }
 
-template <class Element, bool Grouped> LANE void write_row(const CacheWriteCall &c, long row) {
-    if (c.slots[row] < 0) return;
-    constexpr long pair = Grouped && sizeof(Element) == 2 ? 2 : 1, lanes = Grouped ? 16 : 1;
-    const long slot = c.slots[row], offset = slot % c.block_size;
-    Element room[kMaxHead];
-    for (long head = 0; head < c.heads_kv; head++) {
-        uint8_t *base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
-        Element *keys = (Element *)base + offset / lanes * lanes * c.dim + offset % lanes * pair;
-        Element *values = (Element *)base + c.block_size * c.dim + offset / pair * pair * c.dim_v + offset % pair;
-        const Element *k = narrow(c.k + row * c.k_row_stride + head * c.k_head_stride, c.dim, room);
-        for (long i = 0; i < c.dim; i += pair) memcpy(keys + i * lanes, k + i, pair * sizeof(Element));
-        const Element *v = narrow(c.v + row * c.v_row_stride + head * c.v_head_stride, c.dim_v, room);
-        for (long i = 0; i < c.dim_v; i++) values[i * pair] = v[i];
+template <int Element> LANE void narrow_row(const float *x, long width, float inverse, uint32_t *codes) {
+    for (long i = 0; i < width; i += 16) {
+        const long j = i < width - 16 ? i : width - 16; // the last vector may repeat a few numbers
+        istore(codes + j, narrow<Element>(load(x + j), set1(inverse)));
     }
+}
+
+// bytes [n / pair][lanes][pair] of which this is one lane
+template <int Element> LANE void scatter(uint8_t *to, const uint32_t *codes, long n, long pair, long stride) {
+    constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
+    for (long i = 0; i < n; i += pair) {
+        uint32_t word = pair == 2 ? codes[i] | codes[i + 1] << (bytes * 8 % 32) : codes[i];
+        memcpy(to + i / pair * stride, &word, pair * bytes);
+    }
+}
+
+// Values of the tokens 2i and 2i + 1 at `to`; one that is not given keeps its bits.
+template <int Element>
+LANE void write_pair(uint8_t *to, const float *even, const float *odd, float even_inverse, float odd_inverse, long width) {
+    constexpr int bits = Element == kCacheBF16 ? 16 : 8;
+    constexpr int32_t low = (1 << bits) - 1, high = (int32_t)((uint32_t)low << bits);
+    for (long i = 0; i < width; i += 16) {
+        const long j = i < width - 16 ? i : width - 16;
+        uint8_t *p = to + j * (bits / 4);
+        I old = izero();
+        if (!even || !odd) old = bits == 16 ? iload(p) : load_u16((const uint16_t *)p);
+        I first = even ? narrow<Element>(load(even + j), set1(even_inverse)) : iand(old, iset1(low));
+        I second = odd ? shift_left<bits>(narrow<Element>(load(odd + j), set1(odd_inverse))) : iand(old, iset1(high));
+        if (bits == 16)
+            istore(p, ixor(first, second));
+        else
+            store_u16((uint16_t *)p, ixor(first, second));
+    }
+}
+
+struct WrittenRow { // one head of one token
+    const float *k, *v;
+    uint8_t *base; // of the head in the block
+    long offset;   // in the block
+    float k_inverse, v_inverse;
+};
+
+template <int Element> LANE WrittenRow written_row(const CacheWriteCall &c, long row, long head) {
+    constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
+    const long slot = c.slots[row];
+    WrittenRow w;
+    w.k = c.k + row * c.k_row_stride + head * c.k_head_stride, w.v = c.v + row * c.v_row_stride + head * c.v_head_stride;
+    w.base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
+    w.offset = slot % c.block_size;
+    w.k_inverse = 1.0f / c.k_scale, w.v_inverse = 1.0f / c.v_scale;
+    if (c.scaled) {
+        float *scales = (float *)(w.base + c.block_size * (c.dim + c.dim_v) * bytes) + w.offset;
+        scales[0] = row_scale(w.k, c.dim, element_most(Element), w.k_inverse);
+        scales[c.block_size] = row_scale(w.v, c.dim_v, element_most(Element), w.v_inverse);
+    }
+    return w;
+}
+
+template <int Element, bool Grouped> LANE void write_keys(const CacheWriteCall &c, const WrittenRow &w) {
+    constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
+    constexpr long pair = Element == kCacheF32 || Element == kCacheF16 ? 1 : 2;
+    uint32_t codes[kMaxHead];
+    narrow_row<Element>(w.k, c.dim, w.k_inverse, codes);
+    if (Grouped) {
+        uint8_t *to = w.base + (w.offset / 16 * 16 * c.dim + w.offset % 16 * pair) * bytes;
+        scatter<Element>(to, codes, c.dim, pair, 16 * pair * bytes);
+    } else {
+        scatter<Element>(w.base + w.offset * c.dim * bytes, codes, c.dim, 1, bytes);
+    }
+}
+
+// Whether this row's values are written by the row before: the odd one of a pair, in the same call.
+LANE bool follows(const CacheWriteCall &c, long row) {
+    return row > 0 && row < c.rows && c.slots[row] >= 0 && c.slots[row] % 2 == 1 && c.slots[row - 1] == c.slots[row] - 1;
+}
+
+template <int Element, bool Grouped> static void write_rows(const CacheWriteCall &c, long begin, long end) {
+    constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
+    constexpr bool pairs = Grouped && Element != kCacheF32 && Element != kCacheF16;
+    for (long row = begin; row < end; row++) {
+        if (c.slots[row] < 0 || (pairs && follows(c, row))) continue;
+        const bool two = pairs && follows(c, row + 1);
+        for (long head = 0; head < c.heads_kv; head++) {
+            WrittenRow first = written_row<Element>(c, row, head), second = first;
+            write_keys<Element, Grouped>(c, first);
+            if (two) {
+                second = written_row<Element>(c, row + 1, head);
+                write_keys<Element, Grouped>(c, second);
+            }
+            uint8_t *values = first.base + c.block_size * c.dim * bytes;
+            if (!pairs) {
+                uint32_t codes[kMaxHead];
+                narrow_row<Element>(first.v, c.dim_v, first.v_inverse, codes);
+                scatter<Element>(values + first.offset * c.dim_v * bytes, codes, c.dim_v, 1, bytes);
+                continue;
+            }
+            values += first.offset / 2 * 2 * c.dim_v * bytes;
+            const bool odd = first.offset % 2;
+            write_pair<Element>(values, odd ? nullptr : first.v, odd ? first.v : two ? second.v : nullptr,
+                                first.v_inverse, odd ? first.v_inverse : second.v_inverse, c.dim_v);
+        }
+    }
+}
+
+template <int Element> LANE void write_element(const CacheWriteCall &c, long begin, long end) {
+    c.block_size % 16 == 0 ? write_rows<Element, true>(c, begin, end) : write_rows<Element, false>(c, begin, end);
 }
 
 static void cache_write(const CacheWriteCall *c, long begin, long end) {
-    const bool grouped = c->block_size % 16 == 0;
-    for (long row = begin; row < end; row++) {
-        if (c->bf16)
-            grouped ? write_row<uint16_t, true>(*c, row) : write_row<uint16_t, false>(*c, row);
-        else
-            grouped ? write_row<float, true>(*c, row) : write_row<float, false>(*c, row);
-    }
+    if (c->element == kCacheF32) write_element<kCacheF32>(*c, begin, end);
+    if (c->element == kCacheBF16) write_element<kCacheBF16>(*c, begin, end);
+    if (c->element == kCacheF16) write_element<kCacheF16>(*c, begin, end);
+    if (c->element == kCacheE4M3) write_element<kCacheE4M3>(*c, begin, end);
+    if (c->element == kCacheE5M2) write_element<kCacheE5M2>(*c, begin, end);
+    if (c->element == kCacheI8) write_element<kCacheI8>(*c, begin, end);
 }

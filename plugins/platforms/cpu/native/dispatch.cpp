@@ -1,8 +1,17 @@
 // Which tables run on this processor, and which one is active. The build defines CORE_HAVE_* for each compiled file.
+//
+// A table is offered only where its file was compiled and the processor and the operating system both say that they run it:
+// cpuid and xgetbv on x86-64, the kernel's capability bits on aarch64 under Linux (elsewhere the plain NEON that every aarch64
+// has). There is no AMX table: its tiles need a permission from the kernel (arch_prctl) and neither an emulator nor a machine
+// to run them on was at hand, and code that was never run is not offered. It would be one more row above avx512_vnni_bf16.
 #include "native.h"
 
 #include <atomic>
 #include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace {
 
@@ -18,6 +27,16 @@ bool runs(const char *name) {
     bool vnni = wide && __builtin_cpu_supports("avx512vnni");
     if (!strcmp(name, "avx512_vnni")) return vnni;
     return vnni && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    if (!strcmp(name, "generic") || !strcmp(name, "neon")) return true;
+#if defined(__linux__)
+    const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+    const bool dot = first & HWCAP_ASIMDDP;
+    if (!strcmp(name, "neon_dot")) return dot;
+    return dot && (second & HWCAP2_I8MM) && (second & HWCAP2_BF16);
+#else
+    return false;
+#endif
 #else
     return !strcmp(name, "generic");
 #endif
@@ -35,6 +54,15 @@ const KernelTable *const tables[] = {
 #endif
 #ifdef CORE_HAVE_AVX2
     &core_kernels_avx2,
+#endif
+#ifdef CORE_HAVE_NEON_BF16
+    &core_kernels_neon_bf16,
+#endif
+#ifdef CORE_HAVE_NEON_DOT
+    &core_kernels_neon_dot,
+#endif
+#ifdef CORE_HAVE_NEON
+    &core_kernels_neon,
 #endif
     &core_kernels_generic,
 };

@@ -11,14 +11,22 @@
 namespace {
 #include CORE_LANES
 #include "linear.inc.h"
+#include "stage.inc.h"
 #include "small_ops.inc.h"
+#include "kv_elements.inc.h"
+#include "span.inc.h"
+#include "attention_span.inc.h"
 #include "attention.inc.h"
 #include "cache.inc.h"
 #include "logits.inc.h"
+#include "threshold.inc.h"
 #include "race.inc.h"
+#include "logprobs.inc.h"
+#include "experts.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
     gated,           add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
+    route,           combine,      logprobs,
 };

@@ -35,6 +35,7 @@ LANE I iload(const void *p) { return (I)_mm512_loadu_si512(p); }
 LANE I iota() { return (I)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 LANE I iadd(I a, I b) { return (I)_mm512_add_epi32((__m512i)a, (__m512i)b); }
 LANE I iand(I a, I b) { return a & b; }
+LANE I ior(I a, I b) { return a | b; }
 LANE I ixor(I a, I b) { return a ^ b; }
 LANE void istore(void *p, I a) { _mm512_storeu_si512(p, (__m512i)a); }
 // Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
@@ -57,9 +58,15 @@ template <int S> LANE I shift_right(I a) { return (I)_mm512_srli_epi32((__m512i)
 template <int S> LANE I shift_left(I a) { return (I)_mm512_slli_epi32((__m512i)a, S); }
 LANE F to_float(I a) { return _mm512_cvtepi32_ps((__m512i)a); }
 LANE I round_to_int(F a) { return (I)_mm512_cvtps_epi32(a); } // nearest, ties to even
+LANE I truncate(F a) { return (I)_mm512_cvttps_epi32(a); } // toward zero
 LANE F as_float(I a) { return (F)a; }
 LANE I as_int(F a) { return (I)a; }
 LANE I load_u16(const uint16_t *p) { return (I)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
+LANE I load_u8(const uint8_t *p) { return (I)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+LANE F lookup(F table, I index) { return _mm512_permutexvar_ps((__m512i)index, table); }
+LANE I load_bytes(const uint8_t *p) { return (I)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
+LANE I lookup_bytes(I table, I index) { return (I)_mm512_shuffle_epi8((__m512i)table, (__m512i)index); }
 LANE void store_i8(int8_t *p, I a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a)); }
 LANE void store_u16(uint16_t *p, I a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)a)); }
 // value where low <= lane < high, else other
@@ -101,5 +108,19 @@ LANE I dot_u8(I acc, I w, I x) {
 #if defined(__AVX512BF16__)
 #define CORE_BF16_DOT 1
 LANE F dot_bf16(F acc, I w, I x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
-LANE void store_bf16(uint16_t *p, F a) { _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(a)); }
+LANE __m256i narrow_bf16(F a) { return (__m256i)_mm512_cvtneps_pbh(a); }
+LANE void store_bf16(uint16_t *p, F a) { _mm256_storeu_si256((__m256i *)p, narrow_bf16(a)); }
+// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
+LANE void store_bf16_apart(uint16_t *p, F a) {
+    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+    _mm256_storeu_si256((__m256i *)p, _mm256_shuffle_epi8(narrow_bf16(a), _mm256_broadcastsi128_si256(order)));
+}
+// A table of sixteen bf16 twice over, so that only four bits of a 16-bit index count.
+LANE I bf16_table(const float *p) { return (I)_mm512_broadcast_i64x4(narrow_bf16(load(p))); }
+LANE I lookup_bf16(I table, I index) { return (I)_mm512_permutexvar_epi16((__m512i)index, (__m512i)table); }
+// `bits`, but entries of the table where the 16-bit index is below `limit`.
+LANE I replace_below(I bits, I table, I index, int limit) {
+    __mmask32 low = _mm512_cmplt_epu16_mask((__m512i)index, _mm512_set1_epi16((short)limit));
+    return (I)_mm512_mask_permutexvar_epi16((__m512i)bits, low, (__m512i)index, (__m512i)table);
+}
 #endif

@@ -59,6 +59,7 @@ LANE I iload(const void *p) {
 LANE I iota() { EACH(I, (i4{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3})); }
 LANE I iadd(I a, I b) { EACH(I, a.v[i] + b.v[i]); }
 LANE I iand(I a, I b) { EACH(I, (a.v[i] & b.v[i])); }
+LANE I ior(I a, I b) { EACH(I, (a.v[i] | b.v[i])); }
 LANE I ixor(I a, I b) { EACH(I, (a.v[i] ^ b.v[i])); }
 LANE void istore(void *p, I a) { memcpy(p, &a, sizeof a); }
 // Low halves of the 64-bit products of unsigned lanes with m; the high halves go to `high`.
@@ -94,9 +95,32 @@ LANE I round_to_int(F a) { // nearest, ties to even, for |a| < 2^22
     const float magic = 12582912.0f;
     EACH(I, ((i4)(a.v[i] + magic) - 0x4b400000));
 }
+LANE I truncate(F a) { EACH(I, __builtin_convertvector(a.v[i], i4)); } // toward zero
 LANE F as_float(I a) { EACH(F, (f4)a.v[i]); }
 LANE I as_int(F a) { EACH(I, (i4)a.v[i]); }
 LANE I load_u16(const uint16_t *p) { EACH(I, (i4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]})); }
+LANE I load_u8(const uint8_t *p) { EACH(I, (i4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]})); }
+// Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
+LANE F lookup(F table, I index) {
+    F r;
+    for (int i = 0; i < 16; i++) {
+        int at = index.v[i / 4][i % 4] & 15;
+        r.v[i / 4][i % 4] = table.v[at / 4][at % 4];
+    }
+    return r;
+}
+LANE I load_bytes(const uint8_t *p) { // the generic lookup reads the first copy only
+    I r = izero();
+    memcpy(&r, p, 16);
+    return r;
+}
+LANE I lookup_bytes(I table, I index) {
+    uint8_t bytes[64], entries[16];
+    memcpy(bytes, &index, 64);
+    memcpy(entries, &table, 16);
+    for (int i = 0; i < 64; i++) bytes[i] = entries[bytes[i] & 15];
+    return iload(bytes);
+}
 LANE F load_half(const uint16_t *p) {
     F r;
     I bits = load_u16(p);

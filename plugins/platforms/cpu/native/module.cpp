@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
+#include <stdlib.h>
 
 #include "native.h"
 #include "pool.h"
@@ -13,6 +14,7 @@ namespace {
 
 const char kCapsule[] = "plugins.platforms.cpu._native.linear";
 const char kTapeCapsule[] = "plugins.platforms.cpu._native.tape";
+const char kExpertsCapsule[] = "plugins.platforms.cpu._native.experts";
 
 // Reads arguments one by one; `ok` tells at the end whether all were there and readable.
 class Arguments {
@@ -141,12 +143,12 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 11);
+    Arguments a(items, count, 13);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
-    s.group = a.integer(), s.zero = (int)a.integer(), s.half_scales = (int)a.integer();
+    s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
-    s.bias = a.pointer<float>();
+    s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
     if (!a.ok()) return nullptr;
     PackedLinear *linear = nullptr;
     Py_BEGIN_ALLOW_THREADS;
@@ -158,7 +160,9 @@ KERNEL(py_linear_pack) {
 KERNEL(py_linear_bytes) {
     Arguments a(items, count, 1);
     PackedLinear *linear = a.linear();
-    return a.ok() ? PyLong_FromSize_t(linear->panel_bytes * linear->panels) : nullptr;
+    if (!a.ok()) return nullptr;
+    size_t row_bytes = linear->row_scale ? kPanel * sizeof(float) : 0;
+    return PyLong_FromSize_t((linear->panel_bytes + row_bytes) * linear->panels);
 }
 
 KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
@@ -220,39 +224,109 @@ KERNEL(py_add) { return rows_call<run_add>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
 
-KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, out
-    Arguments a(items, count, 8);
+KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top_k, top_p, least, out
+    Arguments a(items, count, 11);
     RaceCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
     c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
+    c.top_k = a.pointer<int64_t>(), c.top_p = a.pointer<double>(), c.least = a.pointer<float>();
     c.out = a.pointer<int64_t>();
     return a.ok() ? perform<run_race>(c) : nullptr;
 }
 
-// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, bf16
+// logits, stride, experts, rows, top_k, sigmoid, renormalize, groups, top_groups, pair_groups, factor, bias, ids, weights
+KERNEL(py_route) {
+    Arguments a(items, count, 14);
+    RouteCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.experts = a.integer(), c.rows = a.integer();
+    c.top_k = a.integer(), c.sigmoid = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.groups = a.integer(), c.top_groups = a.integer(), c.pair_groups = (int)a.integer(), c.factor = a.real();
+    c.bias = a.pointer<float>(), c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
+    if (!a.ok()) return nullptr;
+    return perform<run_route>(c);
+}
+
+void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
+
+// gate_up, down: lists of as many weights, which the caller keeps alive; activation
+KERNEL(py_experts_pack) {
+    Arguments a(items, count, 3);
+    PyObject *lists[2] = {a.object(), a.object()};
+    const long activation = a.integer();
+    if (!a.ok()) return nullptr;
+    const Py_ssize_t experts = PyList_Size(lists[0]);
+    if (experts < 1 || PyList_Size(lists[1]) != experts)
+        return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_ValueError, "expected two equally long lists of weights");
+    ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
+    if (!layer) return PyErr_NoMemory();
+    const PackedLinear **weights = (const PackedLinear **)(layer + 1);
+    *layer = {experts, (int)activation, weights, weights + experts};
+    for (Py_ssize_t i = 0; i < 2 * experts; i++) {
+        PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
+        weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
+        if (!weights[i]) return free(layer), nullptr;
+    }
+    return PyCapsule_New(layer, kExpertsCapsule, destroy_experts);
+}
+
+KERNEL(py_experts) { // layer, x, x_stride, rows, top_k, ids, weights, out, out_stride, accumulate
+    Arguments a(items, count, 10);
+    PyObject *capsule = a.object();
+    ExpertsCall c = {};
+    c.layer = capsule ? (ExpertsLayer *)PyCapsule_GetPointer(capsule, kExpertsCapsule) : nullptr;
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer(), c.top_k = a.integer();
+    c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    if (!c.layer || !a.ok()) return nullptr;
+    for (long i = 0; i < c.rows * c.top_k; i++)
+        if (c.ids[i] < 0 || c.ids[i] >= c.layer->experts)
+            return PyErr_Format(PyExc_IndexError, "expert %lld of %ld", (long long)c.ids[i], c.layer->experts);
+    return perform<run_experts>(c);
+}
+
+KERNEL(py_logprobs) { // logits, stride, vocab, rows, width, which, chosen, counts, ids, values, ranks
+    Arguments a(items, count, 11);
+    LogprobsCall c = {};
+    c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
+    c.width = a.integer(), c.which = a.pointer<int64_t>(), c.chosen = a.pointer<int64_t>();
+    c.counts = a.pointer<int64_t>(), c.ids = a.pointer<int64_t>(), c.values = a.pointer<double>();
+    c.ranks = a.pointer<int64_t>();
+    return a.ok() ? perform<run_logprobs>(c) : nullptr;
+}
+
+void read_shape(Arguments &a, CacheShape &c) {
+    c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
+    c.block_bytes = a.integer(), c.element = (int)a.integer(), c.scaled = (int)a.integer();
+    c.k_scale = a.real(), c.v_scale = a.real();
+}
+
+// k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
+// scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
-    Arguments a(items, count, 15);
+    Arguments a(items, count, 18);
     CacheWriteCall c = {};
     c.k = a.pointer<float>(), c.k_row_stride = a.integer(), c.k_head_stride = a.integer();
     c.v = a.pointer<float>(), c.v_row_stride = a.integer(), c.v_head_stride = a.integer();
     c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
-    c.rows = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.rows = a.integer();
+    read_shape(a, c);
     return a.ok() ? perform<run_cache_write>(c) : nullptr;
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, bf16, scale, cap, window
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, sinks,
+// slopes
 KERNEL(py_attention) {
-    Arguments a(items, count, 22);
+    Arguments a(items, count, 27);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
     c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
-    c.heads_q = a.integer(), c.heads_kv = a.integer(), c.dim = a.integer(), c.dim_v = a.integer();
-    c.block_size = a.integer(), c.block_bytes = a.integer(), c.bf16 = (int)a.integer();
+    c.heads_q = a.integer();
+    read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
@@ -298,8 +372,8 @@ PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
-    METHOD(take_rows), METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end), METHOD(tape_length), METHOD(tape_run),
-    {nullptr, nullptr, 0, nullptr},
+    METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
+    METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), {nullptr, nullptr, 0, nullptr},
 };
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};

@@ -15,27 +15,37 @@ constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
 
-enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4 };
+enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
+enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3 };
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
 //   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32]?
 //   int8       per group: [group / 4][32][4 bytes], scale[32], minimum[32]?
+//   code4      as int4, of indices into a table of sixteen numbers
+//   e4m3, e5m2 as int8, of 8-bit floats
+// Groups of 8-bit elements may reach beyond k, where inputs count as zero.
 struct PackedLinear {
     int format;
     int activation;
     long n, k, panels;
-    long group, groups; // int formats only
+    long group, groups; // grouped formats only
     int zero;
     int has_minimum;
-    int half_scales; // scale and minimum are fp16, else fp32
+    int scale_type;      // of scale and minimum
+    size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
     size_t record_bytes; // of one group
     size_t panel_bytes;
     uint8_t *data;
-    float *bias; // padded to whole panels, or null
+    float *bias;      // padded to whole panels, or null
+    float *row_scale; // the same: a factor of each output
+    float unit;       // of an integer: 0.5 where codes are stored doubled
+    float codes[16];  // code4: its table,
+    float products[16]; // as products take it (rounded with the inputs),
+    uint8_t bytes[16];  // and as doubled integers above zero
 };
 
 // What the integer product needs to know of one group of one quantized row.
@@ -87,8 +97,28 @@ struct RowsCall { // gated, add, scale and soft_cap
     float factor;   // scale; soft_cap: the cap
 };
 
-// Paged attention over one layer's cache; attention.inc.h tells the layout of a block.
-struct AttentionCall {
+// Numbers as a cache holds them; kv_elements.inc.h converts them.
+enum CacheElement { kCacheF32 = 0, kCacheBF16 = 1, kCacheF16 = 2, kCacheE4M3 = 3, kCacheE5M2 = 4, kCacheI8 = 5 };
+
+// One layer's paged cache; span.inc.h tells the layout of a block.
+struct CacheShape {
+    long heads_kv, dim, dim_v, block_size, block_bytes;
+    int element;            // a CacheElement
+    int scaled;             // each token and head has its own two scales in the block
+    float k_scale, v_scale; // what is stored times these (and its own scales) is the value
+};
+
+// Spans whose blocks several sequences share: what tasks over all of them left for each of those sequences.
+struct SharedSpans {
+    const int64_t *place; // [batch, spans] first number in `records`, or kNotShared, or kFolded: with an earlier span
+    long spans;
+    float *records; // [heads_kv, rows of the sequence] times (maximum, sum, out[dim_v]), see kRecordHead
+};
+constexpr int64_t kNotShared = -1, kFolded = -2;
+constexpr long kRecordHead = 2;
+
+// Paged attention over one layer's cache.
+struct AttentionCall : CacheShape {
     const float *q; // [tokens, heads_q, dim]
     long q_row_stride, q_head_stride;
     float *out; // [tokens, heads_q, dim_v]
@@ -98,10 +128,12 @@ struct AttentionCall {
     const int32_t *seq_lens;    // [batch], with this step's tokens
     const int32_t *block_table; // [batch, table_stride]
     long table_stride, batch;
-    long heads_q, heads_kv, dim, dim_v, block_size, block_bytes;
-    int bf16;         // elements of the cache; else float32
-    float scale, cap; // cap 0: none
-    long window;      // keys a query sees, itself included; 0: all
+    long heads_q;
+    float scale, cap;           // cap 0: none
+    long window;                // keys a query sees, itself included; 0: all
+    const float *sinks;         // [heads_q] one more logit in each softmax, or null
+    const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
+    const SharedSpans *shared;  // or null
 };
 
 struct LinearRun { // one whole product: see LinearCall
@@ -130,13 +162,12 @@ struct TakeCall { // out[i] = x[which[i]]
     long rows, width;
 };
 
-struct CacheWriteCall {
+struct CacheWriteCall : CacheShape {
     const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]
     long k_row_stride, k_head_stride, v_row_stride, v_head_stride;
     uint8_t *cache;
     const int64_t *slots; // [rows]; negative: not stored
-    long rows, heads_kv, dim, dim_v, block_size, block_bytes;
-    int bf16;
+    long rows;
 };
 
 // One token for each of some rows of logits; race.inc.h tells the rules.
@@ -145,16 +176,77 @@ struct RaceCall {
     long stride, vocab, rows;
     const int64_t *which;      // [rows] rows of logits
     const int64_t *keys;       // [rows, 5] 32-bit words: seed (low, high), output index, choice, purpose
-    const float *temperatures; // [rows]
-    int64_t *out;              // [rows] tokens; -1 where a logit is not finite
+    const float *temperatures; // [rows]; 0: the largest logit wins
+    const int64_t *top_k;      // [rows] 0: all; null: no row has a filter
+    const double *top_p;       // [rows] 1: all
+    const float *least;        // [rows] of (logit - largest) / T
+    int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity
 };
 
-// Some rows of one sequence and kv head. Row r is query r / group and the head r % group of the kv head's group.
+// The experts of each token, from the router's logits; experts.inc.h tells the rules.
+struct RouteCall {
+    const float *logits; // [rows, experts]
+    long stride, experts, rows, top_k;
+    int sigmoid, renormalize; // sigmoid scores, else softmax
+    long groups, top_groups;  // of equal size; 1 group: no limit
+    int pair_groups;          // a group counts its two best choices, else its best
+    float factor;
+    const float *bias; // [experts] for the choice alone, or null
+    float *work;       // [rows, 3, padded]
+    long padded;       // experts, rounded up to whole vectors
+    int64_t *ids;      // [rows, top_k]
+    float *weights;    // [rows, top_k]
+};
+
+struct CombineCall { // out[t] (+)= the sum over j of weights[t, j] * y[where[t, j]]
+    const float *y;
+    long width, rows, top_k;
+    const int32_t *where;
+    const float *weights;
+    float *out;
+    long out_stride;
+    int accumulate;
+};
+
+// Experts of one layer: their weights agree in shape, format, groups and activation scheme.
+struct ExpertsLayer {
+    long experts;
+    int activation;                // as in RowsCall
+    const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden]
+    const PackedLinear **down;     // [experts], each [hidden, inner]
+};
+
+struct ExpertsCall {
+    const ExpertsLayer *layer;
+    const float *x; // [rows, hidden]
+    long x_stride, rows, top_k;
+    const int64_t *ids;   // [rows, top_k], each below layer->experts
+    const float *weights; // [rows, top_k]
+    float *out;           // [rows, hidden]
+    long out_stride;
+    int accumulate;
+};
+
+// Log-probabilities of the chosen token and the most likely ones; logprobs.inc.h.
+struct LogprobsCall {
+    const float *logits; // [*, vocab]
+    long stride, vocab, rows, width;
+    const int64_t *which, *chosen, *counts; // [rows] rows of logits, their tokens, most likely tokens wanted (< width)
+    int64_t *ids;                           // [rows, width] the chosen one first
+    double *values;                         // [rows, width]
+    int64_t *ranks;                         // [rows] of the chosen one
+};
+
+// Some rows of one kv head: of one sequence, or of several that share the spans, one after the other. A sequence's row r is
+// its query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
-    int32_t sequence, head_kv;
+    int32_t sequence, head_kv; // sequence: whose block table is read
     int32_t row, rows;
-    int32_t span, spans; // of kSpan keys each
-    float *partial;      // per span `rows` times (maximum, sum, out[dim_v]), or null: merge and finish here
+    int32_t span, spans;    // of kSpan keys each
+    float *partial;         // a record for each span and row, or null: merge and finish here
+    const int32_t *members; // the sequences of a task over shared spans, which leaves records (see SharedSpans), or null
+    int32_t num_members;
+    int32_t folded; // one record for all shared spans
 };
 
 struct KernelTable {
@@ -173,6 +265,9 @@ struct KernelTable {
     void (*attention)(const AttentionCall *, const AttentionTask *);
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
     void (*race)(const RaceCall *, long begin, long end);
+    void (*route)(const RouteCall *, long begin, long end);
+    void (*combine)(const CombineCall *, long begin, long end);
+    void (*logprobs)(const LogprobsCall *, long begin, long end);
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -181,6 +276,9 @@ extern "C" const KernelTable core_kernels_avx2;
 extern "C" const KernelTable core_kernels_avx512;
 extern "C" const KernelTable core_kernels_avx512_vnni;
 extern "C" const KernelTable core_kernels_avx512_vnni_bf16;
+extern "C" const KernelTable core_kernels_neon;
+extern "C" const KernelTable core_kernels_neon_dot;
+extern "C" const KernelTable core_kernels_neon_bf16;
 
 // dispatch.cpp
 const KernelTable *kernels_active();
@@ -191,9 +289,9 @@ bool kernels_select(const char *name);
 struct PackSource {
     int format, activation;
     long n, k, group;
-    int zero, half_scales;
+    int zero, scale_type;
     const void *values, *scale, *minimum;
-    const float *bias;
+    const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
 };
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
@@ -211,6 +309,11 @@ void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
 void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);
+void run_logprobs(const LogprobsCall &call);
+
+// experts.cpp; false: out of memory
+bool run_route(const RouteCall &call); // `work` is its own
+bool run_experts(const ExpertsCall &call);
 
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);

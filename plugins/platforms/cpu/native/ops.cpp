@@ -7,13 +7,14 @@
 namespace {
 
 constexpr long kRowChunk = 96;         // rows of a linear's tile: its staged rows stay in the second-level cache
+constexpr long kRowBlock = 12;         // rows that the widest inner block takes at once
 constexpr long kStageElements = 16384; // fewer are staged by the caller alone
 constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
 
 struct LinearJob {
     const KernelTable *table;
     LinearCall call;
-    long panels_a_tile, panel_tiles;
+    long panels_a_tile, panel_tiles, rows_a_tile;
 };
 
 long ceil_div(long a, long b) { return (a + b - 1) / b; }
@@ -21,7 +22,7 @@ long at_most(long a, long b) { return a < b ? a : b; }
 
 void linear_tile(const void *context, long tile) {
     const LinearJob &job = *(const LinearJob *)context;
-    long begin = tile / job.panel_tiles * kRowChunk, end = at_most(begin + kRowChunk, job.call.rows);
+    long begin = tile / job.panel_tiles * job.rows_a_tile, end = at_most(begin + job.rows_a_tile, job.call.rows);
     long panel = tile % job.panel_tiles * job.panels_a_tile;
     long last = at_most(panel + job.panels_a_tile, job.call.weight->panels);
     for (; panel < last; panel++) job.table->linear(&job.call, panel, begin, end);
@@ -75,8 +76,10 @@ bool run_linear(const LinearRun &run) {
     } else if (row_bytes) {
         return false; // out of memory
     }
-    long row_tiles = ceil_div(rows, kRowChunk), wanted = pool_size() * 8;
-    job.panels_a_tile = row_tiles >= wanted ? weight->panels : ceil_div(weight->panels * row_tiles, wanted);
+    long row_tiles = ceil_div(rows, kRowChunk), panels = weight->panels * row_tiles / (pool_size() * 8);
+    job.rows_a_tile = ceil_div(ceil_div(rows, row_tiles), kRowBlock) * kRowBlock;
+    row_tiles = ceil_div(rows, job.rows_a_tile);
+    job.panels_a_tile = panels < 1 ? 1 : at_most(panels, weight->panels);
     job.panel_tiles = ceil_div(weight->panels, job.panels_a_tile);
     pool_run(linear_tile, &job, job.panel_tiles * row_tiles);
     return true;
@@ -106,3 +109,4 @@ void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
 void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }
+void run_logprobs(const LogprobsCall &call) { over_rows(kernels_active()->logprobs, call, call.vocab); }

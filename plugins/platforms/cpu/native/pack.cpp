@@ -87,13 +87,27 @@ float half_to_float(uint16_t half) {
     return value;
 }
 
-float read_scale(const uint8_t *p, bool half, long index) {
-    if (half) {
-        uint16_t value;
-        memcpy(&value, p + 2 * index, 2);
-        return half_to_float(value);
-    }
+float from_bits(uint32_t bits) {
     float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// An 8-bit float whose magnitude starts `shift` bits below that of a float32; the product moves the exponent's bias.
+float narrow_to_float(uint8_t byte, int shift, float bias) {
+    return from_bits(uint32_t(byte & 0x7f) << shift | uint32_t(byte & 0x80) << 24) * bias;
+}
+float e4m3_to_float(uint8_t byte) { return narrow_to_float(byte, 20, 0x1p120f); }
+float e5m2_to_float(uint8_t byte) { return narrow_to_float(byte, 21, 0x1p112f); }
+
+float read_scale(const uint8_t *p, int type, long index) {
+    uint16_t half;
+    float value;
+    switch (type) {
+    case kScaleF16: memcpy(&half, p + 2 * index, 2); return half_to_float(half);
+    case kScaleE8M0: return from_bits(uint32_t(p[index]) << 23); // 0 counts as 0, not as 2^-127
+    case kScaleE4M3: return e4m3_to_float(p[index]);
+    }
     memcpy(&value, p + 4 * index, 4);
     return value;
 }
@@ -119,23 +133,25 @@ uint32_t regroup(const uint8_t *b) {
     return k0 | k1 << 8 | k2 << 16 | k3 << 24 | high;
 }
 
+long bits_of(int format) { return format == kInt4 || format == kCode4 ? 4 : 8; }
+
 void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
-    const int bits = l.format == kInt4 ? 4 : 8;
-    const uint8_t *row = (const uint8_t *)s.values + size_t(n) * l.k * bits / 8;
-    const size_t width = l.half_scales ? 2 : 4;
+    const long bits = bits_of(l.format), row_bytes = l.k * bits / 8;
+    const uint8_t *row = (const uint8_t *)s.values + size_t(n) * row_bytes, *row_end = row + row_bytes;
+    const size_t width = l.scale_bytes / kPanel;
     for (long g = 0; g < l.groups; g++) {
         uint8_t *record = panel + g * l.record_bytes, *tail = record + l.value_bytes + lane * width;
-        for (size_t unit = 0; unit < l.value_bytes / (kPanel * 4); unit++, row += 4) {
-            uint32_t word;
+        for (size_t unit = 0; unit < l.value_bytes / (kPanel * 4) && row < row_end; unit++, row += 4) {
+            uint32_t word = 0;
             if (bits == 4)
                 word = regroup(row);
             else
-                memcpy(&word, row, 4);
+                memcpy(&word, row, row_end - row < 4 ? row_end - row : 4);
             memcpy(record + (unit * kPanel + lane) * 4, &word, 4);
         }
         size_t at = (size_t(n) * l.groups + g) * width;
         memcpy(tail, (const uint8_t *)s.scale + at, width);
-        if (l.has_minimum) memcpy(tail + kPanel * width, (const uint8_t *)s.minimum + at, width);
+        if (l.has_minimum) memcpy(tail + l.scale_bytes, (const uint8_t *)s.minimum + at, width);
     }
 }
 
@@ -160,9 +176,11 @@ void set_sizes(PackedLinear &l) {
     } else if (l.format == kBF16) {
         l.panel_bytes = size_t((l.k + 1) / 2) * kPanel * 4;
     } else {
-        l.groups = l.k / l.group;
-        l.value_bytes = size_t(l.group) * kPanel / (l.format == kInt4 ? 2 : 1);
-        l.record_bytes = l.value_bytes + kPanel * (l.half_scales ? 2 : 4) * (l.has_minimum ? 2 : 1);
+        const size_t widths[] = {4, 2, 1, 1};
+        l.groups = (l.k + l.group - 1) / l.group;
+        l.scale_bytes = kPanel * widths[l.scale_type];
+        l.value_bytes = size_t(l.group) * kPanel * bits_of(l.format) / 8;
+        l.record_bytes = l.value_bytes + l.scale_bytes * (l.has_minimum ? 2 : 1);
         l.panel_bytes = l.record_bytes * l.groups;
     }
 }
@@ -174,21 +192,33 @@ void unpack_dense(const PackedLinear &l, const uint8_t *panel, long lane, float 
             memcpy((uint8_t *)&bits + 2, panel + (size_t(k / 2) * kPanel + lane) * 4 + (k & 1) * 2, 2);
             memcpy(out + k, &bits, 4);
         } else {
-            out[k] = read_scale(panel, l.format == kF16, k * kPanel + lane);
+            out[k] = read_scale(panel, l.format == kF16 ? kScaleF16 : kScaleF32, k * kPanel + lane);
         }
     }
 }
 
-void unpack_groups(const PackedLinear &l, const uint8_t *panel, long lane, float *out) {
-    const long step = l.format == kInt4 ? 8 : 4;
-    for (long g = 0; g < l.groups; g++) {
+float element(const PackedLinear &l, const uint8_t *record, long k, long lane) {
+    const bool narrow = bits_of(l.format) == 4;
+    uint8_t byte = record[(k / (narrow ? 8 : 4) * kPanel + lane) * 4 + (k & 3)];
+    if (narrow) byte = k & 4 ? byte >> 4 : byte & 15;
+    switch (l.format) {
+    case kCode4: return l.codes[byte];
+    case kE4M3: return e4m3_to_float(byte);
+    case kE5M2: return e5m2_to_float(byte);
+    }
+    return float(byte - l.zero);
+}
+
+void unpack_groups(const PackedLinear &l, const uint8_t *panel, long n, float *out) {
+    const long lane = n % kPanel;
+    for (long g = 0, at = 0; g < l.groups; g++) {
         const uint8_t *record = panel + g * l.record_bytes, *tail = record + l.value_bytes;
-        float scale = read_scale(tail, l.half_scales, lane);
-        float minimum = l.has_minimum ? read_scale(tail, l.half_scales, kPanel + lane) : 0;
-        for (long k = 0; k < l.group; k++) {
-            uint8_t byte = record[(k / step * kPanel + lane) * 4 + (k & 3)];
-            int value = step == 4 ? byte : k & 4 ? byte >> 4 : byte & 15;
-            *out++ = float(value - l.zero) * scale + minimum;
+        float scale = read_scale(tail, l.scale_type, lane);
+        float minimum = l.has_minimum ? read_scale(tail + l.scale_bytes, l.scale_type, lane) : 0;
+        for (long k = 0; k < l.group && at < l.k; k++) {
+            float value = element(l, record, k, lane) * scale;
+            if (l.has_minimum) value += minimum;
+            out[at++] = l.row_scale ? value * l.row_scale[n] : value;
         }
     }
 }
@@ -207,26 +237,46 @@ void unpack_one(const void *context, long index) {
     const uint8_t *panel = l.data + n / kPanel * l.panel_bytes;
     float *out = job.out + index * job.out_stride;
     if (l.format >= kInt4)
-        unpack_groups(l, panel, n % kPanel, out);
+        unpack_groups(l, panel, n, out);
     else
         unpack_dense(l, panel, n % kPanel, out);
 }
 
 } // namespace
 
+// A copy of n floats, padded with zeros to whole panels.
+static float *padded(const float *values, const PackedLinear &l) {
+    float *copy = (float *)calloc(l.panels * kPanel, sizeof(float));
+    if (copy) memcpy(copy, values, l.n * sizeof(float));
+    return copy;
+}
+
+// The tables of a 4-bit codebook. Doubled codes are integers where the format has an integer product at all.
+static void set_codes(PackedLinear &l, const float *codes) {
+    for (int i = 0; i < 16; i++) {
+        uint32_t bits;
+        memcpy(&bits, codes + i, 4);
+        l.codes[i] = codes[i];
+        l.products[i] = l.activation == kRoundBF16 ? from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000) : codes[i];
+        l.bytes[i] = (uint8_t)(int)(2 * codes[i] + float(l.zero));
+    }
+    l.unit = 0.5f;
+}
+
 PackedLinear *pack_linear(const PackSource *s) {
     PackedLinear *l = (PackedLinear *)calloc(1, sizeof(PackedLinear));
     if (!l) return nullptr;
     l->format = s->format, l->activation = s->activation, l->n = s->n, l->k = s->k, l->group = s->group;
-    l->zero = s->zero, l->has_minimum = s->minimum != nullptr, l->half_scales = s->half_scales;
+    l->zero = s->zero, l->has_minimum = s->minimum != nullptr, l->scale_type = s->scale_type, l->unit = 1;
+    if (s->codes) set_codes(*l, s->codes);
     set_sizes(*l);
     l->data = region_allocate(l->panel_bytes * l->panels);
-    if (s->bias) l->bias = (float *)calloc(l->panels * kPanel, sizeof(float));
-    if (!l->data || (s->bias && !l->bias)) {
+    if (s->bias) l->bias = padded(s->bias, *l);
+    if (s->row_scale) l->row_scale = padded(s->row_scale, *l);
+    if (!l->data || (s->bias && !l->bias) || (s->row_scale && !l->row_scale)) {
         free_linear(l);
         return nullptr;
     }
-    if (s->bias) memcpy(l->bias, s->bias, l->n * sizeof(float));
     PackJob job = {s, l};
     pool_run(pack_panel, &job, l->panels);
     return l;
@@ -235,6 +285,7 @@ PackedLinear *pack_linear(const PackSource *s) {
 void free_linear(PackedLinear *l) {
     if (l->data) region_free(l->data);
     free(l->bias);
+    free(l->row_scale);
     free(l);
 }
 

@@ -45,6 +45,8 @@ size_t scratch_bytes = 0;
 inline void pause_briefly() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory"); // waits longer than `yield`, which most cores ignore
 #endif
 }
 

@@ -3,7 +3,8 @@
 // The noise of the core's sampler, to the bit: Philox4x32-10 on (id / 4, output index, choice, purpose) under the seed
 // (Salmon, Moraes, Dror, Shaw 2011), a uniform x, E = -log1p(-x). Since E >= x, `z - ln x` bounds a score from above, and a
 // straight line between powers of two bounds -ln x within 0.06: lanes only look for candidates whose bound reaches the best
-// score so far, and each of those few is scored exactly, one float32 rounding an operation.
+// score so far, and each of those few is scored exactly, one float32 rounding an operation. Filters are one limit on z
+// (threshold.inc.h): no noise is drawn where every candidate is below it.
 
 constexpr int kPhiloxRounds = 10;
 constexpr long kChunk = 64; // candidates: 16 groups of four words
@@ -36,12 +37,6 @@ LANE void draw(const Noise &noise, long chunk, I (&words)[4]) {
     transpose(words);
 }
 
-LANE float float_of(int32_t bits) {
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
 // ln of a positive normal number.
 static float exact_log(float x) {
     constexpr float tail[] = {0x1.555554p-2f,  -0x1.00022ap-2f, 0x1.99a01ap-3f,  -0x1.5471a6p-3f,
@@ -61,32 +56,29 @@ static float exact_gumbel(uint32_t word) {
     return -exact_log(-(exact_log(u) + (lost + lost * x)));
 }
 
-struct Contest {
-    const float *logits;
-    long vocab;
-    float largest, temperature;
+struct Contest : Candidates {
+    bool filtered;
+    float limit; // candidates with a smaller z have been filtered out
     Noise noise;
     long winner;
     float score;
 };
 
-LANE F chunk_logits(const float *logits, long vocab, long first) {
-    long n = vocab - first;
-    if (n >= 16) return load(logits + first);
-    return n > 0 ? select_range(load_part(logits + first, n), set1(-__builtin_inff()), 0, (int32_t)n) : set1(-__builtin_inff());
-}
-
 static void contest_chunk(Contest &c, long chunk) {
     const F scale = set1(1.0f / c.temperature), top = set1(c.largest);
     constexpr float ln2 = 0.69314718f, slack = 1e-3f;
+    uint32_t inside[4] = {~0u, ~0u, ~0u, ~0u};
+    for (int j = 0; j < 4 && c.filtered; j++)
+        inside[j] = ~lanes_above(set1(c.limit), shifted(c, chunk * kChunk + j * 16)) & 0xffff;
+    if (!(inside[0] | inside[1] | inside[2] | inside[3])) return;
     I words[4];
     draw(c.noise, chunk, words);
     for (int j = 0; j < 4; j++) {
         const long first = chunk * kChunk + j * 16;
         F bits = to_float(as_int(to_float(shift_right<1>(words[j])))); // the word's logarithm, in steps of 2^-23
-        F z = mul(sub(chunk_logits(c.logits, c.vocab, first), top), scale);
+        F z = mul(sub(logits_at(c, first), top), scale);
         F bound = add(z, fma(bits, set1(-ln2 * 0x1p-23f), set1(158.0f * ln2 + slack)));
-        uint32_t near = lanes_above(bound, set1(c.score));
+        uint32_t near = lanes_above(bound, set1(c.score)) & inside[j];
         if (!near) continue;
         uint32_t word[16];
         istore(word, words[j]);
@@ -99,33 +91,48 @@ static void contest_chunk(Contest &c, long chunk) {
     }
 }
 
-// The best chunk comes first, so that later ones have a high score to reach. -1: some logit is not finite.
-static long race_row(const float *logits, long vocab, float temperature, const int64_t *key) {
-    const long chunks = (vocab + kChunk - 1) / kChunk;
+// The largest logit and the chunk of its first occurrence; false: one is NaN or infinite, or all are -infinity, which
+// otherwise only takes a candidate out.
+static bool find_largest(Candidates &c, long &best) {
     F highest = set1(-__builtin_inff()), finite = zero();
-    float largest_logit = -__builtin_inff();
-    long best = 0;
-    for (long chunk = 0; chunk < chunks; chunk++) {
+    c.largest = -__builtin_inff();
+    for (long chunk = 0; chunk * kChunk < c.vocab; chunk++) {
         F top = set1(-__builtin_inff());
-        for (long first = chunk * kChunk; first < (chunk + 1) * kChunk && first < vocab; first += 16) {
-            F x = chunk_logits(logits, vocab, first);
+        for (long first = chunk * kChunk; first < (chunk + 1) * kChunk && first < c.vocab; first += 16) {
+            F x = logits_at(c, first);
             top = max(top, x);
-            finite = fma(first + 16 <= vocab ? x : load_part(logits + first, vocab - first), zero(), finite);
+            finite = fma(max(set1(-3e38f), x), zero(), finite); // NaN stays
         }
         if (!lanes_above(top, highest)) continue;
-        largest_logit = largest(top);
-        highest = set1(largest_logit);
+        c.largest = largest(top);
+        highest = set1(c.largest);
         best = chunk;
     }
-    if (!(sum(finite) == 0) || vocab == 0) return -1;
-    Contest contest = {logits, vocab, largest_logit, temperature, make_noise(key), -1, -__builtin_inff()};
-    contest_chunk(contest, best);
-    for (long chunk = 0; chunk < chunks; chunk++)
-        if (chunk != best) contest_chunk(contest, chunk);
-    return contest.winner;
+    return sum(finite) == 0 && c.largest > -__builtin_inff();
+}
+
+// The best chunk comes first, so that later ones have a high score to reach.
+static long race_row(const RaceCall &call, long row) {
+    Contest c = {};
+    c.logits = call.logits + call.which[row] * call.stride, c.vocab = call.vocab, c.temperature = call.temperatures[row];
+    long best = 0;
+    if (!find_largest(c, best)) return -1;
+    if (c.temperature == 0) {
+        for (long id = best * kChunk;; id++)
+            if (c.logits[id] == c.largest) return id;
+    }
+    const long top_k = call.top_k ? call.top_k[row] : 0;
+    const double top_p = call.top_p ? call.top_p[row] : 1;
+    const float least = call.least ? call.least[row] : kLowest;
+    c.filtered = top_k > 0 || top_p < 1 || least > kLowest;
+    c.limit = c.filtered ? filter_limit(c, top_k, top_p, least) : kLowest;
+    c.noise = make_noise(call.keys + row * 5), c.winner = -1, c.score = -__builtin_inff();
+    contest_chunk(c, best);
+    for (long chunk = 0; chunk * kChunk < c.vocab; chunk++)
+        if (chunk != best) contest_chunk(c, chunk);
+    return c.winner;
 }
 
 static void race(const RaceCall *c, long begin, long end) {
-    for (long i = begin; i < end; i++)
-        c->out[i] = race_row(c->logits + c->which[i] * c->stride, c->vocab, c->temperatures[i], c->keys + i * 5);
+    for (long i = begin; i < end; i++) c->out[i] = race_row(*c, i);
 }

@@ -1,0 +1,56 @@
+"""Memory of a server: the peak of all its processes, and how much of it is KV cache.
+
+Owns: the watching thread, and what each engine says about its cache. Called by: the session. Linux only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.peer.contenders import KV_GIB, SERVER_KV_BYTES
+from benchmarks.startup import Server
+
+INTERVAL_S = 0.5
+LLAMA_KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
+
+
+class MemoryWatch:
+    """Samples a server's proportional set size while its body runs. peak: in MB, after the body."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._sample()
+
+    def _watch(self) -> None:
+        while not self._over.wait(INTERVAL_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        self.peak = max(self.peak, self._server.memory()["total"])
+
+
+def kv_megabytes(peer: str, log: Path, written: int) -> float:
+    """MB of KV cache in memory. vLLM fills its whole cache with zeros; llama.cpp prints the size of its own; ours touches
+    a page when the first token falls into it, so `written` bytes of KV touch at most that much of the pool."""
+    if peer == "core":
+        return min(SERVER_KV_BYTES, written) / 1e6
+    if peer == "vllm":
+        return KV_GIB * 2**30 / 1e6
+    return sum(float(size) * 2**20 / 1e6 for size in LLAMA_KV.findall(log.read_text(errors="replace")))

@@ -1,0 +1,38 @@
+"""This project as a worker, through `LLM`. Options: model, arguments (for `LLM`)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from worker_loop import Options, serve
+
+
+class Engine:
+    def __init__(self, options: Options) -> None:
+        from core import LLM, SamplingParams, __version__
+
+        self.imported = time.perf_counter()
+        self.version = __version__
+        self._params = SamplingParams
+        self._llm = LLM(model=options["model"], use_tqdm_on_load=False, **options["arguments"])
+        if hasattr(self._llm, "embed"):
+            self.embed = self._embed
+
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        params = self._params(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+        outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    def _embed(self, texts: list[str], batch: int) -> int:
+        outputs: list[Any] = []
+        for start in range(0, len(texts), batch):
+            outputs += self._llm.embed(texts[start : start + batch], use_tqdm=False)
+        return len(outputs[0].outputs.embedding)
+
+    def close(self) -> None:
+        self._llm.close()
+
+
+if __name__ == "__main__":
+    serve(Engine)

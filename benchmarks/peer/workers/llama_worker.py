@@ -1,0 +1,87 @@
+"""llama.cpp as a worker: a `llama-server` of its own, asked for whole completions over loopback.
+
+Options: command (the server without port), cache_prompt, log. Every request has its own thread and connection, and the
+answer comes in one piece, so HTTP costs about a millisecond a request.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from worker_loop import Options, serve
+
+START_LIMIT_S = 120.0
+REQUEST_LIMIT_S = 300.0
+
+
+class Engine:
+    def __init__(self, options: Options) -> None:
+        self.imported = time.perf_counter()
+        self._cache_prompt = options["cache_prompt"]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self._port = listener.getsockname()[1]
+        command = [*options["command"], "--host", "127.0.0.1", "--port", str(self._port)]
+        with open(options["log"], "wb") as log:
+            self._server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        self._wait(options["log"])
+        self.version = self._request("GET", "/props").get("build_info", "unknown")
+
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        def one(ids: list[int]) -> list[int]:
+            body = {
+                "prompt": ids,
+                "n_predict": max_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "cache_prompt": self._cache_prompt,
+                "return_tokens": True,
+            }
+            return list(self._request("POST", "/completion", body)["tokens"])
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(one, prompts))
+
+    def close(self) -> None:
+        self._server.terminate()
+        try:
+            self._server.wait(10)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+
+    def _wait(self, log: str) -> None:
+        start = time.perf_counter()
+        while time.perf_counter() - start < START_LIMIT_S:
+            if self._server.poll() is not None:
+                raise RuntimeError(f"llama-server ended with {self._server.returncode}; see {log}")
+            try:
+                if self._request("GET", "/health").get("status") == "ok":
+                    return
+            except (OSError, RuntimeError):
+                time.sleep(0.02)
+        self.close()
+        raise RuntimeError(f"llama-server was not ready within {START_LIMIT_S:g} s; see {log}")
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_LIMIT_S)
+        try:
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"llama-server answered {answer.status}: {text[:300].decode(errors='replace')}")
+            parsed: dict[str, Any] = json.loads(text)
+            return parsed
+        finally:
+            connection.close()
+
+
+if __name__ == "__main__":
+    serve(Engine)

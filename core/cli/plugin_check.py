@@ -1,0 +1,145 @@
+"""`core plugins check NAME...`: the conformance suite of each named plugin, as a table or as JSON.
+
+Owns: the words of the command, and the report. Never does: check anything itself (`core.testing` does).
+Called by: `core plugins`. Exit codes: 0 every promise is kept, 1 one is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import UserError, nearest
+from core.args.help import Section, show
+from core.cli.options import take_help, take_switch, take_value
+from core.plugin.discovery import origin
+from core.plugin.kinds import normalize
+from core.plugin.registry import PluginRegistry
+from core.testing.case import Finding, Verdict
+from core.testing.runner import TIME_LIMIT, Task, findings
+
+MARKS: dict[Verdict, str] = {"passed": "✓", "failed": "✗", "warned": "!", "skipped": "–"}
+STYLES = {"passed": "green", "failed": "red", "warned": "yellow", "skipped": "dim"}
+OPTIONS = ("--json", "--model", "--reference", "--arguments", "--plugins", "--time-limit")
+ROWS = (
+    ("NAME", "A plugin (NAME, KIND.NAME or DISTRIBUTION:NAME), or a distribution: all its plugins."),
+    ("--model PATH", "A small checkpoint in the plugin's own format, for loaders and quantization methods."),
+    ("--reference PATH", "The same checkpoint in plain numbers, to compare packed values with."),
+    ("--arguments JSON", "The plugin's own arguments."),
+    ("--plugins WORDS", "As for `core serve`: also ./file.py or module:object."),
+    ("--time-limit SECONDS", f"For each plugin. Default: {TIME_LIMIT:g}."),
+    ("--json", "The findings as JSON."),
+)
+
+
+def check(words: list[str]) -> int:
+    """Check plugins; returns the exit code."""
+    if take_help(words) is not None:
+        show("core plugins check NAME...", "Try whether plugins keep their promises.", [Section("Options", ROWS)])
+        return 0
+    as_json = take_switch(words, "--json")
+    model, reference = take_value(words, "--model"), take_value(words, "--reference")
+    arguments = _arguments(take_value(words, "--arguments"))
+    plugins = take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS")
+    limit = _seconds(take_value(words, "--time-limit"))
+    for word in words:
+        if word.startswith("-"):
+            raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
+    registry = PluginRegistry(words=plugins)
+    rows = list(dict.fromkeys(row for word in words or [""] for row in named_rows(registry, word)))
+    report: list[dict[str, Any]] = []
+    for row in rows:
+        name = f"{row.distribution}:{row.name}" if row.distribution else row.name
+        task = Task(row.kind, name, model, reference, arguments, plugins)
+        found = _printed(row, findings(task, limit), quiet=as_json)
+        report.append(_entry(row, found))
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    return 1 if any(entry["failed"] for entry in report) else 0
+
+
+def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
+    """The rows that a word names: a distribution's, or those of a plugin in every kind. Raises UserError."""
+    rows = registry.rows()
+    if not word:
+        raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
+    owned = [row for row in rows if row.distribution and normalize(row.distribution) == normalize(word)]
+    owner, _, rest = word.rpartition(":")
+    kind, _, name = rest.rpartition(".")
+    found = owned or [
+        row
+        for row in rows
+        if row.name == normalize(name)
+        and (not kind or row.kind == kind)
+        and (not owner or normalize(row.distribution) == normalize(owner))
+    ]
+    if not found:
+        known = sorted({row.name for row in rows} | {row.distribution for row in rows if row.distribution})
+        raise UserError(f"core plugins check {word}: no such plugin; known: {', '.join(known)}.{nearest(word, known)}")
+    return found
+
+
+def _printed(row: ResolvedPlugin, found: Iterator[Finding], quiet: bool) -> list[Finding]:
+    """All findings, printed as they come."""
+    if quiet:
+        return list(found)
+    print(f"{row.kind}.{row.name}  ({origin(row)})")
+    kept = []
+    for finding in found:
+        kept.append(finding)
+        _print(finding)
+    counts = Counter(finding.verdict for finding in kept)
+    print("  " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in MARKS if counts[verdict]) + "\n", flush=True)
+    return kept
+
+
+def _print(finding: Finding) -> None:
+    line = f"  {MARKS[finding.verdict]} {finding.check}"
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(soft_wrap=True).print(Text(line, style=STYLES[finding.verdict]))
+    else:
+        print(line, flush=True)
+    if finding.sentence:
+        print(f"      {finding.sentence}", flush=True)
+
+
+def _entry(row: ResolvedPlugin, found: Sequence[Finding]) -> dict[str, Any]:
+    counts = Counter(finding.verdict for finding in found)
+    return {
+        "kind": row.kind,
+        "name": row.name,
+        "distribution": row.distribution,
+        "version": row.version,
+        **{str(verdict): counts[verdict] for verdict in MARKS},
+        "findings": [msgspec.to_builtins(finding) for finding in found],
+    }
+
+
+def _arguments(text: str | None) -> dict[str, object]:
+    try:
+        values = json.loads(text or "{}")
+    except ValueError as error:
+        raise UserError(f"--arguments {text}: not JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise UserError(f'--arguments {text}: expected a JSON object, such as {{"key": 1}}.')
+    return values
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = TIME_LIMIT if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise UserError(f"--time-limit {text}: expected a number of seconds above 0.")
+    return seconds

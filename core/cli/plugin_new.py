@@ -1,0 +1,41 @@
+"""`core plugins new KIND NAME`: a plugin package that works as written.
+
+Owns: the words of the command and what it prints. Never does: install. Called by: `core plugins`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.api.errors import UserError, nearest
+from core.args.help import Section, show
+from core.cli.options import take_help, take_value
+from core.testing.skeleton import kinds, write_package
+
+
+def new(words: list[str]) -> int:
+    """Write the package; returns the exit code."""
+    if take_help(words) is not None:
+        rows = (("--path DIR", "Where the package's folder is made. Default: the current one."),)
+        show(
+            "core plugins new KIND NAME",
+            f"A package that works as written. Kinds: {', '.join(kinds())}.",
+            [Section("Options", rows)],
+        )
+        return 0
+    parent = Path(take_value(words, "--path") or ".").expanduser()
+    if len(words) < 2:
+        raise UserError(f"core plugins new KIND NAME: say what to make; kinds: {', '.join(kinds())}.")
+    if len(words) > 2:
+        raise UserError(f"core plugins new {words[2]}: unexpected argument.{nearest(words[2], ('--path',))}")
+    kind, name = words
+    folder, *files = write_package(kind, name, parent)
+    print(f"{folder}")
+    for file in files:
+        print(f"  {file.relative_to(folder)}")
+    plugin = name.strip().lower().replace("-", "_")
+    print("\nNext:")
+    print(f"  pip install --no-build-isolation -e {folder}")
+    print(f"  core plugins check {kind}.{plugin}")
+    print(f"  pytest {folder}")
+    return 0

@@ -1,0 +1,65 @@
+"""Who reads a model's configuration: the table of families, else a plugin that claims the checkpoint.
+
+Owns: that stage. Never does: read weights or import torch. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from core.api.errors import CoreError, PluginError, UserError
+from core.config.checkpoint import Checkpoint
+from core.models import families
+from core.models.spec import DecoderSpec
+from core.plugin.contracts import ModelFamily
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import Choice, select_model
+from core.plugin.table import load_plugin
+
+T = TypeVar("T")
+
+
+def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Checkpoint, DecoderSpec, Choice | None]:
+    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it (None: the table).
+
+    Raises UserError for an unknown architecture, PluginError when the family's code fails.
+    """
+    manifest = checkpoint.manifest
+    try:
+        families.family_for(manifest.config)
+    except UserError as unknown:
+        choice = select_model(registry, manifest.facts())
+        if not choice.manifests:
+            raise unknown from None
+    else:
+        return (
+            checkpoint,
+            _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families"),
+            None,
+        )
+    row = choice.manifest.row
+    family: ModelFamily = load_plugin(choice.manifest, LoadContext(facts=manifest.facts(), manifest=manifest))
+    label = f"model plugin '{row.name}' ({origin(row)})"
+    renamed = _told(checkpoint, lambda: families.renamed(manifest.tensors, family.canonical_name), label)
+    spec = _told(checkpoint, lambda: family.decoder_spec(manifest.config), label)
+    if not isinstance(spec, DecoderSpec):
+        raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
+    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=renamed)), spec, choice
+
+
+def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
+    """What a family tells; what it stumbles over becomes a sentence."""
+    try:
+        return ask()
+    except CoreError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"model '{checkpoint.manifest.ref}': its configuration cannot be understood by {who}: {error!r}."
+        ) from error

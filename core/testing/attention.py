@@ -1,0 +1,197 @@
+"""Checks of attention backends: values, honesty of what is claimed, ownership of the cache, equal bits.
+
+Owns: those checks. Never does: know a layout; the reference is `core.testing.reference`. Called by: `core.testing.suite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery, AttentionSpec
+from core.config.memory import block_bytes
+from core.plugin.capabilities import attention_reasons
+from core.testing.case import Failure, Skipped, Subject
+from core.testing.numbers import close, generator, same_bits
+from core.testing.reference import Conversation, PagedRun, batch_view, dense_attention
+
+TOLERANCES = {"float32": 5e-5, "float16": 2e-2, "bfloat16": 3e-2}
+HEAD_SIZES, BLOCK_SIZES, DTYPES = (64, 32, 80, 128), (16, 1, 8, 128), ("float32", "bfloat16", "float16")
+LENGTHS = (23, 1, 45)
+VARIANTS = {
+    "plain heads": {"num_heads": 4, "num_kv_heads": 4},
+    "grouped heads": {"num_heads": 6, "num_kv_heads": 2},
+    "one key-value head": {"num_heads": 3, "num_kv_heads": 1},
+    "a window": {"num_heads": 4, "num_kv_heads": 2, "window": 9},
+    "a window of one": {"num_heads": 4, "num_kv_heads": 2, "window": 1},
+    "a soft cap": {"num_heads": 4, "num_kv_heads": 2, "cap": 5.0},
+    "a window and a soft cap": {"num_heads": 4, "num_kv_heads": 2, "window": 20, "cap": 10.0},
+}
+"""Kinds of layers that a backend is tried with; a new member of AttentionSpec is one more row."""
+
+
+def claims_are_true(subject: Subject) -> None:
+    """Whatever it claims to support equals attention as the formula says: head sizes, block sizes, dtypes, layers."""
+    tried = 0
+    for what, spec, block_size, dtype in _combinations(subject):
+        if _reasons(subject, spec, block_size, dtype):
+            continue
+        tried += 1
+        _compare(subject, what, spec, block_size, dtype, chunk=0)
+    if not tried:
+        raise Failure("it refuses everything that it was asked; no ordinary layer can use it")
+
+
+def refusals_have_reasons(subject: Subject) -> None:
+    """Whatever it does not support is refused with a reason, before anything is built."""
+    strange = [
+        (AttentionSpec(4, 2, 7, 7, 0.5), 16, "float32"),
+        (AttentionSpec(4, 2, 64, 32, 0.125), 16, "float32"),
+        (AttentionSpec(4, 2, 64, 64, 0.125), 16, "no_such_dtype"),
+        (AttentionSpec(4, 2, 64, 64, 0.125), 3, "float32"),
+    ]
+    odd = [("an odd layer", *case) for case in strange]
+    for number, (what, spec, block_size, dtype) in enumerate([*odd, *_combinations(subject)]):
+        reasons = _reasons(subject, spec, block_size, dtype)
+        for reason in reasons:
+            if not (isinstance(reason, Reason) and reason.code and reason.required):
+                raise Failure(f"{what}: refused without a complete Reason: {reason!r}")
+        if not reasons and dtype == "no_such_dtype":
+            raise Failure("it does not refuse a cache of dtype 'no_such_dtype'; declare kv_dtypes")
+        if not reasons and number < len(odd):
+            try:
+                _compare(subject, what, spec, block_size, dtype, chunk=0)
+            except Failure as failure:
+                raise Failure(f"{failure}; it neither serves this nor refuses it with a Reason") from None
+
+
+def chunks_equal_whole(subject: Subject) -> None:
+    """Prompts in chunks, then one token after the other, equal the whole prompt at once."""
+    for variant in ("grouped heads", "a window"):
+        spec, block_size, dtype = _ordinary(subject, variant)
+        if _reasons(subject, spec, block_size, dtype):
+            continue
+        for chunk in (1, 7):
+            _compare(subject, f"{variant}, chunks of {chunk}", spec, block_size, dtype, chunk)
+
+
+def writes_only_its_slots(subject: Subject) -> None:
+    """write changes the blocks of its own slots and no other byte of the cache."""
+    spec, block_size, dtype = _ordinary(subject)
+    random = generator("slots")
+    run = PagedRun(
+        subject.loaded, spec, block_size, dtype, [Conversation.random(5, spec, dtype, random) for _ in range(3)], random
+    )
+    before = run.raw.clone()
+    view = batch_view([5], [5], [run.tables[1]], block_size)
+    conversation = run.conversations[1]
+    subject.loaded.write(run.handle, conversation.k, conversation.v, subject.loaded.build(view))
+    changed = {int(block) for block in (run.raw != before).any(1).nonzero().flatten()}
+    foreign = changed - set(run.tables[1])
+    if foreign:
+        raise Failure(f"write changed block {min(foreign)}, which belongs to another sequence")
+    if not changed:
+        raise Failure("write changed nothing; forward must read K and V from the cache it was given")
+
+
+def layout_is_planned(subject: Subject) -> None:
+    """A block takes no more bytes than the memory plan counts for it."""
+    for what, spec, block_size, dtype in _combinations(subject):
+        if _reasons(subject, spec, block_size, dtype):
+            continue
+        told, planned = (
+            subject.loaded.kv_layout(spec, block_size, dtype).block_bytes,
+            block_bytes([spec], block_size, dtype),
+        )
+        if not 0 < told <= planned:
+            raise Failure(
+                f"{what}: kv_layout tells {told} bytes a block of {block_size} tokens in {dtype}, the plan {planned}"
+            )
+
+
+def same_step_same_bits(subject: Subject) -> None:
+    """The same step twice gives the same bits, and leaves q, k and v alone."""
+    spec, block_size, dtype = _ordinary(subject)
+    outs = []
+    for _ in range(2):
+        random = generator("twice")
+        conversation = Conversation.random(40, spec, dtype, random)
+        copies = [x.clone() for x in (conversation.q, conversation.k, conversation.v)]
+        outs.append(PagedRun(subject.loaded, spec, block_size, dtype, [conversation], random).all()[0])
+        for name, tensor, copy in zip("qkv", (conversation.q, conversation.k, conversation.v), copies, strict=True):
+            same_bits(tensor, copy, f"{name} after the step")
+    same_bits(outs[1], outs[0], "the same step again")
+
+
+def batch_invariant_as_claimed(subject: Subject) -> None:
+    """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
+    if not subject.manifest.spec.capabilities.get("batch_invariant"):
+        raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
+    spec, block_size, dtype = _ordinary(subject)
+    random = generator("invariant")
+    mine = Conversation.random(75, spec, dtype, random)
+    others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
+    alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
+    company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
+    same_bits(company, alone, "a sequence in a batch, compared with alone")
+    for chunk in (1, 16):
+        chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
+        same_bits(chunked, alone, f"a prompt in chunks of {chunk}, compared with at once")
+    for other in BLOCK_SIZES:
+        if not _reasons(subject, spec, other, dtype):
+            resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
+            same_bits(resized, alone, f"blocks of {other} tokens, compared with {block_size}")
+
+
+CHECKS = (
+    claims_are_true,
+    refusals_have_reasons,
+    chunks_equal_whole,
+    writes_only_its_slots,
+    layout_is_planned,
+    same_step_same_bits,
+    batch_invariant_as_claimed,
+)
+
+
+def _reasons(subject: Subject, spec: AttentionSpec, block_size: int, dtype: str) -> list[Reason]:
+    """As selection asks: capabilities first, then the plugin."""
+    query = AttentionQuery(spec, subject.device, dtype, block_size)
+    return attention_reasons(subject.manifest.spec, query) or list(subject.manifest.call("core_supports", query=query))
+
+
+def _combinations(subject: Subject) -> Iterator[tuple[str, AttentionSpec, int, str]]:
+    """Each layer variant once, and each head size, block size and dtype once with grouped heads."""
+    head, block, dtype = _usual(subject)
+    declared = subject.manifest.spec.capabilities
+    for what, extra in VARIANTS.items():
+        yield what, AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **extra), block, dtype  # type: ignore[arg-type]
+    for size in declared.get("head_sizes") or HEAD_SIZES:
+        yield f"head size {size}", AttentionSpec(6, 2, size, size, size**-0.5), block, dtype
+    grouped = AttentionSpec(6, 2, head, head, head**-0.5)
+    for other in declared.get("block_sizes") or BLOCK_SIZES:
+        yield f"blocks of {other}", grouped, other, dtype
+    for other in declared.get("kv_dtypes") or DTYPES:
+        yield f"a cache of {other}", grouped, block, other
+
+
+def _usual(subject: Subject) -> tuple[int, int, str]:
+    declared = subject.manifest.spec.capabilities
+    sizes, blocks = declared.get("head_sizes") or HEAD_SIZES, declared.get("block_sizes") or BLOCK_SIZES
+    dtypes = declared.get("kv_dtypes") or DTYPES
+    return sizes[0], 16 if 16 in blocks else blocks[0], "float32" if "float32" in dtypes else dtypes[0]
+
+
+def _ordinary(subject: Subject, variant: str = "grouped heads") -> tuple[AttentionSpec, int, str]:
+    head, block, dtype = _usual(subject)
+    spec = AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **VARIANTS[variant])  # type: ignore[arg-type]
+    return spec, block, dtype
+
+
+def _compare(subject: Subject, what: str, spec: AttentionSpec, block_size: int, dtype: str, chunk: int) -> None:
+    random = generator(what)
+    conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]
+    run = PagedRun(subject.loaded, spec, block_size, dtype, conversations, random)
+    for number, (c, got) in enumerate(zip(conversations, run.all(chunk), strict=True)):
+        label = f"{what}, head size {spec.head_size}, blocks of {block_size} in {dtype}, sequence {number} of {len(c.k)} tokens"
+        close(got, dense_attention(c.q, c.k, c.v, spec), TOLERANCES.get(dtype, 5e-2), label)

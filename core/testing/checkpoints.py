@@ -1,0 +1,97 @@
+"""Tiny checkpoints: a plain one that the kit writes, and whatever the author gives.
+
+Owns: the writing of a random llama, and the opening of a checkpoint by the loader that knows it. Never does: quantize.
+Called by: the suites, the fixtures of `core.testing.pytest_plugin`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.api.checkpoint import CheckpointManifest
+from core.config.files import file_facts
+from core.models.families import tensor_shapes
+from core.plugin.contracts import Loader
+from core.plugin.hookspecs import LoadContext
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import select_loader
+from core.plugin.table import load_plugin
+
+TINY = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "vocab_size": 260,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""The configuration of the kit's model; 260 tokens: four special ones and every byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A checkpoint with the loader that claims it."""
+
+    loader: Loader
+    manifest: CheckpointManifest
+
+    def tensor(self, name: str) -> Tensor:
+        """A copy of one tensor."""
+        return self.tensors((name,))[name]
+
+    def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Copies of some tensors, by canonical name."""
+        return {name: tensor.clone() for name, tensor in self.loader.iter(self.manifest, list(names))}
+
+
+def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Float32 values for every tensor of a model: norms 1 ± 0.1, everything else normal, 0.3 wide."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, shape in tensor_shapes(config).items():
+        noise = torch.randn(shape, generator=generator)
+        yield name, 1 + 0.1 * noise if name.endswith("norm.weight") else 0.3 * noise
+
+
+def write_checkpoint(directory: Path, seed: int = 0, **changes: Any) -> Path:
+    """Write config.json, model.safetensors and tokenizer.json of a tiny llama; `changes` go into the configuration."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {**TINY, **changes}
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(dict(random_tensors(config, seed)), str(directory / "model.safetensors"))
+    write_tokenizer(directory)
+    return directory
+
+
+def write_tokenizer(directory: Path) -> None:
+    """A tokenizer with one token a byte, after four special ones."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    specials = ["<pad>", "<s>", "</s>", "<unk>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*specials, *alphabet])}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def open_sample(registry: PluginRegistry, ref: str) -> Sample:
+    """The checkpoint at `ref` through the loader that claims it. Raises CoreError."""
+    loader: Loader = load_plugin(select_loader(registry, None, file_facts(ref)).manifest, LoadContext())
+    return Sample(loader, loader.resolve(ref))

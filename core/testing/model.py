@@ -1,0 +1,78 @@
+"""Checks of model families: shapes, names, a whole model of random weights.
+
+Owns: those checks. Never does: know whether the mathematics is the family's own; compare with its original for that.
+Called by: `core.testing.suite`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from core.api.errors import UserError
+from core.models.families import family_for, renamed
+from core.models.spec import DecoderSpec
+from core.testing.case import Failure, Skipped, Subject
+
+
+def claims_its_own(subject: Subject) -> None:
+    """It claims its own checkpoint, which the engine's table does not know."""
+    facts = _own(subject).facts()
+    if not subject.manifest.implements("core_claim"):
+        raise Failure("a family needs core_claim: it is chosen by nothing else")
+    if not subject.manifest.call("core_claim", facts=facts):
+        raise Failure(f"it does not claim its own checkpoint ({facts.model_type}, {', '.join(facts.architectures)})")
+    try:
+        family = family_for(facts.config)
+    except UserError:
+        return
+    raise Failure(f"the engine's own family '{family.name}' reads this configuration; the plugin would never be asked")
+
+
+def tells_a_shape(subject: Subject) -> None:
+    """decoder_spec tells the model's shape, the same each time, as plain values."""
+    config = _own(subject).config
+    spec = subject.loaded.decoder_spec(config)
+    if not isinstance(spec, DecoderSpec):
+        raise Failure(f"decoder_spec answered {type(spec).__name__}, expected DecoderSpec")
+    if subject.loaded.decoder_spec(dict(config)) != spec:
+        raise Failure("decoder_spec answers differently the second time")
+    if pickle.loads(pickle.dumps(spec)) != spec:
+        raise Failure("the DecoderSpec does not survive a copy")
+
+
+def names_every_tensor(subject: Subject) -> None:
+    """canonical_name gives every tensor of the model a name of its own, with the shape that the spec tells."""
+    manifest = _own(subject)
+    tensors = renamed(manifest.tensors, subject.loaded.canonical_name)
+    if len(tensors) != len(manifest.tensors):
+        raise Failure(f"{len(manifest.tensors)} tensors of the checkpoint get only {len(tensors)} names")
+    for name, shape in subject.loaded.decoder_spec(manifest.config).tensor_shapes().items():
+        if name not in tensors:
+            raise Failure(f"no tensor of the checkpoint becomes '{name}', which the shape needs")
+        if tuple(tensors[name].shape) != tuple(shape):
+            raise Failure(f"'{name}' has shape {tensors[name].shape} in the checkpoint, the shape says {tuple(shape)}")
+
+
+def refuses_damage(subject: Subject) -> None:
+    """A configuration without its sizes is refused with a sentence."""
+    config: dict[str, Any] = {"model_type": _own(subject).config.get("model_type")}
+    try:
+        subject.loaded.decoder_spec(config)
+    except UserError as error:
+        if str(error).strip():
+            return
+    except Exception as error:
+        raise Failure(
+            f"decoder_spec raises {type(error).__name__} for an empty configuration; raise UserError"
+        ) from None
+    raise Failure("decoder_spec accepts a configuration without sizes")
+
+
+CHECKS = (claims_its_own, tells_a_shape, names_every_tensor, refuses_damage)
+
+
+def _own(subject: Subject) -> Any:
+    if subject.model is None:
+        raise Skipped("it needs a small checkpoint of its own family; give one with --model")
+    return subject.sample.manifest

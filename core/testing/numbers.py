@@ -1,0 +1,47 @@
+"""Comparison of tensors, with sentences.
+
+Owns: tolerances' form and the words for a difference. Never does: choose a tolerance. Called by: the suites.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from core.testing.case import Failure
+
+
+def generator(seed: str) -> torch.Generator:
+    """Random numbers that are the same in every run."""
+    return torch.Generator().manual_seed(zlib.crc32(seed.encode()))
+
+
+def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
+    """Raises Failure unless both hold the same bits."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise Failure(f"{what}: {got.dtype} {tuple(got.shape)}, expected {expected.dtype} {tuple(expected.shape)}")
+    if not torch.equal(got, expected):
+        differing = int((got != expected).sum())
+        raise Failure(f"{what}: {differing} of {got.numel()} values differ, expected equal bits")
+
+
+def close(got: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    """Raises Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude)."""
+    if got.shape != expected.shape:
+        raise Failure(f"{what}: shape {tuple(got.shape)}, expected {tuple(expected.shape)}")
+    if not bool(torch.isfinite(got.double()).all()):
+        raise Failure(f"{what}: holds values that are not finite, or was not written everywhere")
+    if expected.numel() == 0:
+        return
+    limit = tolerance * (1.0 + float(expected.double().abs().max()))
+    worst = float((got.double() - expected.double()).abs().max())
+    if worst > limit:
+        raise Failure(f"{what}: differs by {worst:.3g} from the reference, allowed are {limit:.3g}")
+
+
+def distance(got: Tensor, expected: Tensor) -> float:
+    """Relative distance in the mean square."""
+    size = float(expected.double().norm())
+    return float((got.double() - expected.double()).norm()) / size if size else float(got.double().norm())

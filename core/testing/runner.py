@@ -1,0 +1,109 @@
+"""All checks of one plugin in a process of its own, so that one that hangs or crashes is a finding and not the end.
+
+Owns: that helper process, its time limit, and the findings that it reports one by one. Never does: print.
+Called by: `core plugins check`; as `python -m core.testing.runner`, by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from core.testing.case import Finding
+from core.testing.suite import cases
+
+TIME_LIMIT = 300.0
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the helper checks; see `core.testing.case.Subject`. name: as the user wrote it, `DIST:name` included."""
+
+    kind: str
+    name: str
+    model: str | None = None
+    reference: str | None = None
+    arguments: dict[str, object] = {}
+    plugins: str | None = None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the helper: a check has started, or is finished."""
+
+    started: str = ""
+    finding: Finding | None = None
+
+
+def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
+    """Every finding, as soon as it is there. A helper that hangs or dies gives a last, failed one."""
+    command = [sys.executable, "-P", "-m", "core.testing.runner", msgspec.json.encode(task).decode()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    running = "the start"
+    with tempfile.TemporaryFile() as words:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words, env=environment
+        )
+        try:
+            for line in _lines(child, time.monotonic() + time_limit):
+                if line.finding is not None:
+                    yield line.finding
+                running = line.started or running
+            if child.wait(timeout=10):
+                words.seek(0)
+                said = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+                how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+                yield _last(task, running, f"the process ended with {how}: {said[0]}")
+        except subprocess.TimeoutExpired:
+            yield _last(task, running, f"no answer within {time_limit:g} s")
+        finally:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+
+
+def _lines(child: subprocess.Popen[bytes], until: float) -> Iterator[Line]:
+    """Lines as they come. Raises TimeoutExpired."""
+    assert child.stdout is not None
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(until - time.monotonic(), 0.0)):
+                raise subprocess.TimeoutExpired(child.args, 0.0)
+            data = os.read(child.stdout.fileno(), 1 << 16)
+            if not data:
+                return
+            *whole, pending = (pending + data).split(b"\n")
+            for text in whole:
+                yield msgspec.json.decode(text, type=Line)
+
+
+def _last(task: Task, running: str, sentence: str) -> Finding:
+    return Finding(f"{task.kind}.{task.name}", running, "failed", sentence)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Helper process: findings on the real standard output, whatever the plugin prints on standard error."""
+    task = msgspec.json.decode(argv[0], type=Task)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def tell(line: Line) -> None:
+        answers.write(msgspec.json.encode(line) + b"\n")
+        answers.flush()
+
+    extras = {"model": task.model, "reference": task.reference, "arguments": task.arguments, "plugins": task.plugins}
+    for case in cases(task.kind, task.name, **extras):  # type: ignore[arg-type]
+        tell(Line(started=case.title))
+        tell(Line(finding=case.finding()))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,101 @@
+"""Checks of proposers: budgets, independence, repetition, forgetting.
+
+Owns: those checks. Never does: judge how good drafts are. Called by: `core.testing.suite`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from core.plugin.contracts import ProposerInput
+from core.plugin.table import load_plugin
+from core.testing.case import Failure, Subject
+
+VOCABULARY = 64
+Key = tuple[str, int]
+
+
+def keeps_its_budget(subject: Subject) -> None:
+    """Drafts are lists of token ids, one a sequence, never longer than the budget; a budget of 0 gives none."""
+    for budget in (0, 1, 3, 8):
+        proposer = _fresh(subject)
+        keys = [(f"request-{n}", 0) for n in range(3)]
+        for key in keys:
+            proposer.on_start(key, _text(str(key), 30))
+        for step in range(6):
+            deltas = [_text(f"{key}{step}", 1 + step % 3) for key in keys]
+            drafts = proposer.propose(ProposerInput(keys, deltas, [budget, 0, budget]))
+            if len(drafts) != len(keys):
+                raise Failure(f"propose answered {len(drafts)} lists for {len(keys)} sequences")
+            for mine, limit in zip(drafts, (budget, 0, budget), strict=True):
+                if len(mine) > limit:
+                    raise Failure(f"propose answered {len(mine)} drafts, the budget was {limit}")
+                if not all(isinstance(token, int) and token >= 0 for token in mine):
+                    raise Failure(f"propose answered {mine!r}, expected token ids")
+
+
+def repeats_itself(subject: Subject) -> None:
+    """The same history gives the same drafts again."""
+    if _drafts(_fresh(subject), ("a", 0)) != _drafts(_fresh(subject), ("a", 0)):
+        raise Failure("the same sequence got other drafts the second time; results would depend on the run")
+
+
+def ignores_neighbours(subject: Subject) -> None:
+    """A sequence's drafts do not depend on the sequences beside it."""
+    alone = _drafts(_fresh(subject), ("a", 0))
+    company = _drafts(_fresh(subject), ("a", 0), neighbours=[("b", 0), ("a", 1)])
+    if alone != company:
+        raise Failure(f"alone a sequence got {alone}, beside others {company}")
+
+
+def starts_anew(subject: Subject) -> None:
+    """A sequence that was preempted starts again with all it knew; a finished key can be used again."""
+    proposer = _fresh(subject)
+    expected = _drafts(proposer, ("a", 0))
+    proposer.on_start(("a", 0), _text("something else", 12))
+    if _drafts(proposer, ("a", 0)) != expected:
+        raise Failure("on_start after a preemption does not start the sequence anew")
+    proposer.on_finished(("a", 0))
+    if _drafts(proposer, ("a", 0)) != expected:
+        raise Failure("a key that was used before gets other drafts; forget a sequence in on_finished")
+
+
+def takes_what_comes(subject: Subject) -> None:
+    """Short prompts, unknown keys in on_finished and empty batches are no errors."""
+    proposer = _fresh(subject)
+    proposer.on_finished(("never", 0))
+    proposer.on_start(("short", 0), [1])
+    proposer.propose(ProposerInput([("short", 0)], [[2]], [4]))
+    if proposer.propose(ProposerInput([], [], [])) != []:
+        raise Failure("propose answered drafts for a batch without sequences")
+
+
+CHECKS = (keeps_its_budget, repeats_itself, ignores_neighbours, starts_anew, takes_what_comes)
+
+
+def _fresh(subject: Subject) -> Any:
+    assert subject.loaded is not None
+    return load_plugin(subject.manifest, subject.context())
+
+
+def _text(seed: str, length: int) -> list[int]:
+    """Tokens with repetitions, the same in every run."""
+    source = random.Random(seed)
+    phrase = [source.randrange(4, VOCABULARY) for _ in range(5)]
+    return [phrase[i % 5] if source.random() < 0.8 else source.randrange(4, VOCABULARY) for i in range(length)]
+
+
+def _drafts(proposer: Any, key: Key, neighbours: list[Key] | None = None) -> list[list[int]]:
+    """Four steps of one sequence, beside others that start and finish in between."""
+    others = list(neighbours or ())
+    for each in [*others, key]:
+        proposer.on_start(each, _text(each[0], 40))
+    found = []
+    for step in range(4):
+        if step == 2 and others:
+            proposer.on_finished(others.pop())
+        keys = [*others, key]
+        deltas = [_text(f"{each[0]} {step}", 2) for each in keys]
+        found.append(list(proposer.propose(ProposerInput(keys, deltas, [4] * len(keys)))[-1]))
+    return found

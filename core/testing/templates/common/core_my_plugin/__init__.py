@@ -1,0 +1,1 @@
+"""my_plugin, a my_kind plugin for core."""

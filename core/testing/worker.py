@@ -1,0 +1,101 @@
+"""The plugin in a fresh interpreter: what its manifest costs there, and whether a worker process can load it.
+
+Owns: that helper process and its answer. Never does: check anything itself. Called by: the general checks; as
+`python -m core.testing.worker`, by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import CoreError
+from core.plugin.manifest import load_manifest
+from core.testing.case import Skipped, Subject
+
+TIME_LIMIT = 120.0
+HEAVY = ("torch", "transformers", "numpy", "triton", "jax")
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the helper does: import the manifest of `row`, and load the plugin when `load`."""
+
+    row: ResolvedPlugin
+    load: bool
+    model: str | None = None
+    arguments: dict[str, object] = {}
+    plugins: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """heavy: large libraries that the manifest brought in. seconds: of its import. loaded: class of what was built.
+
+    error: why it could not be imported or loaded, empty when it could. skipped: why it was not tried.
+    """
+
+    heavy: tuple[str, ...] = ()
+    seconds: float = 0.0
+    loaded: str = ""
+    error: str = ""
+    skipped: str = ""
+
+
+def ask(task: Task) -> Answer:
+    """Run the helper; whatever happens to it becomes an Answer."""
+    command = [sys.executable, "-P", "-m", "core.testing.worker", msgspec.json.encode(task).decode()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=TIME_LIMIT, env=environment, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(error=f"a fresh process was not ready within {TIME_LIMIT:g} s")
+    try:
+        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Answer)
+    except (msgspec.MsgspecError, IndexError):
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return Answer(error=f"a fresh process ended with {how}: {last[0]}")
+
+
+def _work(task: Task) -> Answer:
+    before = set(sys.modules)
+    begin = time.perf_counter()
+    try:
+        load_manifest(task.row)
+    except CoreError as error:
+        return Answer(error=str(error))
+    seconds = time.perf_counter() - begin
+    heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
+    if not task.load:
+        return Answer(heavy, seconds)
+    from core.plugin.table import PluginTable
+
+    subject = Subject(task.row.kind, task.row.name, task.model, None, task.arguments, task.plugins)
+    try:
+        context = subject.context()
+        loaded = PluginTable([task.row]).load(task.row.kind, task.row.name, context)
+    except Skipped as reason:
+        return Answer(heavy, seconds, skipped=str(reason))
+    except CoreError as error:
+        return Answer(heavy, seconds, error=str(error))
+    return Answer(heavy, seconds, type(loaded).__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Helper process: the answer is the last line of the real standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(msgspec.json.encode(_work(msgspec.json.decode(argv[0], type=Task))) + b"\n")
+    answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""What every canonical weight format has in common.
+
+Owns: rows, devices, sizes and equality of layout, worked out from a format's fields. Never does: know a format.
+Called by: the formats (they derive from it), and everything that handles weights without knowing their format.
+
+A format is a frozen dataclass. Every tensor among its fields has one entry for each row of W along its first axis, so
+that rows can be taken, concatenated and sharded; all other fields are attributes, equal for the whole weight.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The same memory as uint8 where torch can neither index nor concatenate the type."""
+    return tensor.view(torch.uint8) if tensor.dtype in NARROW_FLOATS else tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalWeight(ABC):
+    """One logical matrix W of shape [N, K] (output features, input features; y = x @ W.T)."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The format name that kernels are asked about, such as `int4_groups`."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+
+    @abstractmethod
+    def dequantize(self) -> Tensor:
+        """W as float32 [N, K]."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are tensors, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def attributes(self) -> dict[str, Any]:
+        """The fields that are not: equal for all rows. Includes None for an absent tensor."""
+        held = self.tensors()
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in held}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        return sum(int(tensor.nbytes) for tensor in self.tensors().values())
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""
+        parts = {n: as_bytes(t)[index].contiguous().view(t.dtype) for n, t in self.tensors().items()}
+        return replace(self, **parts)
+
+    def to(self, device: torch.device) -> Self:
+        """A copy on another device."""
+        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def problem(self) -> str | None:
+        """A sentence when a stored scale or minimum is not a finite number."""
+        for name, tensor in self.tensors().items():
+            wide = tensor.float() if tensor.dtype in NARROW_FLOATS and name != "values" else tensor
+            if name not in ("values", "weight") and wide.is_floating_point() and not bool(wide.isfinite().all()):
+                return f"the {name} of a {self.name} weight of shape {self.shape} holds values that are not finite"
+        return None
+
+
+def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:
+    """Whether `parts` can be concatenated along N without changing a stored value."""
+
+    def layout(part: CanonicalWeight) -> tuple[Any, ...]:
+        return type(part), part.shape[1], part.attributes(), {n: t.dtype for n, t in part.tensors().items()}
+
+    return all(layout(part) == layout(parts[0]) for part in parts[1:])
+
+
+def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
+    """Concatenate weights of equal format along N.
+
+    Raises ValueError when their formats differ (`can_fuse` tells beforehand).
+    """
+    if not can_fuse(parts):
+        raise ValueError(f"weights of different formats cannot be fused: {', '.join(p.name for p in parts)}")
+    if len(parts) == 1:
+        return parts[0]
+    joined = {}
+    for name, first in parts[0].tensors().items():
+        joined[name] = torch.cat([as_bytes(part.tensors()[name]) for part in parts]).view(first.dtype)
+    return replace(parts[0], **joined)

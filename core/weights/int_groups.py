@@ -1,0 +1,61 @@
+"""Groups of 4- or 8-bit integers: GPTQ, AWQ, HQQ, GGUF blocks, compressed-tensors. Called by: quantization methods, kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.weights.canonical import CanonicalWeight
+
+
+def unpack_nibbles(values: Tensor) -> Tensor:
+    """uint8 [N, K // 2] to the integers 0..15, one a byte: [N, K]; the low nibble is the even k."""
+    return torch.stack((values & 15, values >> 4), dim=-1).reshape(values.shape[0], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class IntGroups(CanonicalWeight):
+    """Unsigned 4- or 8-bit integers in groups along K, with a scale and either a zero point or a minimum a group.
+
+    W[n, k] = scale[n, k // group_size] * (value[n, k] - zero) + minimum[n, k // group_size]
+
+    values:     uint8, [N, K] for 8 bits, [N, K // 2] for 4 bits (the low nibble is the even k).
+    scale:      float16 or float32, [N, K // group_size].
+    minimum:    None, or the dtype and shape of `scale`.
+    zero:       one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with a minimum).
+    group_size: divides K; a multiple of 16.
+    """
+
+    bits: int
+    group_size: int
+    values: Tensor
+    scale: Tensor
+    minimum: Tensor | None = None
+    zero: int = 0
+
+    @property
+    def name(self) -> str:
+        """`int4_groups` or `int8_groups`."""
+        return f"int{self.bits}_groups"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        return self.values.shape[0], self.values.shape[1] * 8 // self.bits
+
+    def unpacked(self) -> Tensor:
+        """The stored integers, one a byte: uint8 [N, K]."""
+        return self.values if self.bits == 8 else unpack_nibbles(self.values)
+
+    def dequantize(self) -> Tensor:
+        """W as float32 [N, K]."""
+        n, k = self.shape
+        w = self.unpacked().float().view(n, k // self.group_size, self.group_size)
+        if self.zero:
+            w -= self.zero
+        w *= self.scale.float().unsqueeze(-1)
+        if self.minimum is not None:
+            w += self.minimum.float().unsqueeze(-1)
+        return w.view(n, k)

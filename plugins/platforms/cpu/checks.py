@@ -1,0 +1,63 @@
+"""Checks of the tensors that native kernels read by address: dtype, contiguous rows, equal numbers of rows.
+
+Owns: the sentences about a wrong tensor. Never does: copy or convert one. Called by: the bindings of the kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
+    """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
+    rows, actual = tensor.shape
+    stride, step = tensor.stride()
+    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
+        raise ValueError(
+            f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
+            f"expected float32 [rows, {width}] with contiguous rows"
+        )
+    return rows, stride
+
+
+def check_heads(tensor: Tensor, what: str) -> tuple[int, int, int, int, int]:
+    """(rows, heads, width, row stride, head stride) of a float32 [T, H, D] with contiguous D. Raises ValueError."""
+    rows, heads, width = tensor.shape
+    row_stride, head_stride, step = tensor.stride()
+    if step != 1 or tensor.dtype is not torch.float32:
+        raise ValueError(
+            f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected float32 with contiguous heads"
+        )
+    return rows, heads, width, row_stride, head_stride
+
+
+def check_table(tensor: Tensor, dtype: torch.dtype, what: str) -> int:
+    """The address of a contiguous tensor of `dtype`. Raises ValueError."""
+    if tensor.dtype is not dtype or not tensor.is_contiguous():
+        raise ValueError(f"{what} is {tensor.dtype} with strides {tensor.stride()}, expected contiguous {dtype}")
+    return int(tensor.data_ptr())
+
+
+def check_same(rows: int, other: int, what: str) -> None:
+    """Raises ValueError when `what` has another number of rows."""
+    if rows != other:
+        raise ValueError(f"{what} has {other} rows, expected {rows}")
+
+
+def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> list[int]:
+    """The addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
+    for tensor, _ in tables:
+        if tensor.shape != (rows,):
+            raise ValueError(f"an argument of {what} has the shape {tuple(tensor.shape)}, expected {rows} rows")
+    return [check_table(tensor, dtype, f"an argument of {what}") for tensor, dtype in tables]
+
+
+def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, int]]:
+    """Address, and stride, vocabulary and number of chosen rows. Raises IndexError, ValueError."""
+    rows, width = logits.shape
+    _, stride = check_rows(logits, width, "logits")
+    count = len(which)
+    if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
+        raise IndexError(f"which names rows {which.tolist()} of {rows}")
+    return logits.data_ptr(), (stride, width, count)

@@ -1,0 +1,238 @@
+// Paged causal attention in spans of kSpan keys, each with its own softmax in float32, joined afterwards in their order.
+//
+// The lanes of a score are keys and the lanes of an output are its columns (see span.inc.h), and no sum runs across lanes but
+// the softmax's own. A row's bits depend on its own keys alone: not on how queries, sequences and spans are cut into tasks.
+//
+// With bf16 products, queries and weights are rounded to bf16, whatever the number of queries.
+
+#ifdef CORE_BF16_DOT
+constexpr bool kRounds = true;
+#else
+constexpr bool kRounds = false;
+#endif
+constexpr float kLog2E = 1.44269504f;
+constexpr long kNever = 1L << 40;
+constexpr long kWidest = kMaxHead + 16; // one vector more than needed: powers of two would share few cache sets
+
+// Bytes of one number on the broadcast side of a product: a query's element or a key's weight.
+template <bool Half> constexpr long kBroadcastBytes = Half && kRounds ? 2 : 4;
+
+struct Row {
+    int32_t sequence, row; // of the sequence and kv head
+    int32_t token, head;   // of the query
+    int32_t position;
+};
+
+struct AttentionScratch { // of one task
+    Row row[kTaskRows];
+    uint8_t q[kTaskRows * kWidest * 4]; // scaled rows
+    float sums[kTaskRows * kWidest];
+    float maximum[kTaskRows], total[kTaskRows];
+    // of one block of rows and one span
+    alignas(64) float scores[16 * (kSpan + 16)];
+    alignas(64) uint8_t weights[16 * (kSpan + 16) * 4];
+    alignas(64) float out[16 * kWidest];
+    alignas(64) float peaks[16], totals[16];
+    SpanScratch span;
+};
+
+// acc[r] += x[r] times m, one key or dimension a step (bf16: two, of which `mask` may hide one).
+template <bool Half, int R, int V>
+LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t *const (&m)[V], long step_bytes, long steps,
+                int32_t mask = -1) {
+    for (long i = 0; i < steps; i++) {
+        if (!Half) {
+            F value[V];
+            for (int v = 0; v < V; v++) value[v] = load((const float *)(m[v] + i * step_bytes));
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++)
+                    acc[r][v] = fma(set1(((const float *)(x + r * row_bytes))[i]), value[v], acc[r][v]);
+            continue;
+        }
+        I pair[V];
+        for (int v = 0; v < V; v++) {
+            pair[v] = iload(m[v] + i * step_bytes);
+            if (mask != -1) pair[v] = iand(pair[v], iset1(mask));
+        }
+        for (int r = 0; r < R; r++) {
+#ifdef CORE_BF16_DOT
+            I both = iset1(read_i32(x + r * row_bytes + 4 * i));
+            for (int v = 0; v < V; v++) acc[r][v] = dot_bf16(acc[r][v], pair[v], both);
+#else
+            const float *even = (const float *)(x + r * row_bytes) + 2 * i;
+            for (int v = 0; v < V; v++) {
+                acc[r][v] = fma(set1(even[0]), as_float(shift_left<16>(pair[v])), acc[r][v]);
+                acc[r][v] = fma(set1(even[1]), as_float(iand(pair[v], iset1((int32_t)0xffff0000))), acc[r][v]);
+            }
+#endif
+        }
+    }
+}
+
+// Stores x as the broadcast side of a product holds it, and returns what was stored.
+template <bool Half> LANE F store_broadcast(uint8_t *p, F x) {
+#ifdef CORE_BF16_DOT
+    if (Half) {
+        store_bf16((uint16_t *)p, x);
+        return as_float(shift_left<16>(load_u16((const uint16_t *)p)));
+    }
+#endif
+    store((float *)p, x);
+    return x;
+}
+
+// 2^x for x <= 0, to about 2 units in the last place; at least 2^-125. Scores are in powers of two: see load_queries.
+LANE F power_of_two(F x) {
+    x = max(x, set1(-125));
+    I n = round_to_int(x);
+    F r = sub(x, to_float(n)); // exact, in -1/2 to 1/2
+    F p = fma(r, set1(1.32647244e-3f), set1(9.67151324e-3f));
+    p = fma(p, r, set1(5.55073376e-2f));
+    p = fma(p, r, set1(2.40222421e-1f));
+    p = fma(p, r, set1(6.93146978e-1f));
+    p = fma(p, r, set1(1));
+    return as_float(iadd(as_int(p), shift_left<23>(n)));
+}
+
+LANE F soft_cap(F x, float cap) { // cap * tanh(x / cap)
+    F e = exponential(mul(x, set1(2.0f / cap)));
+    return mul(set1(cap), sub(set1(1), div(set1(2), add(e, set1(1)))));
+}
+
+LANE long rows_of(const AttentionCall &c, long sequence) {
+    return (long)(c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]) * (c.heads_q / c.heads_kv);
+}
+
+// Which rows the task has: some of its sequence's, or of its members' one after the other.
+static void set_rows(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
+    const long group = c.heads_q / c.heads_kv, count = t.members ? t.num_members : 1;
+    long skip = t.row, r = 0;
+    for (long i = 0; i < count && r < t.rows; i++) {
+        const int32_t sequence = t.members ? t.members[i] : t.sequence, start = c.cu_seqlens[sequence];
+        const long rows = rows_of(c, sequence), first = c.seq_lens[sequence] - rows / group;
+        for (long row = skip; row < rows && r < t.rows; row++)
+            s.row[r++] = {sequence, int32_t(row), int32_t(start + row / group), int32_t(t.head_kv * group + row % group),
+                          int32_t(first + row / group)};
+        skip = skip > rows ? skip - rows : 0;
+    }
+}
+
+// The keys [low, high) that a row sees.
+LANE void row_range(const AttentionCall &c, const Row &row, long &low, long &high) {
+    high = row.position + 1;
+    low = c.window && high > c.window ? high - c.window : 0;
+}
+
+template <bool Half, int R, int V>
+LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &span, long row, long begin, long end) {
+    const long row_bytes = kWidest * kBroadcastBytes<Half>;
+    for (long g = begin / V * V; g < end; g += V) {
+        F acc[R][V];
+        const uint8_t *m[V];
+        for (int v = 0; v < V; v++) m[v] = span.k[clamp(g + v, begin, end - 1)]; // the rest repeat a neighbour, unread
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) acc[r][v] = zero();
+        outer<Half>(acc, s.q + row * row_bytes, row_bytes, m, 64, Half ? c.dim / 2 : c.dim);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) store(s.scores + r * (kSpan + 16) + (g + v) * 16, acc[r][v]);
+    }
+}
+
+// The scores of 16 keys, in powers of two, as the softmax takes them.
+LANE F final_scores(const AttentionCall &c, F a, const float *scales, float slope, long ahead) {
+    if (scales) a = mul(a, load(scales));
+    if (c.cap != 0) a = soft_cap(a, c.cap * kLog2E);
+    if (c.slopes) a = fma(to_float(iadd(iota(), iset1((int32_t)ahead))), set1(slope), a);
+    return a;
+}
+
+// Weights of one row from its scores: keys of the groups [begin, end) outside [low, high) weigh exactly 0.
+template <bool Half>
+LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &span, long r, const Row &row, long begin, long end,
+                      long low, long high) {
+    const F never = set1(-__builtin_inff());
+    const bool changed = c.cap != 0 || c.scaled || c.slopes;
+    const float slope = c.slopes ? c.slopes[row.head] * kLog2E : 0;
+    float *scores = s.scores + r * (kSpan + 16);
+    uint8_t *weights = s.weights + r * (kSpan + 16) * kBroadcastBytes<Half>;
+    F top = never;
+    for (long g = begin; g < end; g++) {
+        const bool partly = low > g * 16 || high < g * 16 + 16;
+        F a = load(scores + g * 16);
+        if (changed) a = final_scores(c, a, span.k_scales[g], slope, span.first + g * 16 - row.position);
+        if (partly) a = select_range(a, never, (int32_t)(low - g * 16), (int32_t)(high - g * 16));
+        if (partly || changed) store(scores + g * 16, a);
+        top = max(top, a);
+    }
+    const float peak = largest(top);
+    F total = zero();
+    for (long g = begin; g < end; g++) {
+        const bool partly = low > g * 16 || high < g * 16 + 16;
+        F a = zero();
+        if (low < g * 16 + 16 && high > g * 16) {
+            a = power_of_two(sub(load(scores + g * 16), set1(peak)));
+            if (partly) a = select_range(a, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
+        }
+        uint8_t *to = weights + g * 16 * kBroadcastBytes<Half>;
+        if (!c.scaled) {
+            total = add(total, store_broadcast<Half>(to, a));
+            continue;
+        }
+        total = add(total, a);
+        F scaled = mul(a, load(span.v_scales[g]));
+        if (partly) scaled = select_range(scaled, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
+        store_broadcast<Half>(to, scaled);
+    }
+    s.peaks[r] = peak;
+    s.totals[r] = sum(total);
+}
+
+// out[r] = the weighted values of the keys [low, high) of the span, V vectors of columns at a time.
+template <bool Half, int R, int V>
+LANE void weigh_columns(const AttentionCall &c, AttentionScratch &s, const Span &span, long column, long low, long high) {
+    constexpr long pair = Half ? 2 : 1, row_bytes = (kSpan + 16) * kBroadcastBytes<Half>;
+    const long step = c.dim_v * 4;
+    F acc[R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) acc[r][v] = zero();
+    for (long g = low / 16; g * 16 < high; g++) {
+        const long from = clamp(low - g * 16, 0, 16), to = clamp(high - g * 16, 0, 16);
+        const long first = (from + pair - 1) / pair, last = to / pair;
+        const uint8_t *x = s.weights + g * 16 * kBroadcastBytes<Half>, *m[V];
+        for (int v = 0; v < V; v++) m[v] = span.v[g] + (column + v * 16) * 4 + first * step;
+        if (Half && from % 2) { // its even neighbour is behind the window, or nowhere
+            const uint8_t *edge[V];
+            for (int v = 0; v < V; v++) edge[v] = m[v] - step;
+            outer<Half>(acc, x + (first - 1) * pair * kBroadcastBytes<Half>, row_bytes, edge, step, 1, (int32_t)0xffff0000);
+        }
+        outer<Half>(acc, x + first * pair * kBroadcastBytes<Half>, row_bytes, m, step, last - first);
+        if (Half && to % 2) { // its odd neighbour is not written yet
+            for (int v = 0; v < V; v++) m[v] += (last - first) * step;
+            outer<Half>(acc, x + last * pair * kBroadcastBytes<Half>, row_bytes, m, step, 1, 0x0000ffff);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) store(s.out + r * kWidest + column + v * 16, acc[r][v]);
+}
+
+// Softmax and output of R rows over one span, into peaks, totals and out; a row that sees nothing has the total 0.
+template <bool Half, int R>
+static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionScratch &s, const Span &span, long row) {
+    constexpr int V = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
+    long low[R], high[R], first = kSpan, last = 0;
+    for (int r = 0; r < R; r++) {
+        row_range(c, s.row[row + r], low[r], high[r]);
+        low[r] = clamp(low[r] - span.first, 0, kSpan), high[r] = clamp(high[r] - span.first, 0, kSpan);
+        s.totals[r] = 0;
+        if (low[r] >= high[r]) continue;
+        first = low[r] < first ? low[r] : first, last = high[r] > last ? high[r] : last;
+    }
+    if (first >= last) return;
+    const long begin = first / 16, end = (last + 15) / 16;
+    score_groups<Half, R, V>(c, s, span, row, begin, end);
+    for (int r = 0; r < R; r++) softmax_row<Half>(c, s, span, r, s.row[row + r], begin, end, low[r], high[r]);
+    long column = 0;
+    for (; column + V * 16 <= c.dim_v; column += V * 16) weigh_columns<Half, R, V>(c, s, span, column, first, last);
+    for (; column < c.dim_v; column += 16) // the last vector may repeat a few columns
+        weigh_columns<Half, R, 1>(c, s, span, column < c.dim_v - 16 ? column : c.dim_v - 16, first, last);
+}

@@ -1,0 +1,93 @@
+// The router's choice and the weighted sum of the chosen experts; a row never depends on another.
+//
+// Without a bias or paired groups the choice compares logits, which order experts as their scores do but are the same on
+// every instruction set; else it compares scores plus bias. The lowest id wins a tie, and ids are valid whatever the
+// logits are (not-a-numbers compare as less than nothing).
+
+LANE void route_scores(const RouteCall &c, const float *logits, float *scores) {
+    const F never = set1(-__builtin_inff());
+    F top = never;
+    for (long i = 0; i < c.padded; i += 16) store(scores + i, never);
+    memcpy(scores, logits, c.experts * sizeof(float));
+    for (long i = 0; i < c.padded; i += 16) top = max(top, load(scores + i));
+    const F peak = set1(largest(top));
+    F total = zero();
+    for (long i = 0; i < c.padded; i += 16) {
+        F x = load(scores + i);
+        if (c.sigmoid)
+            x = div(set1(1), add(set1(1), exponential(sub(zero(), x))));
+        else
+            x = exponential(sub(x, peak)); // the padding's 1e-38 is far below the last bit of the sum
+        total = add(total, x);
+        store(scores + i, x);
+    }
+    if (c.sigmoid) return;
+    const F all = set1(sum(total));
+    for (long i = 0; i < c.padded; i += 16) store(scores + i, div(load(scores + i), all));
+}
+
+// The index of the largest of values[begin, end) that are not -inf; the first of equals; -1 when none is left.
+static long best_of(const float *values, long begin, long end) {
+    long best = -1;
+    for (long i = begin; i < end; i++)
+        if (values[i] > -__builtin_inff() && (best < 0 || values[i] > values[best])) best = i;
+    return best;
+}
+
+// Removes all groups but the best ones from the choice; a group that is kept has the rank -inf.
+static void keep_groups(const RouteCall &c, float *choice, float *rank) {
+    const long size = c.experts / c.groups;
+    for (long g = 0; g < c.groups; g++) {
+        const float *values = choice + g * size;
+        const long first = best_of(values, 0, size);
+        rank[g] = values[first];
+        if (!c.pair_groups || size == 1) continue;
+        const long before = best_of(values, 0, first), after = best_of(values, first + 1, size);
+        const long second = before < 0 || (after >= 0 && values[after] > values[before]) ? after : before;
+        rank[g] += values[second];
+        if (!(rank[g] > -__FLT_MAX__)) rank[g] = -__FLT_MAX__;
+    }
+    for (long i = 0; i < c.top_groups; i++) rank[best_of(rank, 0, c.groups)] = -__builtin_inff();
+    for (long g = 0; g < c.groups; g++)
+        for (long i = 0; i < size && rank[g] > -__builtin_inff(); i++) choice[g * size + i] = -__builtin_inff();
+}
+
+static void route_row(const RouteCall &c, long row) {
+    float *scores = c.work + row * 3 * c.padded, *choice = scores + c.padded;
+    const float *logits = c.logits + row * c.stride;
+    route_scores(c, logits, scores);
+    for (long e = 0; e < c.experts; e++) {
+        const float value = c.bias || c.pair_groups ? scores[e] + (c.bias ? c.bias[e] : 0) : logits[e];
+        choice[e] = value > -__FLT_MAX__ ? value : -__FLT_MAX__; // -inf marks what may not be chosen any more
+    }
+    if (c.groups > 1) keep_groups(c, choice, choice + c.padded);
+    float *weights = c.weights + row * c.top_k, total = 0;
+    for (long j = 0; j < c.top_k; j++) {
+        const long e = best_of(choice, 0, c.experts);
+        c.ids[row * c.top_k + j] = e;
+        weights[j] = scores[e];
+        total += scores[e];
+        choice[e] = -__builtin_inff();
+    }
+    for (long j = 0; j < c.top_k; j++) weights[j] = (c.renormalize ? weights[j] / total : weights[j]) * c.factor;
+}
+
+static void route(const RouteCall *c, long begin, long end) {
+    for (long row = begin; row < end; row++) route_row(*c, row);
+}
+
+static void combine(const CombineCall *c, long begin, long end) {
+    for (long row = begin; row < end; row++) {
+        const int32_t *where = c->where + row * c->top_k;
+        const float *weights = c->weights + row * c->top_k;
+        float *out = c->out + row * c->out_stride;
+        for (long i = 0; i < c->width; i += 16) {
+            const long n = c->width - i;
+            F total = zero();
+            for (long j = 0; j < c->top_k; j++)
+                total = fma(set1(weights[j]), load_upto(c->y + where[j] * c->width + i, n), total);
+            if (c->accumulate) total = add(load_upto(out + i, n), total);
+            store_upto(out + i, total, n);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+// Products of integer weights and inputs quantized to signed bytes (stage.inc.h). Included by linear.inc.h.
+
+// acc + the products of `size` inputs of a group with unsigned integers of `Bits` bits, or with those that a table gives.
+template <int Bits, bool Table, int R, int V>
+LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I table, I (&dot)[R][V]) {
+    for (long k = 0; k < size; k += 32 / Bits, w += kPanel * 4, x += 32 / Bits) {
+        prefetch<R>(w);
+        I low[V], high[V];
+        for (int v = 0; v < V; v++) {
+            low[v] = iload(w + v * 64);
+            if (Bits == 8) continue;
+            high[v] = iand(shift_right<4>(low[v]), iset1(0x0f0f0f0f));
+            low[v] = iand(low[v], iset1(0x0f0f0f0f));
+            if (Table) high[v] = lookup_bytes(table, high[v]), low[v] = lookup_bytes(table, low[v]);
+        }
+        for (int r = 0; r < R; r++) {
+            I value = iset1(read_i32(x + r * stride));
+            for (int v = 0; v < V; v++)
+                dot[r][v] = Bits == 8 ? dot_u8(dot[r][v], low[v], value) : dot_u4(dot[r][v], low[v], value);
+        }
+        for (int r = 0; r < R && Bits == 4; r++) {
+            I value = iset1(read_i32(x + r * stride + 4));
+            for (int v = 0; v < V; v++) dot[r][v] = dot_u4(dot[r][v], high[v], value);
+        }
+    }
+}
+
+// Groups: exact within one, then one fused step a group.
+// Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
+template <int Bits, bool Table> struct IntDotKind {
+    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+        const PackedLinear &l = *c.weight;
+        const long groups = l.groups, size = l.group, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
+        const int type = l.scale_type, minimum = l.has_minimum;
+        const uint8_t *x = row_staged(c, row), *w = panel + vector * 64, *tail = panel + l.value_bytes;
+        const GroupMeta *meta = c.meta + row * groups;
+        const I table = Table ? load_bytes(l.bytes) : izero();
+        for (long g = 0; g < groups; g++, meta++, x += size, w += record_bytes, tail += record_bytes) {
+            I dot[R][V];
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
+            int_dot<Bits, Table>(w, x, stride, size, table, dot);
+            F scale[V], low[V];
+            for (int v = 0; v < V; v++) {
+                scale[v] = scales(tail, type, vector + v);
+                low[v] = minimum ? scales(tail + l.scale_bytes, type, vector + v) : zero();
+            }
+            for (int r = 0; r < R; r++) {
+                F factor = set1(meta[r * groups].scale), total = set1(meta[r * groups].sum);
+                for (int v = 0; v < V; v++) {
+                    acc[r][v] = fma(mul(to_float(dot[r][v]), factor), scale[v], acc[r][v]);
+                    if (minimum) acc[r][v] = fma(low[v], total, acc[r][v]);
+                }
+            }
+        }
+    }
+};
+
+// One group for the whole row: integers to the end, exact, so all registers hold one kind of sum.
+template <int Bits> struct RowDotKind {
+    static constexpr int kWide = kWideRows, kRows = kMaxRows;
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+        const PackedLinear &l = *c.weight;
+        I dot[R][V];
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) dot[r][v] = iset1(c.meta[row + r].correction);
+        int_dot<Bits, false>(panel + vector * 64, row_staged(c, row), (long)c.staged_stride, l.group, izero(), dot);
+        for (int v = 0; v < V; v++) {
+            F scale = scales(panel + l.value_bytes, l.scale_type, vector + v);
+            for (int r = 0; r < R; r++) acc[r][v] = mul(mul(to_float(dot[r][v]), set1(c.meta[row + r].scale)), scale);
+        }
+    }
+};

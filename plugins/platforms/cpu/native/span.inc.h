@@ -1,0 +1,94 @@
+// Where the keys and values of one span lie; cache.inc.h writes what this finds.
+//
+// A block holds, for each kv head, K and then V. In float32 and float16, K is [block_size / 16][dim][16 keys] and V
+// [block_size][dim_v]; in the other types two neighbours that a product sums lie together: K is [block_size / 16][dim / 2]
+// [16 keys][2] and V [block_size / 2][dim_v][2]. So the lanes of a score are keys and the lanes of an output are its columns.
+// Where 16 does not divide the block size, K is [block_size][dim] and V [block_size][dim_v], and spans are first gathered into
+// that shape (slower). Scales of single tokens follow: of K, float32 [block_size], then of V.
+//
+// Types that no product reads are widened, a span at a time: once for all rows of a task.
+
+constexpr long kGroups = kSpan / 16;
+
+struct SpanScratch {
+    uint8_t k[kSpan * kMaxHead * 4], v[kSpan * kMaxHead * 4]; // gathered or widened
+    uint8_t raw_k[16 * kMaxHead * 2], raw_v[16 * kMaxHead * 2]; // gathered, to be widened
+    float k_scales[kSpan], v_scales[kSpan];
+};
+
+// Groups of 16 keys; those that no row of the task sees have no address. Scales: null without.
+struct Span {
+    long first; // absolute key
+    const uint8_t *k[kGroups], *v[kGroups];
+    const float *k_scales[kGroups], *v_scales[kGroups];
+};
+
+LANE long clamp(long x, long low, long high) { return x < low ? low : x > high ? high : x; }
+
+LANE const uint8_t *head_base(const AttentionCall &c, const AttentionTask &t, long key) {
+    const int32_t *table = c.block_table + t.sequence * c.table_stride;
+    size_t head_bytes = (size_t)c.block_bytes / c.heads_kv;
+    return c.cache + (size_t)table[key / c.block_size] * c.block_bytes + t.head_kv * head_bytes;
+}
+
+LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
+    return (const float *)(base + c.block_size * (c.dim + c.dim_v) * element_bytes(c.element));
+}
+
+// Copies the seen keys of a group from blocks of any size; what is not seen keeps what it had, and is masked.
+template <class Bits>
+static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, const Span &span, long g, long low, long high,
+                   uint8_t *to_k, uint8_t *to_v) {
+    const long pair = element_pair(c.element);
+    Bits *keys = (Bits *)to_k, *values = (Bits *)to_v;
+    for (long lane = low; lane < high; lane++) {
+        const long key = span.first + g * 16 + lane, offset = key % c.block_size;
+        const uint8_t *base = head_base(c, t, key);
+        const Bits *k = (const Bits *)base + offset * c.dim;
+        const Bits *v = (const Bits *)base + c.block_size * c.dim + offset * c.dim_v;
+        for (long i = 0; i < c.dim; i++) keys[(i / pair * 16 + lane) * pair + i % pair] = k[i];
+        for (long i = 0; i < c.dim_v; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i];
+        if (!c.scaled) continue;
+        s.k_scales[g * 16 + lane] = scales_of(c, base)[offset];
+        s.v_scales[g * 16 + lane] = scales_of(c, base)[c.block_size + offset];
+    }
+}
+
+static void gather_any(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long g, long low, long high) {
+    const bool widens = element_widens(c.element);
+    const long bytes = element_bytes(c.element);
+    uint8_t *k = widens ? s.raw_k : s.k + g * 16 * c.dim * bytes, *v = widens ? s.raw_v : s.v + g * 16 * c.dim_v * bytes;
+    if (bytes == 4) gather<uint32_t>(c, t, s, span, g, low, high, k, v);
+    if (bytes == 2) gather<uint16_t>(c, t, s, span, g, low, high, k, v);
+    if (bytes == 1) gather<uint8_t>(c, t, s, span, g, low, high, k, v);
+    span.k[g] = k, span.v[g] = v;
+    if (c.scaled) span.k_scales[g] = s.k_scales + g * 16, span.v_scales[g] = s.v_scales + g * 16;
+}
+
+// Finds the groups with keys in [low, high). Blocks outside may belong to others by now, and are not looked up.
+static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high) {
+    const long bytes = element_bytes(c.element);
+    for (long g = 0; g < kGroups; g++) {
+        const long key = span.first + g * 16, from = clamp(low - key, 0, 16), to = clamp(high - key, 0, 16);
+        span.k[g] = span.v[g] = nullptr;
+        span.k_scales[g] = span.v_scales[g] = nullptr;
+        if (from >= to) continue;
+        if (c.block_size % 16 == 0) {
+            const long offset = key % c.block_size;
+            const uint8_t *base = head_base(c, t, key);
+            span.k[g] = base + offset * c.dim * bytes;
+            span.v[g] = base + (c.block_size * c.dim + offset * c.dim_v) * bytes;
+            if (c.scaled) {
+                span.k_scales[g] = scales_of(c, base) + offset;
+                span.v_scales[g] = scales_of(c, base) + c.block_size + offset;
+            }
+        } else {
+            gather_any(c, t, s, span, g, from, to);
+        }
+        if (!element_widens(c.element)) continue;
+        uint8_t *k = s.k + g * 32 * c.dim * bytes, *v = s.v + g * 32 * c.dim_v * bytes;
+        widen_any(c.element, span.k[g], k, 16 * c.dim * bytes);
+        widen_any(c.element, span.v[g], v, 16 * c.dim_v * bytes);
+        span.k[g] = k, span.v[g] = v;
+    }
+}

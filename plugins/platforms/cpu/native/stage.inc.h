@@ -1,0 +1,87 @@
+// Inputs of a packed product as its activation scheme wants them: rounded to bf16, quantized to bytes, or padded.
+//
+// A staged row has room for whole vectors beyond k and beyond the last group; what the product reads there is zero.
+
+LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from `end` on
+    if (k + 16 <= end) return load(x + k);
+    return k < end ? load_part(x + k, end - k) : zero();
+}
+LANE long grouped_width(const PackedLinear &l) { return l.groups * l.group > l.k ? l.groups * l.group : l.k; }
+
+// Nearest bf16, ties to even, in the upper half of each lane. The not-a-number that arithmetic makes stays one.
+LANE I bf16_bits(F x) {
+    I bits = as_int(x);
+    I odd = iand(shift_right<16>(bits), iset1(1));
+    return iand(iadd(iadd(bits, iset1(0x7fff)), odd), iset1((int32_t)0xffff0000));
+}
+
+
+LANE void stage_bf16(const LinearCall &c, long row) {
+    const PackedLinear &l = *c.weight;
+    const float *x = row_f32(c, row);
+    uint8_t *out = c.staged + row * c.staged_stride;
+    for (long k = 0, end = grouped_width(l); k < end; k += 16) {
+        F value = load_padded(x, k, l.k);
+#ifdef CORE_BF16_DOT
+        if (l.groups)
+            store_bf16_apart((uint16_t *)out + k, value);
+        else
+            store_bf16((uint16_t *)out + k, value);
+#else
+        store((float *)out + k, as_float(bf16_bits(value)));
+#endif
+    }
+}
+
+LANE void stage_padded(const LinearCall &c, long row) {
+    float *out = (float *)(c.staged + row * c.staged_stride);
+    for (long k = 0, end = grouped_width(*c.weight); k < end; k += 16)
+        store(out + k, load_padded(row_f32(c, row), k, c.weight->k));
+}
+
+// Signed bytes in -127..127 with one scale a group.
+LANE void stage_int8(const LinearCall &c, long row) {
+    const PackedLinear &l = *c.weight;
+    const float *x = row_f32(c, row);
+    int8_t *out = (int8_t *)c.staged + row * c.staged_stride;
+    GroupMeta *meta = c.meta + row * l.groups;
+    for (long g = 0; g < l.groups; g++) {
+        const long begin = g * l.group, end = begin + l.group;
+        F peak = zero();
+        for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_padded(x, k, l.k)));
+        float scale = largest(peak) / 127.0f;
+        F inverse = set1(scale > 0 ? 1.0f / scale : 0);
+        I total = izero();
+        for (long k = begin; k < end; k += 16) {
+            I value = round_to_int(mul(load_padded(x, k, l.k), inverse));
+            total = iadd(total, value);
+            store_i8(out + k, value);
+        }
+        int32_t all = isum(total);
+        meta[g] = {scale * l.unit, -l.zero * all, scale * (float)all, 0};
+    }
+}
+
+static void stage(const LinearCall *c, long begin, long end) {
+    for (long row = begin; row < end; row++) {
+        switch (c->weight->activation) {
+        case kQuantInt8: stage_int8(*c, row); break;
+        case kRoundBF16: stage_bf16(*c, row); break;
+        default: stage_padded(*c, row);
+        }
+    }
+}
+
+// Bytes of one staged row; 0 when rows are read in place.
+static size_t staged_bytes(const PackedLinear *l) {
+    size_t padded = (size_t)(grouped_width(*l) + 63) / 64 * 64;
+    if (l->activation == kQuantInt8) return padded;
+    if (l->activation == kRoundBF16) {
+#ifdef CORE_BF16_DOT
+        return padded * 2;
+#else
+        return padded * 4;
+#endif
+    }
+    return grouped_width(*l) > l->k ? padded * 4 : 0;
+}

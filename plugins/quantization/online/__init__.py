@@ -1,0 +1,1 @@
+"""Plain checkpoints quantized while they load."""

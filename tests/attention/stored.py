@@ -1,0 +1,23 @@
+"""What a KV cache of each type gives back, by torch's own casts: the oracle for every backend's cache."""
+
+from __future__ import annotations
+
+import torch
+
+EIGHT_BIT = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+TYPES = ["float32", "bfloat16", "float16", *EIGHT_BIT, "fp8_per_token_head", "int8_per_token_head"]
+
+
+def stored(x: torch.Tensor, dtype: str, scale: float = 1.0) -> torch.Tensor:
+    """x [..., heads, width] after a round trip, float64; scale: of a whole layer."""
+    if dtype in EIGHT_BIT:
+        kind = EIGHT_BIT[dtype]
+        most = torch.finfo(kind).max
+        return (x / scale).clamp(-most, most).to(kind).double() * scale
+    if dtype.endswith("per_token_head"):
+        most = 127 if dtype.startswith("int8") else 448
+        largest = x.abs().amax(-1, keepdim=True)
+        codes = torch.where(largest > 0, x * (most / largest), 0)
+        codes = codes.round() if dtype.startswith("int8") else codes.to(torch.float8_e4m3fn)
+        return codes.double() * (largest / most)
+    return x.to(getattr(torch, dtype)).double()

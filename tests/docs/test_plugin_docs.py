@@ -1,0 +1,114 @@
+"""Nothing that a plugin author can meet is undocumented, and no example differs from the code it was taken from."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from core.api import checkpoint, specs
+from core.plugin import contracts, hookspecs
+from core.plugin.capabilities import BOOLEANS, LISTS
+from core.plugin.kinds import KINDS
+from core.plugin.manifest import ACCEPTED_CONTRACTS
+from core.plugin.signatures import CONTRACTS, contract_methods
+from core.testing.skeleton import TEMPLATES, kinds
+
+DOCS = Path(__file__).parents[2] / "docs" / "plugins"
+README = (DOCS / "README.md").read_text(encoding="utf-8")
+HOOKS = [name for name in vars(hookspecs.ManifestHooks) if name.startswith("core_")]
+FURTHER = {"platform": [contracts.Runtime], "kernels": [contracts.LinearKernel, contracts.RaceKernel]}
+"""Contracts of objects that a kind's own object hands out."""
+STRUCTS = {
+    "README": [hookspecs.PluginSpec, hookspecs.LoadContext],
+    "platform": [hookspecs.Device, hookspecs.Probe, hookspecs.Proposal, hookspecs.PlatformView],
+    "quantization": [specs.LayerSpec, specs.Shard, specs.DensePlan, specs.PartPlan, specs.Unsupported],
+    "attention": [specs.AttentionSpec, specs.AttentionQuery, specs.KVLayout, contracts.BatchView],
+    "kernels": [specs.KernelQuery],
+    "speculative": [contracts.ProposerInput],
+    "loader": [
+        checkpoint.CheckpointManifest,
+        checkpoint.TensorInfo,
+        checkpoint.FileFacts,
+        checkpoint.TokenizerSource,
+    ],
+}
+
+
+def page(name):
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def arguments(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_documented_with_its_arguments(hook):
+    call = f"`{hook}({', '.join(arguments(getattr(hookspecs.ManifestHooks, hook)))})`"
+    assert call in README, f"docs/plugins/README.md does not explain {call}"
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_every_kind_has_a_row_a_page_a_contract_and_a_template(kind):
+    row = next(known for known in KINDS if known.name == kind)
+    assert f"[`{kind}`]({kind}.md)" in README and f"`{row.group}`" in README
+    assert CONTRACTS[kind].__name__ in page(kind)
+    assert kind in kinds()
+
+
+CONTRACT_PARTS = [(kind, contract) for kind, own in CONTRACTS.items() for contract in [own, *FURTHER.get(kind, [])]]
+
+
+@pytest.mark.parametrize("kind, contract", CONTRACT_PARTS, ids=[f"{k}.{c.__name__}" for k, c in CONTRACT_PARTS])
+def test_every_part_of_a_contract_is_documented(kind, contract):
+    text = page(kind)
+    for name in contract.__annotations__:
+        assert f"`{name}`" in text, f"docs/plugins/{kind}.md does not explain {contract.__name__}.{name}"
+    for name, method in {**contract_methods(contract), "__call__": vars(contract).get("__call__")}.items():
+        if method is None:
+            continue
+        listed = ", ".join(arguments(method))
+        call = f"`({listed})`" if name == "__call__" else f"`{name}({listed})`"
+        assert call in text, f"docs/plugins/{kind}.md does not explain {contract.__name__}: {call}"
+
+
+STRUCT_PARTS = [(name, struct) for name, structs in STRUCTS.items() for struct in structs]
+
+
+@pytest.mark.parametrize("name, struct", STRUCT_PARTS, ids=[struct.__name__ for _, struct in STRUCT_PARTS])
+def test_every_field_is_documented(name, struct):
+    fields = dataclasses.fields(struct) if dataclasses.is_dataclass(struct) else msgspec.structs.fields(struct)
+    for field in fields:
+        assert f"`{field.name}`" in page(name), (
+            f"docs/plugins/{name}.md does not explain {struct.__name__}.{field.name}"
+        )
+
+
+@pytest.mark.parametrize("name", sorted(LISTS | BOOLEANS))
+def test_every_capability_is_documented(name):
+    assert f"`{name}`" in README
+
+
+def test_examples_are_the_templates():
+    marked = re.compile(r"<!-- core/testing/templates/(\S+) -->\n```python\n(.*?)```", re.S)
+    found = [(path.name, *match) for path in DOCS.glob("*.md") for match in marked.findall(path.read_text("utf-8"))]
+    assert {name.removesuffix(".md") for name, *_ in found} == set(kinds())
+    for name, file, text in found:
+        assert text == (TEMPLATES / file).read_text("utf-8"), f"docs/plugins/{name} shows an older {file}"
+
+
+def test_links_lead_somewhere():
+    for path in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text("utf-8")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_stability_names_the_numbers_that_are_accepted():
+    current = max(ACCEPTED_CONTRACTS)
+    assert f"This engine's is {current};" in page("stability")
+    assert tuple(ACCEPTED_CONTRACTS) == (current, current - 1)

@@ -1,0 +1,1 @@
+"""The birch family of models."""

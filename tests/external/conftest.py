@@ -1,0 +1,63 @@
+"""Packages written against the documentation alone, and packages that `core plugins new` writes: installed once, by pip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.testing.skeleton import kinds, write_package
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PIP = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory):
+    """{kind: folder} of packages as `core plugins new` writes them."""
+    work = tmp_path_factory.mktemp("generated")
+    return {kind: write_package(kind, f"new-{kind}", work)[0] for kind in kinds()}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, generated):
+    """A directory with all packages, installed by pip."""
+    work = tmp_path_factory.mktemp("packages")
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    sources = sorted(path.parent for path in HERE.glob("*/pyproject.toml"))
+    copies = [shutil.copytree(source, work / source.name, ignore=ignored) for source in sources]
+    copies += [shutil.copytree(folder, work / folder.name, ignore=ignored) for folder in generated.values()]
+    target = work / "site"
+    subprocess.run([*PIP, "--target", str(target), *map(str, copies)], check=True, timeout=240)
+    return target
+
+
+@pytest.fixture(scope="session")
+def python(site):
+    """python(*words) -> a finished process that sees the packages and this engine."""
+
+    def run(*words, timeout=240, cwd=None, **environment):
+        paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "2", **environment}
+        return subprocess.run(
+            [sys.executable, "-P", *words],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd=cwd,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def core(python):
+    """core(*words) -> the finished command `core WORDS`."""
+    return lambda *words, **environment: python("-m", "core", *words, **environment)

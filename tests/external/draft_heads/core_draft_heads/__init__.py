@@ -1,0 +1,1 @@
+"""Drafts from the model's hidden states."""

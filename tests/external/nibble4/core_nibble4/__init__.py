@@ -1,0 +1,1 @@
+"""4-bit checkpoints with a packing and kernels of their own."""

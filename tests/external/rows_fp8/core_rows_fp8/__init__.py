@@ -1,0 +1,1 @@
+"""Eight-bit floating-point rows, made while loading."""

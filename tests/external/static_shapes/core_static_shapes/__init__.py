@@ -1,0 +1,1 @@
+"""A device that compiles programs for a few fixed sizes."""

@@ -1,0 +1,1 @@
+"""Checkpoints in an object store, read by ranges."""

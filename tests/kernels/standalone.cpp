@@ -1,0 +1,281 @@
+// Runs every table of kernels of this processor against plain loops in double precision, without Python: for processors
+// that only an emulator has here. Prints one line a table; the exit status counts failures.
+#include "native.h"
+#include "pool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <vector>
+
+typedef std::vector<float> Floats;
+
+static int failures = 0;
+static uint32_t state = 1;
+
+static float uniform() { // in -1..1
+    state = state * 1664525u + 1013904223u;
+    return (float)(int32_t)state * 0x1p-31f;
+}
+static Floats random(size_t count) {
+    Floats values(count);
+    for (float &value : values) value = uniform();
+    return values;
+}
+static float bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static uint16_t upper(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)(bits >> 16);
+}
+
+static void close(const char *what, const Floats &got, const std::vector<double> &want, double tolerance) {
+    double worst = 0, size = 1e-30;
+    for (size_t i = 0; i < want.size(); i++) {
+        worst = got[i] == got[i] ? fmax(worst, fabs(got[i] - want[i])) : INFINITY;
+        size = fmax(size, fabs(want[i]));
+    }
+    if (worst <= tolerance * size) return;
+    printf("%s: %s is off by %g of %g\n", kernels_active()->name, what, worst, size);
+    failures++;
+}
+
+// A weight in any format, with its values in double.
+struct Weight {
+    PackedLinear *packed;
+    std::vector<double> values;
+};
+
+static Weight make_weight(int format, int activation, long n, long k) {
+    const long group = 32;
+    Weight w = {nullptr, std::vector<double>(n * k)};
+    PackSource s = {};
+    s.format = format, s.activation = activation, s.n = n, s.k = k, s.group = group, s.zero = 1 << (format == kInt4 ? 3 : 7);
+    Floats dense = random(n * k), scale(n * k / group), bias;
+    std::vector<uint16_t> half(n * k);
+    std::vector<uint8_t> bytes(n * k);
+    for (float &value : scale) value = 0.01f * (1.5f + uniform());
+    for (long i = 0; i < n * k; i++) {
+        if (format == kF32) w.values[i] = dense[i];
+        if (format == kBF16) half[i] = upper(bf16(dense[i])), w.values[i] = bf16(dense[i]);
+        if (format == kF16) half[i] = (uint16_t)(0x3800 + (i * 37 & 0x7ff)), w.values[i] = ldexp(1024 + (half[i] & 0x3ff), (half[i] >> 10) - 25);
+        if (format < kInt4) continue;
+        const int value = (int)(i * 2654435761u >> 13 & (format == kInt4 ? 15 : 255));
+        if (format == kInt4)
+            bytes[i / 2] |= (uint8_t)(value << (i % 2 * 4));
+        else
+            bytes[i] = (uint8_t)value;
+        w.values[i] = (value - s.zero) * (double)scale[i / group];
+    }
+    s.scale = scale.data();
+    s.values = format == kF32 ? (void *)dense.data() : format >= kInt4 ? (void *)bytes.data() : (void *)half.data();
+    w.packed = pack_linear(&s);
+    return w;
+}
+
+static double rounded(const float *x, long k, int activation) { // the k-th of a row, as its product sees it
+    if (activation == kRoundBF16) return bf16(x[k]);
+    if (activation != kQuantInt8) return x[k];
+    float peak = 0;
+    for (long i = k / 32 * 32; i < k / 32 * 32 + 32; i++) peak = fmaxf(peak, fabsf(x[i]));
+    const float scale = peak / 127.0f;
+    return rintf(x[k] * (1.0f / scale)) * (double)scale;
+}
+
+static void test_linears() {
+    const int kinds[][2] = {{kF32, kNone}, {kF16, kNone}, {kBF16, kNone}, {kBF16, kRoundBF16}, {kInt4, kNone},
+                            {kInt4, kQuantInt8}, {kInt8, kNone}, {kInt8, kQuantInt8}};
+    for (auto &kind : kinds)
+        for (long rows : {1, 2, 3, 9, 14}) {
+            const long n = 75, k = kind[0] >= kInt4 ? 96 : 77;
+            Weight w = make_weight(kind[0], kind[1], n, k);
+            Floats x = random(rows * k), out(rows * n, 9), alone(n);
+            run_linear(w.packed, x.data(), k, rows, out.data(), n, 0);
+            std::vector<double> want(rows * n);
+            for (long r = 0; r < rows; r++)
+                for (long i = 0; i < n; i++)
+                    for (long j = 0; j < k; j++) want[r * n + i] += rounded(&x[r * k], j, kind[1]) * w.values[i * k + j];
+            char what[64];
+            snprintf(what, sizeof what, "linear of format %d, activation %d, %ld rows", kind[0], kind[1], rows);
+            close(what, out, want, kind[1] == kRoundBF16 ? 2e-5 : 3e-6);
+            run_linear(w.packed, &x[(rows - 1) * k], k, 1, alone.data(), n, 0);
+            if (memcmp(alone.data(), &out[(rows - 1) * n], n * 4)) printf("%s depends on its neighbours\n", what), failures++;
+            free_linear(w.packed);
+        }
+}
+
+static void test_rows() {
+    const long rows = 5, width = 83;
+    Floats x = random(rows * 2 * width), gain = random(width), out(rows * width);
+    std::vector<double> norm(rows * width), gate[2] = {norm, norm};
+    for (long r = 0; r < rows; r++) {
+        const float *row = &x[r * 2 * width];
+        double squares = 0;
+        for (long i = 0; i < width; i++) squares += (double)row[i] * row[i];
+        for (long i = 0; i < width; i++) {
+            const double g = 8 * row[i], up = row[width + i];
+            norm[r * width + i] = row[i] / sqrt(squares / width + 1e-6) * gain[i];
+            gate[0][r * width + i] = g / (1 + exp(-g)) * up;
+            gate[1][r * width + i] = 0.5 * g * (1 + tanh(0.7978845608 * (g + 0.044715 * g * g * g))) * up;
+        }
+    }
+    run_rms_norm({x.data(), 2 * width, width, out.data(), width, width, gain.data(), 1e-6f, rows, 1, width});
+    close("rms_norm", out, norm, 1e-6);
+    for (long r = 0; r < rows; r++)
+        for (long i = 0; i < width; i++) x[r * 2 * width + i] *= 8;
+    for (int act = 0; act < 2; act++) {
+        run_gated({x.data(), 2 * width, out.data(), width, rows, width, act, 0});
+        close(act ? "gated gelu_tanh" : "gated silu", out, gate[act], 2e-6);
+    }
+}
+
+static void test_rotary() {
+    const long rows = 4, heads = 3, half = 20;
+    Floats x = random(rows * heads * half * 2), cosine = random(rows * half), sine = random(rows * half);
+    const int64_t positions[] = {2, 0, 3, 1};
+    std::vector<double> want(x.size());
+    for (long r = 0; r < rows; r++)
+        for (long h = 0; h < heads; h++)
+            for (long i = 0; i < half; i++) {
+                const long at = (r * heads + h) * half * 2 + i;
+                const double c = cosine[positions[r] * half + i], s = sine[positions[r] * half + i];
+                want[at] = x[at] * c - x[at + half] * s, want[at + half] = x[at + half] * c + x[at] * s;
+            }
+    run_rotary({x.data(), heads * half * 2, half * 2, rows, heads, half, cosine.data(), sine.data(), positions});
+    close("rotary", x, want, 1e-6);
+}
+
+static void test_attention(int half, long block_size) { // three sequences: a prompt, two decodes, one behind its window
+    const long batch = 3, heads_q = 6, heads_kv = 2, dim = 48, lengths[] = {37, 21, 160}, queries[] = {37, 1, 1};
+    const long width = 160 / block_size, window = 100, bytes = block_size * heads_kv * dim * 2 * (half ? 2 : 4);
+    std::vector<uint8_t> cache(batch * width * bytes);
+    std::vector<int32_t> table(batch * width), lens(lengths, lengths + 3), starts = {0, 37, 38, 39};
+    for (long i = 0; i < batch * width; i++) table[i] = (int32_t)(batch * width - 1 - i);
+    Floats keys[3], values[3];
+    for (long s = 0; s < batch; s++) {
+        const long count = lengths[s];
+        keys[s] = random(count * heads_kv * dim), values[s] = random(count * heads_kv * dim);
+        std::vector<int64_t> slots(count);
+        for (long i = 0; i < count; i++) slots[i] = table[s * width + i / block_size] * block_size + i % block_size;
+        CacheWriteCall w = {};
+        w.k = keys[s].data(), w.k_row_stride = heads_kv * dim, w.k_head_stride = dim;
+        w.v = values[s].data(), w.v_row_stride = heads_kv * dim, w.v_head_stride = dim;
+        w.cache = cache.data(), w.slots = slots.data(), w.rows = count, w.heads_kv = heads_kv, w.dim = w.dim_v = dim;
+        w.block_size = block_size, w.block_bytes = bytes, w.bf16 = half;
+        run_cache_write(w);
+    }
+    Floats q = random(39 * heads_q * dim), out(q.size());
+    AttentionCall c = {};
+    c.q = q.data(), c.q_row_stride = heads_q * dim, c.q_head_stride = dim;
+    c.out = out.data(), c.out_row_stride = heads_q * dim, c.out_head_stride = dim;
+    c.cache = cache.data(), c.cu_seqlens = starts.data(), c.seq_lens = lens.data(), c.block_table = table.data();
+    c.table_stride = width, c.batch = batch, c.heads_q = heads_q, c.heads_kv = heads_kv, c.dim = c.dim_v = dim;
+    c.block_size = block_size, c.block_bytes = bytes, c.bf16 = half, c.scale = 0.3f, c.window = window;
+    run_attention(c);
+    std::vector<double> want(q.size());
+    for (long s = 0, row = 0; s < batch; s++)
+        for (long i = 0; i < queries[s]; i++, row++)
+            for (long h = 0; h < heads_q; h++) {
+                const long position = lens[s] - queries[s] + i, kv = h / (heads_q / heads_kv);
+                double sum = 0;
+                for (long j = position < window ? 0 : position - window + 1; j <= position; j++) {
+                    double score = 0;
+                    const float *k = &keys[s][(j * heads_kv + kv) * dim], *v = &values[s][(j * heads_kv + kv) * dim];
+                    for (long d = 0; d < dim; d++) score += (double)q[(row * heads_q + h) * dim + d] * (half ? bf16(k[d]) : k[d]);
+                    const double weight = exp(score * 0.3);
+                    sum += weight;
+                    for (long d = 0; d < dim; d++) want[(row * heads_q + h) * dim + d] += weight * (half ? bf16(v[d]) : v[d]);
+                }
+                for (long d = 0; d < dim; d++) want[(row * heads_q + h) * dim + d] /= sum;
+            }
+    char what[64];
+    snprintf(what, sizeof what, "attention, bf16 %d, blocks of %ld", half, block_size);
+    close(what, out, want, half ? 8e-3 : 1e-5);
+}
+
+static std::vector<int64_t> race(const Floats &logits, long rows, long vocab) {
+    std::vector<int64_t> which(rows), keys(rows * 5), out(rows);
+    Floats heat(rows);
+    for (long r = 0; r < rows; r++) {
+        which[r] = r, heat[r] = 0.3f + 0.2f * (float)r;
+        for (long i = 0; i < 5; i++) keys[r * 5 + i] = 77 * r + i;
+    }
+    run_race({logits.data(), vocab, vocab, rows, which.data(), keys.data(), heat.data(), out.data()});
+    return out;
+}
+
+static void test_race() { // the generic table is tested against the core's sampler elsewhere
+    Floats logits = random(8 * 1003);
+    for (float &value : logits) value *= 9;
+    const char *name = kernels_active()->name;
+    std::vector<int64_t> got = race(logits, 8, 1003);
+    kernels_select("generic");
+    if (got != race(logits, 8, 1003)) printf("%s: the race has other winners\n", name), failures++;
+    kernels_select(name);
+}
+
+static void test_experts() {
+    const long tokens = 21, hidden = 64, inner = 32, experts = 5, top_k = 2;
+    Weight up[experts], down[experts];
+    const PackedLinear *both[2 * experts];
+    for (long e = 0; e < experts; e++) {
+        up[e] = make_weight(kF32, kNone, 2 * inner, hidden), down[e] = make_weight(kF32, kNone, hidden, inner);
+        both[e] = up[e].packed, both[experts + e] = down[e].packed;
+    }
+    Floats x = random(tokens * hidden), logits = random(tokens * experts), weights(tokens * top_k), out(tokens * hidden);
+    std::vector<int64_t> ids(tokens * top_k);
+    RouteCall r = {};
+    r.logits = logits.data(), r.stride = r.experts = experts, r.rows = tokens, r.top_k = top_k, r.renormalize = 1;
+    r.groups = r.top_groups = 1, r.factor = 1, r.ids = ids.data(), r.weights = weights.data();
+    run_route(r);
+    ExpertsLayer layer = {experts, 0, both, both + experts};
+    run_experts({&layer, x.data(), hidden, tokens, top_k, ids.data(), weights.data(), out.data(), hidden, 0});
+    std::vector<double> want(tokens * hidden), share(tokens * top_k);
+    for (long t = 0; t < tokens; t++) {
+        const float *l = &logits[t * experts];
+        long best[2] = {0, -1};
+        for (long e = 1; e < experts; e++) best[0] = l[e] > l[best[0]] ? e : best[0];
+        for (long e = 0; e < experts; e++)
+            if (e != best[0] && (best[1] < 0 || l[e] > l[best[1]])) best[1] = e;
+        for (long j = 0; j < top_k; j++) {
+            const Weight &u = up[best[j]], &d = down[best[j]];
+            share[t * top_k + j] = exp(l[best[j]]) / (exp(l[best[0]]) + exp(l[best[1]]));
+            double act[inner];
+            for (long i = 0; i < inner; i++) {
+                double g = 0, v = 0;
+                for (long k = 0; k < hidden; k++)
+                    g += x[t * hidden + k] * u.values[i * hidden + k], v += x[t * hidden + k] * u.values[(inner + i) * hidden + k];
+                act[i] = g / (1 + exp(-g)) * v;
+            }
+            for (long h = 0; h < hidden; h++)
+                for (long i = 0; i < inner; i++)
+                    want[t * hidden + h] += share[t * top_k + j] * act[i] * d.values[h * inner + i];
+        }
+    }
+    close("routing", weights, share, 1e-6);
+    close("experts", out, want, 1e-5);
+    for (const PackedLinear *l : both) free_linear((PackedLinear *)l);
+}
+
+int main() {
+    pool_init(2);
+    for (int i = 0; const KernelTable *table = kernels_at(i); i++) {
+        kernels_select(table->name);
+        test_linears();
+        test_rows();
+        test_rotary();
+        for (int half = 0; half < 2; half++)
+            for (long block_size : {16, 8}) test_attention(half, block_size);
+        test_race();
+        test_experts();
+        printf("%s %s\n", table->name, failures ? "FAILED" : "ok");
+    }
+    pool_init(1);
+    return failures;
+}

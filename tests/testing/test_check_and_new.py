@@ -1,0 +1,134 @@
+"""`core plugins check` and `core plugins new` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.api.errors import UserError
+from core.cli.main import main
+from core.testing.runner import Task, findings
+from core.testing.skeleton import TEMPLATES, kinds, write_package
+
+ROOT = Path(__file__).parents[2]
+HEADER = "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT = 1\nKIND = 'speculative'\n"
+SPEC = "@hookimpl\ndef core_spec(): return PluginSpec(name='odd', summary='odd')\n"
+
+
+def core(*words):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "core", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def odd(tmp_path, load):
+    path = tmp_path / "odd.py"
+    path.write_text(HEADER + SPEC + f"@hookimpl\ndef core_load(context):\n    {load}\n")
+    return str(path)
+
+
+def test_json_holds_every_finding_and_the_exit_code_says_well_done():
+    done = core("plugins", "check", "speculative.ngram", "--json")
+    assert done.returncode == 0, done.stderr
+    (entry,) = json.loads(done.stdout)
+    assert (entry["kind"], entry["name"], entry["distribution"]) == ("speculative", "ngram", "core-engine")
+    assert entry["failed"] == entry["warned"] == 0 and entry["passed"] == len(entry["findings"]) >= 14
+    assert all(finding["verdict"] == "passed" and finding["seconds"] >= 0 for finding in entry["findings"])
+
+
+def test_a_broken_promise_is_a_sentence_and_exit_code_1(tmp_path):
+    done = core("plugins", "check", "odd", "--plugins", odd(tmp_path, "raise OSError('no chip')"))
+    assert done.returncode == 1
+    assert "✗ core_load builds an object" in done.stdout
+    assert "core_load failed: OSError: no chip." in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "load, limit, words",
+    [
+        ("import os; os.abort()", 60, "signal 6"),
+        ("import os; os._exit(3)", 60, "exit code 3"),
+        ("import ctypes; ctypes.string_at(0)", 60, "signal 11"),
+        ("import time; time.sleep(600)", 6, "no answer within 6 s"),
+    ],
+)
+def test_a_crash_or_a_hang_is_the_last_finding(tmp_path, load, limit, words):
+    found = list(findings(Task("speculative", "odd", plugins=odd(tmp_path, load)), limit))
+    assert found[-1].verdict == "failed" and words in found[-1].sentence
+    assert found[-1].check.startswith("core_load builds")
+    assert [finding.verdict for finding in found[1:-1]] == ["passed"] * (len(found) - 2)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["check", "ngramm"], "Did you mean 'ngram'?"),
+        (["check"], "name a plugin or a distribution"),
+        (["check", "ngram", "--jsn"], "Did you mean '--json'?"),
+        (["check", "ngram", "--arguments", "{"], "not JSON"),
+        (["check", "ngram", "--arguments", "[]"], "expected a JSON object"),
+        (["check", "ngram", "--time-limit", "soon"], "expected a number of seconds"),
+        (["new"], "say what to make"),
+        (["new", "atention", "x"], "Did you mean 'attention'?"),
+        (["new", "attention", "9lives"], "expected a name"),
+        (["new", "attention", "auto"], "expected a name"),
+        (["new", "attention", "a/b"], "expected a name"),
+        (["new", "attention", "class"], "expected a name"),
+        (["new", "attention", "x", "y"], "unexpected argument"),
+    ],
+)
+def test_mistakes_are_sentences(words, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plugins", *words]) == 2
+    assert expected in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_distribution_names_all_its_plugins():
+    from core.cli.plugin_check import named_rows
+    from core.plugin.registry import PluginRegistry
+
+    registry = PluginRegistry()
+    assert len(named_rows(registry, "core-engine")) == len(
+        [r for r in registry.rows() if r.distribution == "core-engine"]
+    )
+    assert [row.kind for row in named_rows(registry, "gguf")] == ["quantization", "loader"]
+    assert [row.kind for row in named_rows(registry, "core-engine:loader.gguf")] == ["loader"]
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_a_new_package_is_small_and_has_no_trace_of_the_template(kind, tmp_path):
+    folder, *files = write_package(kind, "Brand-New", tmp_path)
+    assert folder.name == "core-brand-new"
+    names = {str(path.relative_to(folder)) for path in files}
+    assert {"pyproject.toml", "README.md", "core_brand_new/manifest.py", "tests/test_brand_new.py"} <= names
+    texts = [path.read_text() for path in files]
+    assert not any(
+        word in text for text in texts for word in ("my_plugin", "my-plugin", "MyPlugin", "my_kind", "my_group")
+    )
+    assert sum(len(text.splitlines()) for text in texts) <= 260
+    with pytest.raises(UserError, match="exists already"):
+        write_package(kind, "brand_new", tmp_path)
+
+
+def test_every_template_is_shipped():
+    import tomllib
+
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "core.testing"
+    ]
+    shipped = {path for pattern in patterns for path in TEMPLATES.parent.glob(pattern)}
+    there = {path for path in TEMPLATES.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
+    assert shipped >= there

@@ -1,0 +1,34 @@
+"""Every plugin of ours keeps the promises that the kit checks, as a stranger's package must."""
+
+from __future__ import annotations
+
+import pytest
+from gguf import GGMLQuantizationType
+
+from core.plugin.discovery import discover
+from core.testing import cases
+from tests.loaders.gguf_files import write_gguf
+
+OURS = [(row.kind, row.name) for row in discover() if row.distribution == "core-engine"]
+ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
+
+
+@pytest.fixture(scope="session")
+def gguf_pair(tmp_path_factory):
+    """A GGUF file in Q8_0, and the same values in F32."""
+    folder = tmp_path_factory.mktemp("gguf_pair")
+    return (
+        write_gguf(folder / "model-q8.gguf"),
+        write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32),
+    )
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_ours(case, request):
+    subject = case.subject
+    if subject.name in ("cpu_native", "cpu_paged"):
+        pytest.importorskip("plugins.platforms.cpu._native")
+    if subject.name == "gguf":
+        model, reference = request.getfixturevalue("gguf_pair")
+        subject.model, subject.reference = str(model), str(reference)
+    case()

@@ -1,0 +1,118 @@
+"""Canonical formats against torch's own types, the `gguf` package and the tables of the publications."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from core.weights.codebook import CODES
+from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, can_fuse, from_state, fuse, to_state
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def examples():
+    generator = torch.Generator().manual_seed(3)
+
+    def integers(*shape):
+        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+    def scale(*shape):
+        return torch.rand(shape, generator=generator) + 0.01
+
+    return {
+        "dense": Dense(scale(6, 64).bfloat16()),
+        "int4_groups": IntGroups(4, 32, integers(6, 32), scale(6, 2).half(), -scale(6, 2).half()),
+        "int8_groups": IntGroups(8, 16, integers(6, 64), scale(6, 4), None, 128),
+        "int8_channel": Int8Channel(integers(6, 64).view(torch.int8), scale(6, 1)),
+        "fp8_e4m3": FP8.from_scale(scale(6, 64).to(E4M3), scale(6)),
+        "fp8_e5m2": FP8.from_scale(scale(6, 64).to(E5M2), scale(2, 2), (4, 48)),
+        "nf4": Codebook("nf4", 64, integers(6, 32), scale(6, 1)),
+        "fp4": Codebook("fp4", 32, integers(6, 32), scale(6, 2).half()),
+        "mxfp4": Codebook("mxfp4", 32, integers(6, 32), integers(6, 2) // 2 + 60),
+        "nvfp4": Codebook("nvfp4", 16, integers(6, 32), scale(6, 4).to(E4M3), scale(6, 1)),
+    }
+
+
+@pytest.mark.parametrize("name", examples())
+def test_rows_fuse_and_saved_state_keep_every_value(name):
+    weight = examples()[name]
+    whole = weight.dequantize()
+    assert weight.name == name and weight.shape == (6, 64) and weight.problem() is None
+    assert torch.equal(weight.rows(torch.tensor([4, 0, 4])).dequantize(), whole[[4, 0, 4]])
+    assert torch.equal(weight.rows(slice(2, 5)).dequantize(), whole[2:5])
+    assert torch.equal(fuse([weight, weight.rows(slice(0, 1))]).dequantize(), torch.cat([whole, whole[:1]]))
+    tensors, attributes = to_state(weight)
+    assert weight.nbytes == sum(tensor.nbytes for tensor in tensors.values())
+    assert torch.equal(from_state(tensors, attributes).dequantize(), whole)
+
+
+def test_only_equal_formats_are_fused():
+    every = list(examples().values())
+    for first in every:
+        for second in every:
+            assert can_fuse([first, second]) == (first is second)
+    with pytest.raises(ValueError, match="different formats cannot be fused: dense, int4_groups"):
+        fuse(every[:2])
+
+
+def test_fp8_scales_of_a_tensor_a_row_and_a_block():
+    values = torch.randn(5, 10).to(E4M3)
+    assert torch.equal(FP8.from_scale(values, torch.tensor(0.5)).dequantize(), values.float() * 0.5)
+    rows = torch.rand(5)
+    assert torch.equal(FP8.from_scale(values, rows).dequantize(), values.float() * rows[:, None])
+    blocks = torch.rand(3, 3)
+    spread = blocks.repeat_interleave(2, 0)[:5].repeat_interleave(4, 1)[:, :10]
+    assert torch.equal(FP8.from_scale(values, blocks, (2, 4)).dequantize(), values.float() * spread)
+
+
+def test_mxfp4_equals_the_gguf_package():
+    rng = np.random.default_rng(0)
+    raw = rng.integers(0, 256, (7, 3, 17), dtype=np.uint8)
+    raw[:, :, 0] = rng.integers(100, 150, (7, 3))
+    want = gguf.dequantize(raw.reshape(7, -1), gguf.GGMLQuantizationType.MXFP4)
+    nibbles = raw[:, :, 1:]
+    codes = np.concatenate((nibbles & 15, nibbles >> 4), axis=2).reshape(7, 96)
+    values = torch.from_numpy(codes[:, ::2] | codes[:, 1::2] << 4)
+    weight = Codebook("mxfp4", 32, values, torch.from_numpy(np.ascontiguousarray(raw[:, :, 0])))
+    assert np.array_equal(weight.dequantize().numpy(), want)
+
+
+def test_mxfp4_scales_are_powers_of_two_as_torch_reads_them():
+    scale = torch.arange(255, dtype=torch.uint8).view(-1, 1)
+    weight = Codebook("mxfp4", 32, torch.full((255, 16), 0x22, dtype=torch.uint8), scale)  # code 2 is 1.0
+    want = scale.view(torch.float8_e8m0fnu).float()
+    assert torch.equal(weight.dequantize()[1:, :1], want[1:])
+
+
+def test_nf4_splits_a_normal_distribution_into_equal_parts():
+    """The construction of the QLoRA paper: quantiles of the normal distribution, 8 below and 9 above zero, to [-1, 1]."""
+    offset = 0.9677083
+    normal = torch.distributions.Normal(0.0, 1.0)
+    above = normal.icdf(torch.linspace(offset, 0.5, 9, dtype=torch.float64)[:-1])
+    below = -normal.icdf(torch.linspace(offset, 0.5, 8, dtype=torch.float64)[:-1])
+    want = torch.cat((above, below, torch.zeros(1))).sort().values
+    torch.testing.assert_close(torch.tensor(CODES["nf4"], dtype=torch.float64), want / want.max(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Int8Channel(torch.zeros(4, 8), torch.ones(4, 1)), "needs int8"),
+        (lambda: Int8Channel(torch.zeros(4, 8, dtype=torch.int8), torch.ones(4)), r"float32 \[N, 1\]"),
+        (lambda: FP8.from_scale(torch.zeros(4, 8), torch.ones(4)), "float8_e4m3fn or float8_e5m2"),
+        (lambda: FP8.from_scale(torch.zeros(4, 8).to(E4M3), torch.ones(3)), "one, or one a row"),
+        (lambda: FP8.from_scale(torch.zeros(4, 8).to(E4M3), torch.ones(2, 3), (2, 4)), r"it needs \(2, 2\)"),
+        (lambda: Codebook("nf5", 16, torch.zeros(1), torch.zeros(1)), "nf4, fp4, mxfp4, nvfp4"),
+        (
+            lambda: Codebook("nf4", 64, torch.zeros(2, 40, dtype=torch.uint8), torch.ones(2, 1)),
+            "must divide the inputs",
+        ),
+        (lambda: Codebook("mxfp4", 32, torch.zeros(2, 16, dtype=torch.uint8), torch.ones(2, 1)), r"torch\.uint8"),
+        (lambda: from_state({}, {"format": "trellis"}), "format 'trellis'"),
+        (lambda: from_state({}, {"format": "int8_channel"}), "missing 2 required"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_a_sentence(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
