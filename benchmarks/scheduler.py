@@ -1,6 +1,7 @@
 """Time of the scheduler and the KV manager alone, and of the Python around a step, without a model.
 
-Run: `python benchmarks/scheduler.py [--running 1,64,256,1024] [--steps 400] [--vllm PYTHON]`. Prints microseconds.
+Run: `python benchmarks/scheduler.py [--running 1,64,256,1024] [--steps 400] [--vllm PYTHON]`. Prints microseconds of this
+thread's processor time, so that other programs of the machine do not count.
 
 `step` is schedule and update in steady decode; `crossing` the median of the steps in which all sequences take a block at
 once; `engine` is a whole `EngineCore.step` with messages encoded, less the executor. An executor that answers with one
@@ -43,9 +44,9 @@ class OneToken:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Token 7 for every row."""
-        begin = time.perf_counter()
+        begin = time.thread_time()
         result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32))
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.thread_time() - begin
         return result
 
     def close(self) -> None:
@@ -87,20 +88,20 @@ def measure(num_running: int, num_steps: int, **more: int) -> dict[str, float]:
     gc.collect()
     gc.freeze()
     for _ in range(num_steps):
-        start = time.perf_counter()
+        start = time.thread_time()
         plan = scheduler.schedule()
-        planned = time.perf_counter()
+        planned = time.thread_time()
         result = executor.execute(plan)
-        answered = time.perf_counter()
+        answered = time.thread_time()
         scheduler.update(plan, result)
-        end = time.perf_counter()
+        end = time.thread_time()
         spent = planned - start + end - answered
         (crossing if len(plan.new_block_ids) == num_running else plain).append(spent)
     for _ in range(num_steps):
         executor.seconds = 0.0
-        start = time.perf_counter()
+        start = time.thread_time()
         wire.encode(core.step())
-        engine.append(time.perf_counter() - start - executor.seconds)
+        engine.append(time.thread_time() - start - executor.seconds)
     medians = {"step": plain, "crossing": crossing, "engine": engine}
     return {name: statistics.median(values) * 1e6 for name, values in medians.items()}
 
