@@ -49,7 +49,8 @@ def wrong_signatures(kind: str, loaded: Any) -> list[str]:
         except (TypeError, ValueError):
             continue  # compiled code that does not tell
         wanted = list(inspect.signature(method).parameters.values())[1:]
-        positional = [None] * sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in wanted)
+        required = [p for p in wanted if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+        positional = [None] * len(required)
         named = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
         try:
             given.bind(*positional, **named)
