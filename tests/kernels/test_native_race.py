@@ -75,7 +75,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("params", FILTERS, ids=str)
-@pytest.mark.parametrize("vocab", [3, 130, 49152])
+@pytest.mark.parametrize("vocab", [3, 130, 9000])
 def test_filters_leave_the_same_candidates(kernels, isa, vocab, params):
     """Many draws a row: a wrong limit shows as another token. Rounded logits have ties, also at the limit."""
     generator = torch.Generator().manual_seed(vocab)

@@ -19,7 +19,7 @@ ELEMENTS = {  # the number by which the kernel knows a type
 }
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
-VERSION = 1  # grows when results change
+VERSION = 2  # grows when results change
 MAX_HEAD_SIZE = 512
 
 

@@ -69,20 +69,23 @@ LANE void outer(F (&acc)[R][V], const uint8_t *x, long row_bytes, const uint8_t 
     }
 }
 
-// Stores x as the broadcast side of a product holds it, and returns what was stored.
-template <bool Half> LANE F store_broadcast(uint8_t *p, F x) {
+// Stores x as the broadcast side of a product holds it.
+template <bool Half> LANE void store_broadcast(uint8_t *p, F x) {
 #ifdef CORE_BF16_DOT
-    if (Half) {
-        store_bf16((uint16_t *)p, x);
-        return as_float(shift_left<16>(load_u16((const uint16_t *)p)));
-    }
+    if (Half) return store_bf16((uint16_t *)p, x);
 #endif
     store((float *)p, x);
-    return x;
 }
 
-// 2^x for x <= 0, to about 2 units in the last place; at least 2^-125. Scores are in powers of two: see load_queries.
+// 2^x for x <= 0, to about 2 units in the last place; 2^0 is exactly 1. Scores are in powers of two: see load_queries.
 LANE F power_of_two(F x) {
+#ifdef CORE_SCALE_POWER
+    F r = fraction(x), p = fma(r, set1(1.86713017e-3f), set1(9.01702978e-3f));
+    p = fma(p, r, set1(5.57999127e-2f));
+    p = fma(p, r, set1(2.40164444e-1f));
+    p = fma(p, r, set1(6.93151295e-1f));
+    return scale_power(fma(p, r, set1(1)), x);
+#else
     x = max(x, set1(-125));
     I n = round_to_int(x);
     F r = sub(x, to_float(n)); // exact, in -1/2 to 1/2
@@ -92,6 +95,7 @@ LANE F power_of_two(F x) {
     p = fma(p, r, set1(6.93146978e-1f));
     p = fma(p, r, set1(1));
     return as_float(iadd(as_int(p), shift_left<23>(n)));
+#endif
 }
 
 LANE F soft_cap(F x, float cap) { // cap * tanh(x / cap)
@@ -146,6 +150,46 @@ LANE F final_scores(const AttentionCall &c, F a, const float *scales, float slop
     return a;
 }
 
+// Weights of the group g: of the keys in [low, high) of the span, 0 for the others.
+LANE F weights_of(const float *scores, long g, F peak, long low, long high) {
+    if (low >= g * 16 + 16 || high <= g * 16) return zero();
+    F a = power_of_two(sub(load(scores + g * 16), peak));
+    if (low <= g * 16 && high >= g * 16 + 16) return a;
+    return select_range(a, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
+}
+
+// The same times the scales of single values, where what is beyond [low, high) may be anything.
+LANE F scaled_weights(F a, const float *scales, long g, long low, long high) {
+    if (!scales) return a;
+    return select_range(mul(a, load(scales)), zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
+}
+
+// Stores the weights of the groups [begin, end) and returns their sum: of what was stored, unless values have scales.
+template <bool Half>
+LANE F store_weights(const AttentionCall &c, const float *scores, uint8_t *to, const Span &span, F peak, long begin, long end,
+                     long low, long high) {
+    F total = zero();
+#ifdef CORE_BF16_DOT
+    for (long g = begin / 2 * 2; Half && g < end; g += 2) {
+        F a = weights_of(scores, g, peak, low, high), b = weights_of(scores, g + 1, peak, low, high);
+        if (c.scaled) {
+            total = add(total, add(a, b));
+            a = scaled_weights(a, span.v_scales[g], g, low, high), b = scaled_weights(b, span.v_scales[g + 1], g + 1, low, high);
+        }
+        const I both = pack_bf16(a, b);
+        istore(to + g * 32, both);
+        if (!c.scaled) total = dot_bf16(total, both, iset1(0x3f803f80)); // ones
+    }
+    if (Half) return total;
+#endif
+    for (long g = begin; g < end; g++) {
+        F a = weights_of(scores, g, peak, low, high);
+        total = add(total, a);
+        store((float *)to + g * 16, c.scaled ? scaled_weights(a, span.v_scales[g], g, low, high) : a);
+    }
+    return total;
+}
+
 // Weights of one row from its scores: keys of the groups [begin, end) outside [low, high) weigh exactly 0.
 template <bool Half>
 LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &span, long r, const Row &row, long begin, long end,
@@ -165,26 +209,8 @@ LANE void softmax_row(const AttentionCall &c, AttentionScratch &s, const Span &s
         top = max(top, a);
     }
     const float peak = largest(top);
-    F total = zero();
-    for (long g = begin; g < end; g++) {
-        const bool partly = low > g * 16 || high < g * 16 + 16;
-        F a = zero();
-        if (low < g * 16 + 16 && high > g * 16) {
-            a = power_of_two(sub(load(scores + g * 16), set1(peak)));
-            if (partly) a = select_range(a, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
-        }
-        uint8_t *to = weights + g * 16 * kBroadcastBytes<Half>;
-        if (!c.scaled) {
-            total = add(total, store_broadcast<Half>(to, a));
-            continue;
-        }
-        total = add(total, a);
-        F scaled = mul(a, load(span.v_scales[g]));
-        if (partly) scaled = select_range(scaled, zero(), (int32_t)(low - g * 16), (int32_t)(high - g * 16));
-        store_broadcast<Half>(to, scaled);
-    }
     s.peaks[r] = peak;
-    s.totals[r] = sum(total);
+    s.totals[r] = sum(store_weights<Half>(c, scores, weights, span, set1(peak), begin, end, low, high));
 }
 
 // out[r] = the weighted values of the keys [low, high) of the span, V vectors of columns at a time.

@@ -21,6 +21,9 @@ template <int Element, int Shift> LANE F small_float(I w) {
 // 32 bytes to 16 lanes: pairs of bfloat16, or float32 from float16.
 template <int Element> LANE I widen(const uint8_t *p) {
     if (Element == kCacheF16) return as_int(load_half((const uint16_t *)p));
+#ifdef CORE_WIDEN
+    return Element == kCacheI8 ? widen_int8(p) : Element == kCacheE4M3 ? widen_float8<3>(p) : widen_float8<2>(p);
+#else
     I w = load_u16((const uint16_t *)p);
     F even, odd;
     if (Element == kCacheI8) { // 2^23 + x + 128 - (2^23 + 128)
@@ -32,6 +35,7 @@ template <int Element> LANE I widen(const uint8_t *p) {
         even = small_float<Element, 0>(w), odd = small_float<Element, 8>(w);
     }
     return ixor(iand(as_int(odd), iset1((int32_t)0xffff0000)), shift_right<16>(as_int(even)));
+#endif
 }
 
 template <int Element> static void widen_all(const uint8_t *from, uint8_t *to, long bytes) {

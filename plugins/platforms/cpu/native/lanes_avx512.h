@@ -58,6 +58,9 @@ template <int S> LANE I shift_right(I a) { return (I)_mm512_srli_epi32((__m512i)
 template <int S> LANE I shift_left(I a) { return (I)_mm512_slli_epi32((__m512i)a, S); }
 LANE F to_float(I a) { return _mm512_cvtepi32_ps((__m512i)a); }
 LANE I round_to_int(F a) { return (I)_mm512_cvtps_epi32(a); } // nearest, ties to even
+#define CORE_SCALE_POWER 1
+LANE F fraction(F a) { return _mm512_reduce_ps(a, 1); } // a - floor(a); 0 for infinities
+LANE F scale_power(F a, F x) { return _mm512_scalef_ps(a, x); } // a * 2^floor(x)
 LANE I truncate(F a) { return (I)_mm512_cvttps_epi32(a); } // toward zero
 LANE F as_float(I a) { return (F)a; }
 LANE I as_int(F a) { return (I)a; }
@@ -123,4 +126,34 @@ LANE I replace_below(I bits, I table, I index, int limit) {
     __mmask32 low = _mm512_cmplt_epu16_mask((__m512i)index, _mm512_set1_epi16((short)limit));
     return (I)_mm512_mask_permutexvar_epi16((__m512i)bits, low, (__m512i)index, (__m512i)table);
 }
+LANE I pack_bf16(F low, F high) { return (I)_mm512_cvtne2ps_pbh(high, low); }
 #endif
+
+// 32 numbers of 8 bits to bf16, exactly: floats of (exponent, mantissa) bits (4, 3) or (5, 2), and integers.
+#define CORE_WIDEN 1
+template <int Mantissa> LANE I widen_float8(const uint8_t *p) {
+    constexpr short bias = Mantissa == 3 ? 120 << 7 : 112 << 7, exponent = Mantissa == 3 ? 0x78 : 0x7c;
+    constexpr short special = Mantissa == 3 ? 0x7f : 0x7c; // what only NaN (and infinity) have
+    const __m512i below = // multiples of the least number, in place of those without an exponent
+        Mantissa == 3 ? _mm512_zextsi128_si512(_mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60))
+                      : _mm512_zextsi128_si512(_mm_setr_epi16(0, 0x3780, 0x3800, 0x3840, 0, 0, 0, 0));
+    const __m512i w = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+    __m512i x = _mm512_and_si512(_mm512_slli_epi16(w, 7 - Mantissa), _mm512_set1_epi16(0x7f << (7 - Mantissa)));
+    x = _mm512_add_epi16(x, _mm512_set1_epi16(bias));
+    x = _mm512_mask_permutexvar_epi16(x, _mm512_testn_epi16_mask(w, _mm512_set1_epi16(exponent)), w, below);
+    const __m512i top = _mm512_and_si512(w, _mm512_set1_epi16(special));
+    x = _mm512_or_si512(x, _mm512_and_si512(w, _mm512_set1_epi16((short)0x8000)));
+    const __mmask32 odd = _mm512_cmpeq_epi16_mask(top, _mm512_set1_epi16(special));
+    return (I)_mm512_mask_blend_epi16(odd, x, _mm512_set1_epi16(0x7fc0));
+}
+LANE I widen_int8(const uint8_t *p) {
+    __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+    __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 16))));
+#if defined(__AVX512BF16__)
+    return pack_bf16(low, high);
+#else
+    __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(low), 16));
+    __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(high), 16));
+    return (I)_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+#endif
+}
