@@ -49,7 +49,7 @@ class ForwardPass:
     @property
     def captured(self) -> bool:
         """Whether the next step is a replay."""
-        return self._blocks is not None
+        return self._blocks is not None and self._head is not None
 
     def run(self, views: Sequence[BatchView]) -> None:
         """Compute the residual stream of the step's tokens. views: of each KV group."""
@@ -71,6 +71,20 @@ class ForwardPass:
             return self.model.logits(rows)
         self._head = self._record(lambda: self._eager_logits(rows), count, 0)
         return self.model.logits_view(count)
+
+    def replay(self, count: int) -> Tensor:
+        """Both passes for `count` sequences of one token each, when `captured`; logits [count, V] of all of them."""
+        assert self._blocks is not None and self._head is not None
+        self._blocks(count, count)
+        self._head(count, 0)
+        return self.model.logits_view(count)
+
+    def capture(self, run: Callable[[], None], count: int) -> CapturedCalls | None:
+        """Run something on `count` rows, and record it for as many if that can be."""
+        if self._capture is not None:
+            return self._capture(run, count, 0)
+        run()
+        return None
 
     def residual(self, rows: Sequence[int]) -> Tensor:
         """A copy of some rows of the latest residual stream, [len(rows), H]."""

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from core.api.messages import TokenLogprobs
-from core.api.step_plan import Slot, StepPlan, StepResult
+from core.api.step_plan import Int32Array, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
+from core.executor.steady import SteadyDecode
 from core.plugin.contracts import Proposer, ProposerInput
 from core.sampling.sampler import Sampled, Sampler, SampleRow, prompt_logprobs
 from core.sampling.verify import accept
@@ -28,11 +29,17 @@ class ModelRunner:
     ) -> None:
         self.forward, self.batch, self.sampler, self.proposer = forward, batch, sampler, proposer
         self.max_logits = forward.model.max_logits
+        self._steady = SteadyDecode(batch, forward, sampler) if proposer is None and forward.on_cpu else None
         self._needs_hidden = bool(getattr(proposer, "needs_hidden", False))
         self._newest: dict[Slot, int] = {}  # the row of the step that gave each newest token
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
+        if self._steady is not None:
+            if self._steady.continues(plan):
+                steady = self._steady.run(plan)
+                return self._sample_again(plan) if steady is None else steady
+            self._steady.end()
         self._apply(plan)
         result = StepResult()
         if plan.total_num_tokens:
@@ -46,6 +53,8 @@ class ModelRunner:
                 else:
                     self._sample(step, result)
             self._propose(plan, result)
+            if self._steady is not None:
+                self._steady.begin(plan, result)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
@@ -64,6 +73,18 @@ class ModelRunner:
         sampled = self._sample_rows(rows, positions)
         if self._needs_hidden:
             self._newest = dict(zip(slots.tolist(), positions, strict=True))
+        self._keep(slots, sampled, result)
+
+    def _sample_again(self, plan: StepPlan) -> StepResult:
+        """A row of a steady step could not be sampled: the others get the same tokens again, and it gets a sentence."""
+        result = StepResult()
+        with torch.inference_mode():
+            sampled = self._sample_rows([self.batch[slot].row for slot in plan.slots.tolist()], range(len(plan.slots)))
+        self._keep(plan.slots, sampled, result)
+        return result
+
+    def _keep(self, slots: Int32Array, sampled: list[Sampled], result: StepResult) -> None:
+        """One sampled row for each of these slots."""
         good = np.ones(len(sampled), bool)
         for index, item in enumerate(sampled):
             if item.error is not None:
@@ -109,7 +130,7 @@ class ModelRunner:
         self.batch.buffers.logit_rows.array[: len(rows)] = rows
         return self.forward.logits(len(rows))
 
-    def _sample_rows(self, rows: list[SampleRow], positions: list[int]) -> list[Sampled]:
+    def _sample_rows(self, rows: list[SampleRow], positions: Sequence[int]) -> list[Sampled]:
         sampled: list[Sampled] = []
         limit = self.max_logits
         for start in range(0, len(rows), limit):

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.messages import TokenLogprobs
@@ -28,7 +29,10 @@ _WORD: Final = 0xFFFFFFFF
 
 
 class NativeRace:
-    """Samples rows with a `RaceKernel`; remembers the parameters of the last batch."""
+    """Samples rows with a `RaceKernel`; remembers the parameters of the last batch.
+
+    output_indices, tokens_drawn: int64 of the remembered sequences; -1 where a logit is NaN or infinite.
+    """
 
     def __init__(self, kernel: RaceKernel) -> None:
         self._kernel = kernel
@@ -42,17 +46,23 @@ class NativeRace:
         states, indices: sequence and output index of each row.
         """
         if states != self._states:
-            self._remember(states)
-        self._keys[:, 2] = indices
-        rows = self._all if len(which) == len(logits) else torch.tensor(which)
-        self._kernel(logits, rows, self._key_table, self._temperatures, self._out, self._filters)
+            self.remember(states)
+        self.output_indices[:] = indices
+        self.draw(logits, None if len(which) == len(logits) else torch.tensor(which))
         tokens: list[int] = self._out.tolist()
         return tokens
 
-    def _remember(self, states: list[SequenceSampling]) -> None:
+    def draw(self, logits: Tensor, which: Tensor | None = None) -> None:
+        """Fill `tokens_drawn` for the remembered sequences at their `output_indices`. which: their rows; None: all rows."""
+        rows = self._all if which is None else which
+        self._kernel(logits, rows, self._key_table, self._temperatures, self._out, self._filters)
+
+    def remember(self, states: list[SequenceSampling]) -> None:
+        """Prepare for the rows of these sequences, in this order."""
         words = [(state.seed & _WORD, state.seed >> 32 & _WORD, 0, state.choice, 0) for state in states]
         self._keys = np.array(words, dtype=np.int64)
         self._key_table = torch.from_numpy(self._keys)
+        self.output_indices = self._keys[:, 2]
         heat = [0.0 if state.greedy else max(state.params.temperature, SMALLEST) for state in states]
         self._temperatures = torch.tensor(heat, dtype=torch.float32)
         self._filters: tuple[Tensor, Tensor, Tensor] | None = None
@@ -65,6 +75,7 @@ class NativeRace:
                 torch.tensor(least, dtype=torch.float64).float(),
             )
         self._out = torch.empty(len(states), dtype=torch.int64)
+        self.tokens_drawn: NDArray[np.int64] = self._out.numpy()
         self._all = torch.arange(len(states))
         self._states = states
 

@@ -54,6 +54,7 @@ class Sampler:
 
     def __init__(self, vocab_size: int, race: RaceKernel | None = None, logprobs: LogprobsKernel | None = None) -> None:
         self.vocab_size = vocab_size
+        self.race = race
         self.logprobs = logprobs
         self._batch = NativeRace(race) if race is not None else None
         self._single = NativeRace(race) if race is not None else None

@@ -83,6 +83,11 @@ class SequenceSampling:
         """Whether masks, bias or penalties change the logits of the position after `drafts`."""
         return self._adjusted or self.index(drafts) < self.min_tokens
 
+    @property
+    def plain(self) -> bool:
+        """Whether a token is all that is wanted, now and later, and only temperature and filters decide on it."""
+        return not self._adjusted and self.logprobs is None and len(self.output_token_ids) >= self.min_tokens
+
     def counts(self, drafts: Sequence[int]) -> TokenCounts:
         """Token counts of prompt, output and `drafts`; the drafts count as output."""
         output = self.output_token_ids
