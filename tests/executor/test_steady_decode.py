@@ -1,0 +1,68 @@
+"""Steps that only continue: taken where they can be, left where somebody wants more, and a broken row ends alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from core import LLM, SamplingParams
+from core.executor.steady import SteadyDecode
+from tests.tiny_models import save_checkpoint
+
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture
+def steady_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of sequences of the steady steps."""
+    taken: list[int] = []
+    run = SteadyDecode.run
+
+    def counted(self, plan):
+        taken.append(len(plan.slots))
+        return run(self, plan)
+
+    monkeypatch.setattr(SteadyDecode, "run", counted)
+    return taken
+
+
+def tokens(llm: LLM, prompts: list[str], params: SamplingParams | list[SamplingParams]) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+def test_plain_sequences_are_continued_and_others_are_not(tiny_llama: Path, steady_steps: list[int]) -> None:
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        tokens(llm, ["one", "two", "three"], GREEDY)
+        assert steady_steps.count(3) >= 15
+        steady_steps.clear()
+        tokens(llm, ["one", "two"], [GREEDY, SamplingParams(temperature=0, max_tokens=24, logprobs=1, ignore_eos=True)])
+        tokens(llm, ["one"], SamplingParams(temperature=0, max_tokens=24, repetition_penalty=1.1, ignore_eos=True))
+        assert not steady_steps
+
+
+def test_minimum_lengths_are_kept_before_steps_become_steady(tiny_llama: Path, steady_steps: list[int]) -> None:
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        free = tokens(llm, ["one"], GREEDY)[0]
+        params = SamplingParams(temperature=0, max_tokens=24, min_tokens=8, stop_token_ids=[free[4], free[20]])
+        assert len(tokens(llm, ["one"], params)[0]) >= 8
+
+
+def test_a_row_that_is_not_finite_ends_alone(tmp_path: Path, steady_steps: list[int]) -> None:
+    path = save_checkpoint(tmp_path / "model", seed=3)
+    with LLM(model=str(path), max_model_len=64) as llm:
+        first, second = tokens(llm, ["abc", "xyz"], GREEDY)
+    index, poison = next((i, t) for i, t in enumerate(first) if i > 8 and t not in first[:i] and t not in second)
+    file = path / "model.safetensors"
+    state = load_file(file)
+    state["model.embed_tokens.weight"][poison] = torch.nan
+    save_file(state, file, metadata={"format": "pt"})
+    steady_steps.clear()
+    with LLM(model=str(path), max_model_len=64) as llm:
+        broken, whole = llm.generate(["abc", "xyz"], GREEDY, use_tqdm=False)
+    assert 2 in steady_steps and 1 in steady_steps
+    assert broken.outputs[0].finish_reason == "error" and "not finite" in str(broken.outputs[0].stop_reason)
+    assert broken.outputs[0].token_ids == first[: index + 1]
+    assert whole.outputs[0].token_ids == second
