@@ -43,13 +43,15 @@ class BlockTables:
         """Each of a step's sequences, the same as in the step before, computes its next position alone."""
         buffers = self._buffers
         starting = (positions % self.block_size == 0).nonzero()[0]
-        for stored, tables, slots in zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True):
+        for slots in buffers.slot_mappings:
             slots.array[: len(rows)] += 1
-            if len(starting):
-                columns = positions[starting] // self.block_size
-                blocks = stored[rows[starting], columns]
-                tables.array[starting, columns] = blocks
-                slots.array[starting] = blocks * np.int64(self.block_size)
+        if not len(starting):
+            return
+        columns = positions[starting] // self.block_size
+        for stored, tables, slots in zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True):
+            blocks = stored[rows[starting], columns]
+            tables.array[starting, columns] = blocks
+            slots.array[starting] = blocks * np.int64(self.block_size)
 
     def fill(
         self, rows: Int32Array, owner: NDArray[np.int64], positions: NDArray[np.int64], width: int

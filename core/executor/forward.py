@@ -72,12 +72,11 @@ class ForwardPass:
         self._head = self._record(lambda: self._eager_logits(rows), count, 0)
         return self.model.logits_view(count)
 
-    def replay(self, count: int) -> Tensor:
-        """Both passes for `count` sequences of one token each, when `captured`; logits [count, V] of all of them."""
+    def replay(self, count: int) -> None:
+        """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
         assert self._blocks is not None and self._head is not None
         self._blocks(count, count)
         self._head(count, 0)
-        return self.model.logits_view(count)
 
     def capture(self, run: Callable[[], None], count: int) -> CapturedCalls | None:
         """Run something on `count` rows, and record it for as many if that can be."""

@@ -3,7 +3,8 @@
 Owns: what such steps share, prepared once for a batch: which rows, their noise keys, the recorded sampling. Never does:
 anything that a full step would do differently: same buffers, same kernels, same bits. Called by: the model runner.
 
-A step then costs a few numpy operations and three native calls, whatever the number of sequences.
+A step then costs a few numpy operations and three native calls, whatever the number of sequences. The tokens that one step
+draws are written where the next one reads them.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class SteadyDecode:
         sequences = [self._batch[slot] for slot in plan.slots.tolist()]
         if not all(sequence.row.state.plain for sequence in sequences):
             return
-        self._race.remember([sequence.row.state for sequence in sequences])
+        buffers = self._batch.buffers
+        self._race.remember([sequence.row.state for sequence in sequences], buffers.token_ids.tensor[:count])
         self._race.output_indices[:] = [len(sequence.output_token_ids) - 1 for sequence in sequences]
         self._output_lists = [sequence.output_token_ids for sequence in sequences]
         self._slots, self._sampling, self._num_steps = plan.slots, None, 0
-        self._last = self._batch.last_token[plan.slots]
-        self._rows = np.arange(count)
+        self._positions, self._seq_lens = buffers.positions.array[:count], buffers.seq_lens.array[:count]
+        buffers.token_ids.array[:count] = self._batch.last_token[plan.slots]
+        buffers.cu_seqlens_q.array[: count + 1] = np.arange(count + 1)
+        buffers.logit_rows.array[:count] = np.arange(count)
 
     def continues(self, plan: StepPlan) -> bool:
         """Whether the plan is for the same sequences, one token each."""
@@ -55,36 +59,34 @@ class SteadyDecode:
 
     def run(self, plan: StepPlan) -> StepResult | None:
         """The step. None: a row could not be sampled; its logits are there, and the full way must say why."""
-        buffers, race, count = self._batch.buffers, self._race, len(plan.slots)
+        race, count = self._race, len(plan.slots)
         assert race is not None
         for slot, block_ids in plan.new_block_ids.items():
             self._batch.tables.append(slot, block_ids)
-        buffers.token_ids.array[:count] = self._last
-        positions = buffers.positions.array[:count]
-        positions[:] = plan.num_computed
-        np.add(plan.num_computed, 1, out=buffers.seq_lens.array[:count])
-        self._batch.tables.advance(plan.slots, positions)
-        if not self._num_steps:
-            buffers.cu_seqlens_q.array[: count + 1] = np.arange(count + 1)
-            buffers.logit_rows.array[:count] = self._rows
-        logits = self._forward.replay(count)[:, : self._sampler.vocab_size]
+        self._positions[:] = plan.num_computed
+        np.add(plan.num_computed, 1, out=self._seq_lens)
+        self._batch.tables.advance(plan.slots, self._positions)
         race.output_indices += 1
+        self._forward.replay(count)
         if self._sampling is None:
-            self._sampling = self._forward.capture(lambda: race.draw(logits), count)
+            self._sampling = self._record(race, count)
         else:
             self._sampling(count, 0)
-        token_ids = race.tokens_drawn.copy()
+        token_ids = race.tokens_drawn
         if token_ids.min() < 0:
             self.end()
             return None
         deque(map(list.append, self._output_lists, token_ids.tolist()), maxlen=0)
-        self._last = token_ids
         self._num_steps += 1
         return StepResult(slots=plan.slots, token_ids=token_ids.astype(np.int32))
+
+    def _record(self, race: NativeRace, count: int) -> CapturedCalls | None:
+        logits = self._forward.model.logits_view(count)[:, : self._sampler.vocab_size]
+        return self._forward.capture(lambda: race.draw(logits), count)
 
     def end(self) -> None:
         """Bring the batch up to date: a step that is run in full follows."""
         if self._slots is not None:
             self._batch.num_tokens[self._slots] += self._num_steps
-            self._batch.last_token[self._slots] = self._last
+            self._batch.last_token[self._slots] = [output[-1] for output in self._output_lists]
             self._slots = None

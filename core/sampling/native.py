@@ -57,8 +57,8 @@ class NativeRace:
         rows = self._all if which is None else which
         self._kernel(logits, rows, self._key_table, self._temperatures, self._out, self._filters)
 
-    def remember(self, states: list[SequenceSampling]) -> None:
-        """Prepare for the rows of these sequences, in this order."""
+    def remember(self, states: list[SequenceSampling], out: Tensor | None = None) -> None:
+        """Prepare for the rows of these sequences, in this order. out: int64 [len(states)], where tokens are written."""
         words = [(state.seed & _WORD, state.seed >> 32 & _WORD, 0, state.choice, 0) for state in states]
         self._keys = np.array(words, dtype=np.int64)
         self._key_table = torch.from_numpy(self._keys)
@@ -74,7 +74,7 @@ class NativeRace:
                 torch.tensor([p.top_p for p in params], dtype=torch.float64),
                 torch.tensor(least, dtype=torch.float64).float(),
             )
-        self._out = torch.empty(len(states), dtype=torch.int64)
+        self._out = torch.empty(len(states), dtype=torch.int64) if out is None else out
         self.tokens_drawn: NDArray[np.int64] = self._out.numpy()
         self._all = torch.arange(len(states))
         self._states = states
