@@ -32,15 +32,14 @@ NATIVE = "native"
 PARTS = {
     "schedule": "Scheduler.schedule",
     "arrays": "persistent batch: deltas and flat arrays",
-    "metadata": "attention metadata",
-    "forward": "layers: Python between kernels",
+    "forward": "the calls that replay the recorded kernels",
     "sampling": "rows, keys, results",
     "update": "Scheduler.update",
     "encode": "one message for all outputs",
     "other": "engine loop and model runner",
     NATIVE: "inside the extension",
 }
-NOT_WATCHED = ("isa", "isas", "set_isa", "pool_init", "pool_size", "linear_pack", "linear_bytes")
+NOT_WATCHED = ("isa", "isas", "set_isa", "pool_init", "pool_size", "linear_pack", "linear_bytes", "tape_begin")
 
 
 class Stopwatches:
@@ -124,10 +123,10 @@ def watch_engine(core: EngineCore, watches: Stopwatches) -> None:
         (core.scheduler, "update", "update"),
         (runner.batch, "apply", "arrays"),
         (runner.batch, "step_input", "arrays"),
-        (runner, "_metadata", "metadata"),
-        (runner.model, "forward", "forward"),
-        (runner.model, "logits", "forward"),
-        (runner.sampler, "sample", "sampling"),
+        (runner.batch, "extend", "arrays"),
+        (runner.forward, "run", "forward"),
+        (runner.forward, "logits", "forward"),
+        (runner, "_sample", "sampling"),
         (core, "step", "other"),
     )
     for owner, name, part in places:
@@ -140,11 +139,11 @@ def measure(core: EngineCore, watches: Stopwatches, prompts: list[list[int]], st
     params = SamplingParams(max_tokens=WARM_STEPS + steps + 8, temperature=0.0, ignore_eos=True)
     keys = [f"profile-{len(prompts)}-{number}" for number in range(len(prompts))]
     core.add(
-        EngineRequest(key, 0, prompt, params, seed=1, stop_token_ids=[])
-        for key, prompt in zip(keys, prompts, strict=True)
+        EngineRequest(key, 0, prompt, params, seed=1, stop_token_ids=[], handle=number)
+        for number, (key, prompt) in enumerate(zip(keys, prompts, strict=True))
     )
     watched_encode = watches.watched(encode, "encode")
-    while len(core.step().outputs) < len(prompts):
+    while core.step().num_tokens < len(prompts):
         pass
     for _ in range(WARM_STEPS):
         core.step()

@@ -178,13 +178,13 @@ LANE F dot_bf16(F acc, I w, I x) {
 LANE void store_bf16(uint16_t *p, F a) {
     for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_bf16(vcvt_bf16_f32(a.v[i])));
 }
-// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
 LANE I pack_bf16(F low, F high) {
     uint16_t both[32];
     store_bf16(both, low);
     store_bf16(both + 16, high);
     return iload(both);
 }
+// The same with each four in the order 0, 2, 1, 3: bytes expand to pairs of 16 bits that are two apart.
 LANE void store_bf16_apart(uint16_t *p, F a) {
     const uint8_t order[8] = {0, 1, 4, 5, 2, 3, 6, 7};
     for (int i = 0; i < 4; i++)
