@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from core.plugin.manifest import Manifest
 
 
-def numerics_id(kernels: Sequence[Manifest], attention: Sequence[Manifest], dtype: str, kv_dtype: str) -> str | None:
+def numerics_id(
+    kernels: Sequence[Manifest], attention: Sequence[Manifest], dtype: str, kv_dtype: str, numerics: str
+) -> str | None:
     """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell."""
-    reference = f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
+    version = importlib.metadata.version("torch").partition("+")[0]
+    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
     providers = [manifest.call("core_numerics") for manifest in kernels]
     backends = {manifest.call("core_numerics") for manifest in attention}
     if None in providers or None in backends:
