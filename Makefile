@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve test test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve test test-matrix test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -31,6 +31,9 @@ serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 
 test: lint  ## lint, types, layers and the whole suite
 	$(PYTHON) -m pytest
+
+test-matrix: $(TEST_STAMP)  ## same request, same tokens: every pair of ways to run, on all models and types
+	$(PYTHON) -m pytest -m matrix tests/determinism
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

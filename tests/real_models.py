@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,5 +35,20 @@ def gemma3_path() -> Path:
     if not target.exists():
         CACHE.mkdir(exist_ok=True)
         partial = package.assemble(CACHE / f"{package.MODEL_NAME}.{os.getpid()}")
+        os.replace(partial, target)
+    return target
+
+
+def smollm2_bf16_path() -> Path:
+    """The same weights in bfloat16, as a directory of safetensors; converted once into tests/.cache."""
+    from benchmarks.peer.checkpoints import TO_SAFETENSORS
+
+    target = CACHE / "SmolLM2-135M-Instruct.bf16"
+    if not target.exists():
+        CACHE.mkdir(exist_ok=True)
+        partial = CACHE / f"{target.name}.{os.getpid()}"
+        subprocess.run(
+            [sys.executable, "-P", "-c", TO_SAFETENSORS, str(smollm2_path().resolve()), str(partial)], check=True
+        )
         os.replace(partial, target)
     return target

@@ -27,6 +27,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
     enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
+    numerics:       `fast`, or `reference`: operations in plain torch compute one row at a time.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
     enforce_eager: bool = False
+    numerics: str = "fast"
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,14 @@ class KernelKeys(msgspec.Struct, frozen=True, kw_only=True):
 class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels."""
 
+    numerics: Annotated[
+        str,
+        Arg(
+            "reference: operations that run in plain torch compute one row at a time, so that a request's tokens do not "
+            "depend on its neighbours, chunks or caches; many times slower. Native kernels promise it in any case.",
+            choices=("fast", "reference"),
+        ),
+    ] = "fast"
     ir_op_priority: Annotated[
         dict[str, Any],
         Arg("For each operation the implementations to try, in order: --ir-op-priority.OP NAME.", unserved=KERNELS),

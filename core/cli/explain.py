@@ -84,7 +84,9 @@ def print_explanation(resolution: Resolution) -> None:
         for candidate in selection.candidates:
             if candidate.verdict != "chosen":
                 print(f"      {candidate.name}: {candidate.verdict}: {'; '.join(candidate.reasons)}")
-    print("\nSame tokens whatever runs beside a request: " + ("; ".join(resolution.waivers) or "promised"))
+    _heading("What waives: same request, same tokens")
+    for waiver in resolution.waivers or ["none"]:
+        print(f"  {waiver}")
     _heading("Memory, by shapes")
     _print_memory(resolution.memory)
 

@@ -87,19 +87,6 @@ def choose_attention(
     return found
 
 
-def waivers(chosen: Chosen) -> list[str]:
-    """What was chosen that does not promise the same tokens whatever happens around a request."""
-    found = [
-        f"{manifest.row.kind} plugin '{manifest.row.name}' does not declare batch_invariant"
-        for manifest in chosen.manifests()
-        if manifest.row.kind in ("attention", "kernels") and not manifest.spec.capabilities.get("batch_invariant")
-    ]
-    kernels = chosen.stages.get("kernels")
-    if kernels is None or not kernels.manifests:
-        found.append("no kernels plugin fits, and the reference operations do not promise it")
-    return found
-
-
 def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]) -> PluginChoices:
     """The table for other processes, with every plugin's arguments checked; sentences go to `problems`."""
     arguments = _arguments(settings, registry, chosen, problems)

@@ -60,6 +60,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) 
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,
         enforce_eager=settings["enforce_eager"],
+        numerics=settings["numerics"],
     )
 
 

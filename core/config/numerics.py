@@ -14,13 +14,19 @@ from core.plugin.manifest import Manifest
 
 
 def numerics_id(
-    kernels: Sequence[Manifest], attention: Sequence[Manifest], platform: Mapping[str, Any], dtype: str, kv_dtype: str
+    kernels: Sequence[Manifest],
+    attention: Sequence[Manifest],
+    platform: Mapping[str, Any],
+    dtype: str,
+    kv_dtype: str,
+    numerics: str,
 ) -> str | None:
     """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell.
 
-    platform: the platform's own arguments.
+    platform: the platform's own arguments. numerics: `fast` or `reference`.
     """
-    reference = f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
+    version = importlib.metadata.version("torch").partition("+")[0]
+    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
     providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
     backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}
     if None in providers or None in backends:

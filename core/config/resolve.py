@@ -30,6 +30,7 @@ from core.config.numerics import numerics_id
 from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
 from core.config.settings import Row, Settings
+from core.config.waivers import waivers
 from core.config.weights import planned_weights
 from core.kv.groups import group_layers, page_bytes
 from core.models.spec import DecoderSpec
@@ -56,7 +57,7 @@ class Resolution:
 
     arguments: {name: (value, origin, reason)}. given: what the user gave, as it was given. memory: bytes, by shapes alone.
     numerics: what results depend on, as the running engine reports it; None when a plugin tells only after loading.
-    waivers: what makes a request's tokens depend on its neighbours, a sentence each; empty when nothing does.
+    waivers: what makes a request's tokens depend on its neighbours, a sentence each (see `core.config.waivers`).
     """
 
     engine: EngineConfig
@@ -150,7 +151,7 @@ class _Resolver:
             dict(self.settings.rows),
             self.warnings,
             plan,
-            choices.waivers(self.chosen),
+            waivers(self.chosen, self.settings["numerics"]),
             self.settings.given(),
             told,
         )
@@ -299,4 +300,5 @@ class _Resolver:
         attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
         kernels = stages["kernels"].manifests if "kernels" in stages else ()
         platform = {key.replace("-", "_"): value for key, value in settings["platform_config"].items()}
-        return numerics_id(kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"])
+        types = settings["dtype"], settings["kv_cache_dtype"]
+        return numerics_id(kernels, attention, platform, *types, settings["numerics"])

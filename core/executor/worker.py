@@ -25,6 +25,7 @@ from core.executor.step_buffers import StepBuffers
 from core.kv.groups import page_bytes, single_group
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
+from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import AttentionLayer, Decoder
 from core.models.families import decoder_spec, renamed
@@ -140,6 +141,8 @@ class Worker:
             )
             for name in choices.kernels
         ]
+        if self.config.model.numerics == "reference":
+            providers.append(RowKernels())
         return platform.open(self.config.device, providers)
 
     def _model(self, loader: Loader, manifest: CheckpointManifest) -> Decoder:

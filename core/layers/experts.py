@@ -6,10 +6,9 @@ for capacity. Called by: `ReferenceKernels`, hence models where no provider's ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.specs import RoutingSpec
@@ -47,14 +46,24 @@ def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
 
 
 class ReferenceExperts:
-    """The experts of one layer: gate_up[e] maps H to 2 * I, down[e] maps I to H. nbytes: of all their weights."""
+    """The experts of one layer: gate_up[e] maps H to 2 * I, down[e] maps I to H. nbytes: of all their weights.
 
-    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> None:
+    gated: the operation between the two (see `Kernels.gated`).
+    """
+
+    def __init__(
+        self,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        activation: str,
+        gated: Callable[[Tensor, str, Tensor], None],
+    ) -> None:
         if not 0 < len(gate_up) == len(down):
             raise ValueError(
                 f"{len(gate_up)} gate-and-up layers and {len(down)} down layers, expected one each an expert"
             )
         self.gate_up, self.down, self.activation = tuple(gate_up), tuple(down), activation
+        self.gated = gated
         self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
@@ -81,8 +90,8 @@ class ReferenceExperts:
         rows, gate_up, down = x.shape[0], self.gate_up[expert], self.down[expert]
         both = torch.empty(rows, gate_up.out_features, dtype=x.dtype, device=x.device)
         gate_up(x, both)
-        gate, up = both.float().chunk(2, dim=-1)
-        gate = F.silu(gate) if self.activation == "silu" else F.gelu(gate, approximate="tanh")
+        between = torch.empty(rows, both.shape[1] // 2, dtype=x.dtype, device=x.device)
+        self.gated(both, self.activation, between)
         out = torch.empty(rows, down.out_features, dtype=x.dtype, device=x.device)
-        down((gate * up).to(x.dtype), out)
+        down(between, out)
         return out

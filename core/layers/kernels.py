@@ -15,6 +15,7 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.experts import ReferenceExperts
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels
+from core.layers.rows import RowKernels
 from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, LogprobsKernel, RaceKernel, RouteKernel
 from core.weights.formats import CanonicalWeight
 
@@ -22,9 +23,10 @@ OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "
 
 
 class KernelSet:
-    """Providers in order of preference, the reference kernels last. Operations are bound once and cost no extra call.
+    """Providers in order of preference, the reference kernels last (or those by rows).
 
-    numerics: names everything that results depend on here. native: whether any provider is not the reference.
+    Operations are bound once and cost no extra call.
+    numerics: names everything that results depend on here. native: whether torch's own threads are of no use.
     race, logprobs: the sampling kernels of the best provider that has them, or None. route: the choice of experts.
     capturable: whether every operation can be recorded by the runtime's `capture`.
     """
@@ -40,10 +42,11 @@ class KernelSet:
     take_rows: Callable[[Tensor, Tensor, Tensor], None]
 
     def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
-        self.providers: tuple[Kernels, ...] = (*providers, ReferenceKernels())
+        last = () if providers and isinstance(providers[-1], RowKernels) else (ReferenceKernels(),)
+        self.providers: tuple[Kernels, ...] = (*providers, *last)
         self.device = device
         self.numerics = "+".join(provider.numerics for provider in self.providers)
-        self.native = len(self.providers) > 1
+        self.native = len(providers) > 0
         chosen = {op: self._best(KernelQuery(op, device)) for op in OPERATIONS}
         for op, provider in chosen.items():
             setattr(self, op, getattr(provider, op))
@@ -69,7 +72,7 @@ class KernelSet:
             layer: ExpertsKernel | None = provider.experts(first, second, activation)  # type: ignore[attr-defined]
             if layer is not None:
                 return layer
-        return ReferenceExperts(gate_up, down, activation)
+        return ReferenceExperts(gate_up, down, activation, self.gated)
 
     def _having(self, op: str) -> Iterator[Kernels]:
         """The providers that have the optional operation `op` here, best first."""

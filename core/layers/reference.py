@@ -47,13 +47,17 @@ class ReferenceLinear:
         for start in range(0, self.shape[0], ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, self.shape[0])
             part = self._rows(start, stop, x.dtype)
-            product = F.linear(x, part).to(out.dtype)
+            product = self._product(x, part).to(out.dtype)
             if self.bias is not None:
                 product += self.bias[start:stop]
             if accumulate:
                 out[:, start:stop] += product
             else:
                 out[:, start:stop] = product
+
+    def _product(self, x: Tensor, part: Tensor) -> Tensor:
+        """[T, n] of x [T, K] and some rows of the weight [n, K]."""
+        return F.linear(x, part)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids]."""

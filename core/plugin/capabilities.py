@@ -22,7 +22,10 @@ LISTS = frozenset(
     {"dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"}
 )
 BOOLEANS = frozenset(
-    {"window", "cap", "sinks", "batch_invariant", "chunked_prefill", "prefix_caching", "device_graphs", "quantized"}
+    {
+        *("window", "cap", "sinks", "batch_invariant", "reference_numerics"),
+        *("chunked_prefill", "prefix_caching", "device_graphs", "quantized"),
+    }
 )
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
 

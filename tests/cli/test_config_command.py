@@ -43,7 +43,14 @@ def test_explain_as_json(capsys, tiny_llama):
 def test_explain_for_people(capsys, tiny_llama):
     code, out, _ = run(capsys, "explain", str(tiny_llama), "--gpu-memory-utilization", "0.99")
     assert code == 0
-    for words in ("numerics", "loader: safetensors", "above 0.98", "weights", "requests of 512 tokens", "promised"):
+    for words in (
+        "numerics",
+        "loader: safetensors",
+        "above 0.98",
+        "weights",
+        "requests of 512 tokens",
+        "same tokens\n  none\n",
+    ):
         assert words in out
     assert "\033" not in out
 

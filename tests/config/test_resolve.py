@@ -335,8 +335,3 @@ def test_resolving_without_model_files_is_quick(registry, tmp_path):
         best = min(best, time.perf_counter() - begin)
     print(f"resolving without model files: {best * 1000:.1f} ms")
     assert best < 0.5
-
-
-def test_what_waives_equal_tokens_is_named(registry, tiny_llama):
-    done = engine(registry, tiny_llama, attention_backend="torch_sdpa", device="cpu")
-    assert "attention plugin 'torch_sdpa' does not declare batch_invariant" in done.waivers

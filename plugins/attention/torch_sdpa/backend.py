@@ -1,7 +1,7 @@
 """Paged attention over torch's scaled_dot_product_attention.
 
 Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
-Never does: promise equal bits for different batches (it is the reference for values, not for bits).
+Never does: promise equal bits for different batches, unless it is made with `by_query`.
 Called by: the decoder, through the attention contract.
 """
 
@@ -40,10 +40,17 @@ class StepMetadata:
 
 
 class TorchSDPA:
-    """The contract's implementation."""
+    """The contract's implementation.
+
+    by_query: attend from one query at a time to just the keys that it sees, in float32. Shapes then depend on the query's
+    position alone, hence bits neither on chunks and blocks nor on other sequences.
+    """
 
     name = "torch_sdpa"
     numerics = f"torch_sdpa-{torch.__version__.split('+')[0]}"
+
+    def __init__(self, by_query: bool = False) -> None:
+        self.by_query = by_query
 
     def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
         """K and V of a block lie side by side, then their scales where the type has them."""
@@ -93,6 +100,13 @@ class TorchSDPA:
             num_blocks = (seq_len + view.block_size - 1) // view.block_size
             blocks = view.block_table[index, first:num_blocks].long()
             past = first * view.block_size
+            if self.by_query:
+                keys = handle.keys.read(blocks, torch.float32)
+                values = handle.values.read(blocks, torch.float32)
+                _by_query(
+                    q[start:stop], keys, values, range(seq_len - stop + start, seq_len), past, handle, out[start:stop]
+                )
+                continue
             keys = handle.keys.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
             values = handle.values.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
             queries = q[start:stop].transpose(0, 1)
@@ -100,6 +114,17 @@ class TorchSDPA:
             plain = spec.cap is None and handle.sinks is None and handle.slopes is None
             attend = _fused if plain else _explicit
             out[start:stop] = attend(queries, keys, values, mask, handle).transpose(0, 1)
+
+
+def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+    """out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
+    window = handle.spec.window
+    for row, position in enumerate(positions):
+        first = 0 if window is None else max(0, position - window + 1)
+        seen = slice(first - past, position - past + 1)
+        query = q[row].float().unsqueeze(1).clone(memory_format=torch.contiguous_format)
+        keys, values = (x[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format) for x in (k, v))
+        out[row] = _explicit(query, keys, values, None, handle)[:, 0]
 
 
 def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device: torch.device) -> Tensor | None:

@@ -16,7 +16,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Any device, head size and block size; not batch invariant."""
+    """Any device, head size and block size; batch invariant with --numerics reference alone."""
     return PluginSpec(
         name="torch_sdpa",
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
@@ -27,6 +27,7 @@ def core_spec() -> PluginSpec:
             "sinks": True,
             "alibi": True,
             "batch_invariant": False,
+            "reference_numerics": True,
         },
         priority=0,
     )
@@ -43,4 +44,4 @@ def core_load(context: LoadContext) -> AttentionBackend:
     """Build the backend."""
     from plugins.attention.torch_sdpa.backend import TorchSDPA
 
-    return TorchSDPA()
+    return TorchSDPA(by_query=context.config is not None and context.config.model.numerics == "reference")

@@ -1,0 +1,43 @@
+"""What was chosen that does not promise the same tokens for the same request.
+
+Owns: the sentences. Never does: choose, or judge whether a plugin keeps what it declares (`core plugins check` does).
+Called by: resolve.
+
+The promise is kept when each plugin that computes declares `batch_invariant`, or declares `reference_numerics` and runs
+with --numerics reference. Drafts waive nothing: they are verified by the target model with the request's own noise.
+"""
+
+from __future__ import annotations
+
+from core.config.choices import Chosen
+from core.plugin.manifest import Manifest
+
+WAY_OUT = "--numerics reference makes it independent, slowly"
+
+
+def waivers(chosen: Chosen, numerics: str) -> list[str]:
+    """A sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is none."""
+    found = [
+        _sentence(manifest)
+        for manifest in chosen.manifests()
+        if manifest.row.kind in ("attention", "kernels") and not promises(manifest, numerics)
+    ]
+    kernels = chosen.stages.get("kernels")
+    if numerics == "fast" and (kernels is None or not kernels.manifests):
+        found.append(
+            f"kernels: no plugin fits, and operations in plain torch depend on the batch they run in; {WAY_OUT}"
+        )
+    return found
+
+
+def promises(manifest: Manifest, numerics: str) -> bool:
+    """Whether a plugin declares that a request's results depend on itself alone."""
+    capabilities = manifest.spec.capabilities
+    slowly = numerics == "reference" and capabilities.get("reference_numerics")
+    return bool(capabilities.get("batch_invariant") or slowly)
+
+
+def _sentence(manifest: Manifest) -> str:
+    kind, name = manifest.row.kind, manifest.row.name
+    way_out = WAY_OUT if manifest.spec.capabilities.get("reference_numerics") else "choose another that does"
+    return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"

@@ -1,0 +1,65 @@
+"""The reference kernels, one row at a time: bits of a row that depend on nothing but the row.
+
+Owns: what `--numerics reference` means for operations in plain torch. Never does: be quick.
+Called by: the worker, which puts them behind all other providers.
+
+A library may sum in another order, or take another path at a vector's tail, when a matrix has more rows or begins at
+another address. Here each product and each function sees one row of the same shape, at an aligned address.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.api.specs import Activation, RoutingSpec
+from core.layers.reference import ReferenceKernels, ReferenceLinear
+from core.weights.formats import CanonicalWeight
+
+
+class RowLinear(ReferenceLinear):
+    """Products in float32, of one row each; inputs are rounded as the reference does."""
+
+    def _product(self, x: Tensor, part: Tensor) -> Tensor:
+        wide = part.float()
+        out = torch.empty(x.shape[0], wide.shape[0], dtype=torch.float32, device=x.device)
+        for index, row in enumerate(x.split(1)):
+            out[index] = F.linear(_aligned(row.float()), wide)[0]
+        return out
+
+
+class RowKernels(ReferenceKernels):
+    """Every operation whose bits could depend on neighbours, by rows; the others are exact as they are."""
+
+    name = "reference_rows"
+    numerics = f"torch-rows-{torch.__version__.split('+')[0]}"
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> RowLinear:
+        """Keep the weight as it is."""
+        return RowLinear(weight, activation, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
+        for row, into in zip(x.split(1), out.split(1), strict=True):
+            super().rms_norm(_aligned(row), weight, eps, into)
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """See `ReferenceKernels`."""
+        for row, into in zip(x.split(1), out.split(1), strict=True):
+            super().gated(_aligned(row), activation, into)
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """See `ReferenceKernels`."""
+        for row in x.split(1):
+            super().soft_cap(row, cap)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """See `ReferenceKernels`."""
+        for row, chosen, weight in zip(logits.split(1), ids.split(1), weights.split(1), strict=True):
+            super().route(_aligned(row), routing, bias, chosen, weight)
+
+
+def _aligned(row: Tensor) -> Tensor:
+    """A copy at an address that the allocator aligns."""
+    return row.clone(memory_format=torch.contiguous_format)

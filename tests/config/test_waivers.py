@@ -1,0 +1,56 @@
+"""What waives "same request, same tokens", as `core config explain` names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.cli.main import main
+from core.config.resolve import Resolution, resolve
+
+TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}
+
+
+def resolved(model: Path, **arguments: str) -> Resolution:
+    return resolve({"model": str(model), "device": "cpu", **arguments}, context="llm", environ={})
+
+
+@pytest.mark.parametrize("numerics", ["fast", "reference"])
+def test_native_kernels_waive_nothing(tiny_llama: Path, numerics: str) -> None:
+    assert resolved(tiny_llama, numerics=numerics).waivers == []
+
+
+def test_plain_torch_is_named_part_by_part(tiny_llama: Path) -> None:
+    kernels = "kernels: no plugin fits, and operations in plain torch depend on the batch they run in"
+    attention = "attention plugin 'torch_sdpa' does not declare batch_invariant"
+    way_out = "; --numerics reference makes it independent, slowly"
+    assert resolved(tiny_llama, attention_backend="torch_sdpa").waivers == [attention + way_out]
+    assert resolved(tiny_llama, plugins="no:cpu_native").waivers == [kernels + way_out]
+    assert resolved(tiny_llama, **TORCH).waivers == [attention + way_out, kernels + way_out]
+
+
+def test_plain_torch_with_reference_numerics_waives_nothing(tiny_llama: Path) -> None:
+    done = resolved(tiny_llama, **TORCH, numerics="reference")
+    assert done.waivers == [] and done.numerics.startswith("torch-rows-")
+
+
+def test_a_plugin_that_promises_nothing_stays_a_waiver(tiny_llama: Path, tmp_path: Path) -> None:
+    manifest = (Path(__file__).parents[2] / "plugins/attention/torch_sdpa/manifest.py").read_text()
+    mine = tmp_path / "mine.py"
+    manifest = manifest.replace("CONTRACT = 1", 'CONTRACT = 1\nKIND = "attention"').replace(
+        'name="torch_sdpa"', 'name="mine"'
+    )
+    mine.write_text(manifest.replace('"reference_numerics": True,', ""))
+    done = resolved(tiny_llama, plugins=str(mine), attention_backend="mine", numerics="reference")
+    assert done.waivers == ["attention plugin 'mine' does not declare batch_invariant; choose another that does"]
+
+
+def test_both_forms_of_explain_name_them(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["config", "explain", str(tiny_llama), "--device", "cpu", "--attention-backend", "torch_sdpa"]
+    assert main([*words, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["waivers"]
+    assert "torch_sdpa" in told and "--numerics reference" in told
+    assert main(words) == 0
+    assert told in capsys.readouterr().out

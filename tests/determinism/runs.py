@@ -1,0 +1,126 @@
+"""One run of the requests in question, the way a case says, with bits of tokens and logprobs as the result."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+from core import LLM, SamplingParams
+from core.api.outputs import RequestOutput
+from core.config.resolve import resolve
+from core.engine.async_engine import AsyncEngine
+from tests.determinism.axes import Case
+
+MAX_MODEL_LEN = 192
+MAX_NUM_SEQS = 8
+NUM_COMPANIONS = 5
+Prompt = dict[str, list[int]]
+Bits = list[tuple[list[int], list[dict[int, float]]]]
+
+LENGTHS = (140, 110, 21, 1)
+"""Longer than one block of 128; growing out of one; drafts from repetition; a single token."""
+
+
+def requests(max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
+    """Each prompt greedily and seeded, by token ids that every model has."""
+    prompts = [{"prompt_token_ids": [20 + (index * 7 + length) % 17 for index in range(length)]} for length in LENGTHS]
+    fixed: dict[str, Any] = {"max_tokens": max_tokens, "ignore_eos": True, "logprobs": 2}
+    seeded = [
+        {"seed": 5, "top_p": 0.9},
+        {"seed": 6, "repetition_penalty": 1.1},
+        {"seed": 7, "top_k": 50},
+        {"seed": 8, "n": 2},
+    ]
+    asked = [(prompt, SamplingParams(temperature=0, **fixed)) for prompt in prompts]
+    return asked + [
+        (prompt, SamplingParams(temperature=0.9, **fixed, **more)) for prompt, more in zip(prompts, seeded, strict=True)
+    ]
+
+
+def companions(seed: int, max_tokens: int) -> list[tuple[Prompt, SamplingParams]]:
+    """Random other requests; some share the beginning of a prompt in question."""
+    draw = random.Random(seed)
+    found = []
+    for index in range(NUM_COMPANIONS):
+        ids = [draw.randrange(10, 250) for _ in range(draw.randrange(1, 150))]
+        if index % 2:
+            ids = requests(1)[0][0]["prompt_token_ids"][: draw.randrange(1, 140)] + ids[:10]
+        params = SamplingParams(temperature=draw.choice((0, 1.0)), seed=draw.randrange(99), max_tokens=max_tokens)
+        found.append(({"prompt_token_ids": ids}, params))
+    return found
+
+
+def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The engine's arguments for a case, `arguments` among them."""
+    found: dict[str, Any] = {
+        **arguments,
+        "model": str(path),
+        "max_model_len": MAX_MODEL_LEN,
+        "max_num_seqs": MAX_NUM_SEQS,
+        "max_num_batched_tokens": 2048 if case["chunk"] == "whole" else max(int(case["chunk"]), MAX_NUM_SEQS),
+        "block_size": int(case["block"]),
+        "async_scheduling": case["planning"] == "async",
+        "kv_cache_memory_bytes": 1 << 27,
+        "platform_config": {"threads": int(case["threads"])},
+    }
+    if case["chunk"] in ("7", "1"):  # in steps that still have a token for everybody
+        found["long_prefill_token_threshold"] = int(case["chunk"])
+    if case["drafts"] == "ngram":
+        found["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+    if case["memory"] == "tight":  # blocks for one longest request
+        plan = resolve(found, context="llm").memory
+        found["num_gpu_blocks_override"] = plan.blocks_of(MAX_MODEL_LEN) + 1
+    return found
+
+
+def run(path: Path, case: Case, arguments: dict[str, Any], max_tokens: int, seed: int = 0) -> Bits:
+    """The results of `requests`, whatever else the case asks for. arguments: of the engine, beside those of the case."""
+    settled = settings(path, case, arguments)
+    asked = requests(max_tokens)
+    batches = [[one] for one in asked] if case["company"] == "alone" else [companions(seed, max_tokens) + asked]
+    batches *= 2 if case["cache"] == "warm" else 1
+    outputs = asyncio.run(_over_zmq(settled, batches)) if case["client"] == "zmq" else _in_process(settled, batches)
+    return [
+        (
+            choice.token_ids,
+            [{token: entry.logprob for token, entry in position.items()} for position in choice.logprobs],
+        )
+        for output in outputs[-len(asked) :]
+        for choice in output.outputs
+    ]
+
+
+Batch = list[tuple[Prompt, SamplingParams]]
+
+
+def _in_process(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
+    llm = LLM(**settled)
+    try:
+        return [
+            output
+            for batch in batches
+            for output in llm.generate([prompt for prompt, _ in batch], [params for _, params in batch], use_tqdm=False)
+        ]
+    finally:
+        llm.close()
+
+
+async def _over_zmq(settled: dict[str, Any], batches: list[Batch]) -> list[RequestOutput]:
+    engine = await AsyncEngine.start(resolve(settled, context="serve"))
+
+    async def last(prompt: Prompt, params: SamplingParams, request_id: str) -> RequestOutput:
+        *_, output = [output async for output in engine.generate(prompt, params, request_id)]
+        return output
+
+    try:
+        return [
+            output
+            for number, batch in enumerate(batches)
+            for output in await asyncio.gather(
+                *(last(prompt, params, f"{number}-{index}") for index, (prompt, params) in enumerate(batch))
+            )
+        ]
+    finally:
+        await engine.close()

@@ -1,0 +1,122 @@
+"""Same request, same tokens, and the same bits of their logprobs, over the table of `axes`.
+
+A slice runs with every `make test`; `make test-matrix` runs all: for the tiny models every pair of ways to run in each
+pair of types, for the real ones every pair of ways and types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import LLM, SamplingParams
+from tests.determinism.axes import BASELINE, IMPOSSIBLE, RUN_AXES, TYPE_AXES, Case, covering, label
+from tests.determinism.runs import Bits, companions, requests, run, settings
+from tests.real_models import gemma3_path, smollm2_bf16_path, smollm2_path
+
+KERNELS: dict[str, dict[str, Any]] = {
+    "native": {},
+    "torch": {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa", "numerics": "reference"},
+}
+TINY, REAL = ("tiny_llama", "tiny_gemma3"), ("smollm2", "smollm2_bf16", "gemma3")
+TYPES = covering(TYPE_AXES)
+RUNS = covering(RUN_AXES)
+BOTH = covering(TYPE_AXES | RUN_AXES)
+Row = tuple[str, str, Case]
+
+SLICE: list[Row] = [
+    *(("native", "tiny_gemma3", {"dtype": "bfloat16", "kv": "int8_per_token_head"} | case) for case in RUNS[:8]),
+    *(("torch", "tiny_llama", {"dtype": "float32", "kv": "auto"} | case) for case in RUNS[:3]),
+]
+FULL: list[Row] = [
+    *(("native", model, types | case) for model in TINY for types in TYPES for case in RUNS),
+    *(("torch", model, case) for model in TINY for case in BOTH),
+    *(("native", model, case) for model in REAL for case in BOTH),
+]
+
+
+def rows(table: list[Row]) -> list[Any]:
+    return [pytest.param(*row, id=f"{row[0]}-{row[1]}-{label(row[2])}") for row in table]
+
+
+@pytest.fixture(scope="session")
+def expected(request: pytest.FixtureRequest) -> Callable[[str, str, str, str], tuple[Path, Bits]]:
+    """Checkpoint and results of the plainest way to run, made when they are first asked for."""
+    real = {"smollm2": smollm2_path, "smollm2_bf16": smollm2_bf16_path, "gemma3": gemma3_path}
+
+    @cache
+    def find(kernels: str, model: str, dtype: str, kv: str) -> tuple[Path, Bits]:
+        path = real[model]() if model in real else request.getfixturevalue(model)
+        return path, run(path, BASELINE, arguments(kernels, dtype, kv), max_tokens(model))
+
+    return find
+
+
+def arguments(kernels: str, dtype: str, kv: str) -> dict[str, Any]:
+    return {**KERNELS[kernels], "dtype": dtype, "kv_cache_dtype": kv}
+
+
+def max_tokens(model: str) -> int:
+    return 40 if model in TINY else 20
+
+
+def check(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:
+    path, bits = expected(kernels, model, case["dtype"], case["kv"])
+    given = arguments(kernels, case["dtype"], case["kv"])
+    found = run(path, case, given, max_tokens(model), seed=len(label(case)))
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in bits]
+    assert found == bits
+
+
+@pytest.mark.parametrize(("kernels", "model", "case"), rows(SLICE))
+def test_slice(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:
+    check(expected, kernels, model, case)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("kernels", "model", "case"), rows(FULL))
+def test_all(expected: Callable[..., tuple[Path, Bits]], kernels: str, model: str, case: Case) -> None:
+    check(expected, kernels, model, case)
+
+
+@pytest.mark.parametrize("block", RUN_AXES["block"])
+@pytest.mark.parametrize("model", TINY)
+def test_tight_memory_really_preempts(request: pytest.FixtureRequest, model: str, block: str) -> None:
+    tight = BASELINE | {"memory": "tight", "block": block}
+    batch = companions(0, 40) + requests(40)
+    llm = LLM(**settings(request.getfixturevalue(model), tight, {}))
+    llm.generate([prompt for prompt, _ in batch], [params for _, params in batch], use_tqdm=False)
+    assert llm.stats().num_preemptions > 0
+    llm.close()
+
+
+def test_plain_torch_without_reference_numerics_is_told_apart(tiny_llama: Path) -> None:
+    """The matrix can fail: what `core config explain` says is waived is really seen here."""
+    fast = {**arguments("torch", "float32", "auto"), "numerics": "fast"}
+    alone = run(tiny_llama, BASELINE, fast, 40)
+    assert run(tiny_llama, BASELINE | {"company": "random", "chunk": "7"}, fast, 40) != alone
+
+
+def test_drafts_are_made_and_seeds_matter(tiny_llama: Path) -> None:
+    llm = LLM(**settings(tiny_llama, BASELINE | {"drafts": "ngram"}, {}))
+    prompt = requests(1)[2][0]
+    drawn = [
+        llm.generate([prompt], SamplingParams(temperature=0.9, seed=seed, max_tokens=40), use_tqdm=False)[0]
+        for seed in (1, 2)
+    ]
+    assert drawn[0].outputs[0].token_ids != drawn[1].outputs[0].token_ids
+    llm.close()
+
+
+@pytest.mark.parametrize("axes", [RUN_AXES, TYPE_AXES | RUN_AXES], ids=["runs", "runs and types"])
+def test_every_pair_occurs(axes: dict[str, tuple[str, ...]]) -> None:
+    cases = covering(axes)
+    for (a, first), (b, second) in combinations(axes.items(), 2):
+        seen = {(case[a], case[b]) for case in cases}
+        possible = {(x, y) for x in first for y in second if frozenset({(a, x), (b, y)}) not in IMPOSSIBLE}
+        assert seen == possible
