@@ -28,7 +28,7 @@ class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Arg(
             "reference: operations that run in plain torch compute one row at a time, so that a request's tokens do not "
-            "depend on its neighbours, chunks or caches; many times slower. Native kernels promise it in any case.",
+            "depend on its neighbours, chunks or caches; slow. Native kernels promise it in any case.",
             choices=("fast", "reference"),
         ),
     ] = "fast"
