@@ -18,7 +18,7 @@ from plugins.platforms.cpu.memory import available_memory, total_memory
 from plugins.platforms.cpu.processors import place, processor_name, usable_processors
 
 CONTRACT = 1
-MIXED_TOKENS = 256
+MIXED_TOKENS = 128
 GIB = 1 << 30
 
 
@@ -97,7 +97,7 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
 
 
 def _short_steps(offline: bool) -> dict[str, Proposal]:
-    """A server's streams wait for the prompts of a step; a processor computes 256 tokens about as well as 2048."""
+    """A server's streams wait for the prompts of a step; a processor computes 128 tokens about as well as 2048."""
     if offline:
         return {}
     return {"max_num_mixed_batched_tokens": Proposal(MIXED_TOKENS, "streams wait no longer than for these")}
