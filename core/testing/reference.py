@@ -15,6 +15,16 @@ from torch import Tensor
 from core.api.specs import AttentionSpec
 from core.plugin.contracts import AttentionBackend, BatchView
 
+CACHE_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+SCALED_CACHES = {"fp8_per_token_head": (448.0, torch.float8_e4m3fn), "int8_per_token_head": (127.0, torch.int8)}
+"""By KV dtype: the largest number of its elements, of which each token and head has a scale, and their type."""
+
 NAN_BYTE = 0xFF
 """A cache filled with it holds NaN in every floating-point type."""
 
@@ -58,6 +68,19 @@ def batch_view(
     )
 
 
+def as_cached(x: Tensor, dtype: str) -> Tensor:
+    """x [L, Hkv, D] as a cache of a KV dtype holds it; unchanged for a dtype that is a backend's own."""
+    plain = CACHE_DTYPES.get(dtype)
+    if plain is not None:
+        return x.to(plain).float()
+    if dtype not in SCALED_CACHES:
+        return x
+    largest, narrow = SCALED_CACHES[dtype]
+    scale = x.abs().amax(-1, keepdim=True) / largest
+    held = (x / scale).round() if narrow is torch.int8 else (x / scale).to(narrow).float()
+    return held * scale
+
+
 @dataclass
 class Conversation:
     """One sequence: q [L, Hq, D], k [L, Hkv, D], v [L, Hkv, Dv], rounded to the cache's dtype."""
@@ -72,8 +95,7 @@ class Conversation:
         q = torch.randn(length, spec.num_heads, spec.head_size, generator=random)
         k = torch.randn(length, spec.num_kv_heads, spec.head_size, generator=random)
         v = torch.randn(length, spec.num_kv_heads, spec.head_size_v, generator=random)
-        rounded = getattr(torch, dtype)
-        return cls(q, k.to(rounded).float(), v.to(rounded).float())
+        return cls(q, as_cached(k, dtype), as_cached(v, dtype))
 
 
 class PagedRun:

@@ -126,8 +126,8 @@ FEATURES = {  # of the instructions of an object file, without what x86-64 alway
     "vnni": r"\bvpdp",
     "bf16": r"\bvdpbf16|\bvcvtne2?ps2?bf16|\bvcvtneps2bf16",
     "sse3 and later": r"\b(pshufb|phadd\w*|pmulld|pmaddubsw|pabs\w+|ptest|round[sp][sd]|blend\w+|pmovzx\w+|pmovsx\w+|"
-    r"pminsd|pmaxsd|pack[us]+dw|haddp[sd]|movs[hl]dup|lddqu|pextr[bdq]|pinsr[bdq]|dpps|crc32\w*)\b",
-    "bit manipulation": r"\b(popcnt|lzcnt|andn|bextr|bls[ir]\w*|mulx|pdep|pext|rorx|sarx|shlx|shrx|movbe)\b",
+    r"pminsd|pmaxsd|pack[us]+dw|haddp[sd]|movs[hl]dup|lddqu|pextr[bdq]|pinsr[bdq]|dpps|crc32\w*|popcnt)\b",
+    "bit manipulation": r"\b(lzcnt|andn|bextr|bls[ir]\w*|mulx|pdep|pext|rorx|sarx|shlx|shrx|movbe)\b",
 }
 ALLOWED = {
     "kernels_avx2": {"avx"},

@@ -19,7 +19,8 @@ bool runs(const char *name) {
 #if defined(__x86_64__)
     __builtin_cpu_init(); // cpuid, and xgetbv for the registers that the operating system saves
     if (!strcmp(name, "generic")) return true;
-    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    // Compilers take popcnt for granted where there is AVX.
+    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
     if (!strcmp(name, "avx2")) return fma;
     bool wide = fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
