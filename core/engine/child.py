@@ -151,8 +151,8 @@ def socket_address(directory: Path) -> str:
 
 def child_environment() -> dict[str, str]:
     """Our environment, with this very `core` importable first: the child neither sees the working directory nor
-    another package of the same name."""
-    environment = dict(os.environ)
+    another package of the same name. numpy makes no threads of its own there: they would wait where ours compute."""
+    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     root = str(Path(__file__).resolve().parents[2])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         inherited = environment.get("PYTHONPATH")

@@ -116,6 +116,7 @@ class EngineLoop:
 def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
     """Handshake, build, loop. Returns the exit code; failures are reported to the client."""
     epoch = 0
+    gc.disable()  # what a start makes is there to stay: looking for garbage among it takes a fifth of a second
     try:
         importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)  # slow; the configuration may be too
         socket.send(wire.HELLO)
@@ -161,8 +162,8 @@ def build(
     """The engine core with its executor, and the phases of the start."""
     executor = factory(config)
     core = EngineCore(config, executor, epoch)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     return core, [("import", import_s), *executor.phases]
 
 
