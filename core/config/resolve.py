@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ServerConfig
 from core.api.errors import ConfigError, CoreError
-from core.api.specs import AttentionSpec
+from core.api.specs import AttentionSpec, LatentSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -215,7 +215,12 @@ class _Resolver:
         return choice, device, wishes
 
     def later_stages(
-        self, registry: PluginRegistry, checkpoint: Checkpoint, specs: list[AttentionSpec], device: Device, wishes: Any
+        self,
+        registry: PluginRegistry,
+        checkpoint: Checkpoint,
+        specs: list[AttentionSpec | LatentSpec],
+        device: Device,
+        wishes: Any,
     ) -> None:
         """Quantization, kernels, attention, proposer. Each failure is a problem, none stops the others."""
         settings, stages, facts = self.settings, self.chosen.stages, checkpoint.manifest.facts()

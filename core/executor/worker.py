@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -32,7 +33,6 @@ from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
-    AttentionBackend,
     AttentionParams,
     Loader,
     ModelFamily,
@@ -173,7 +173,7 @@ class Worker:
     def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
         """Give every layer its backend and its part of the cache."""
         cache, names = self.config.cache, self.config.plugins.attention
-        backends: dict[str, AttentionBackend] = {
+        backends: dict[str, Any] = {  # each has the contracts of its layer kinds: loading checks it
             name: self.plugins.load("attention", name, self._context("attention", name, kernels=self.runtime.kernels))
             for name in sorted(set(names.values()))
         }
