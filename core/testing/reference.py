@@ -112,7 +112,10 @@ class Conversation:
 
 
 class PagedRun:
-    """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN."""
+    """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN.
+
+    changed: those of q, k and v that a call of the backend has changed.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class PagedRun:
     ) -> None:
         self.backend, self.spec, self.block_size = backend, spec, block_size
         self.conversations = list(conversations)
+        self.changed: set[str] = set()
         needed = [-(-len(c.k) // block_size) for c in conversations]
         ids = (torch.randperm(sum(needed), generator=random) + 1).tolist()
         self.tables = [[ids.pop() for _ in range(count)] for count in needed]
@@ -140,7 +144,9 @@ class PagedRun:
         lens = [stop - start for _, start, stop in spans]
         view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i in alive], self.block_size)
         metadata = self.backend.build(view)
-        k, v, q = (torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in ("k", "v", "q"))
+        given = {x: torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in "kvq"}
+        k, v, q = given.values()
+        before = {name: tensor.clone() for name, tensor in given.items()}
         self.write(k, v, metadata)
         out = torch.full((len(q), self.spec.num_heads, v.shape[-1]), torch.nan)
         if isinstance(self.spec, LatentSpec):
@@ -148,6 +154,7 @@ class PagedRun:
             self.backend.forward_latent(self.handle, latent, rotated, metadata, out)
         else:
             self.backend.forward(self.handle, q, metadata, out)
+        self.changed |= {name for name, tensor in given.items() if not torch.equal(tensor, before[name])}
         return list(out.split(lens))
 
     def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
