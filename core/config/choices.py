@@ -12,7 +12,7 @@ from typing import Any
 
 from core.api.config import PluginChoices
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
 from core.args.convert import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
@@ -21,7 +21,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import Choice, Selection, select_attention
 
-LAYER_KINDS = ("full", "sliding")
+LAYER_KINDS = ("full", "sliding", "latent")
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Chosen:
 
 
 def attention_names(text: str | None) -> dict[str, str]:
-    """`NAME` or `full=NAME,sliding=NAME` as {layer kind: name}. Raises UserError."""
+    """`NAME` or `full=NAME,sliding=NAME,...` as {layer kind: name}. Raises UserError."""
     if text is None or text.lower() == "auto":
         return {}
     if "=" not in text:
@@ -55,7 +55,7 @@ def attention_names(text: str | None) -> dict[str, str]:
     for part in text.split(","):
         kind, _, name = part.partition("=")
         if kind.strip() not in LAYER_KINDS or not name.strip():
-            expected = "NAME, or full=NAME,sliding=NAME"
+            expected = f"NAME, or {','.join(f'{known}=NAME' for known in LAYER_KINDS)}"
             raise UserError(f"--attention-backend {text}: expected {expected}.{nearest(kind.strip(), LAYER_KINDS)}")
         names[kind.strip()] = name.strip()
     return names
@@ -64,7 +64,7 @@ def attention_names(text: str | None) -> dict[str, str]:
 def choose_attention(
     settings: Settings,
     registry: PluginRegistry,
-    specs: Sequence[AttentionSpec],
+    specs: Sequence[AttentionSpec | LatentSpec],
     device: str,
     platform: Manifest,
     wishes: Any,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
-from core.api.specs import KV_TYPES, AttentionSpec, DensePlan, KVGroup, LayerSpec, PartPlan, Unsupported
+from core.api.specs import KV_TYPES, AttentionSpec, DensePlan, KVGroup, LatentSpec, LayerSpec, PartPlan, Unsupported
 from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
-from core.models.spec import DecoderSpec
+from core.models.spec import DecoderSpec, mixer_parts
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 LOGIT_ROWS = 64
@@ -66,7 +66,7 @@ class MemoryPlan:
         return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
 
 
-def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> int:
+def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
     """Bytes of one KV block over all layers."""
     return block_size * sum(KV_TYPES[dtype].token_bytes(spec) for spec in specs)
 
@@ -81,7 +81,9 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
     groups += [parts for index in range(len(spec.blocks)) for parts in spec.block_linears(index).values()]
     if not spec.tied:
         groups.append((spec.head(),))
-    return sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
+    halves = [part for index in range(len(spec.blocks)) for part in mixer_parts(spec, index).halves]
+    total = sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
+    return total + sum(part.shape[0] * _group_bytes((part,), None, dtype, multiple) for part in halves)
 
 
 def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
@@ -108,11 +110,8 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
 
 def workspace_bytes(spec: DecoderSpec, max_tokens: int, dtype: str) -> int:
     """Bytes of a step's buffers. dtype: of tensors between layers."""
-    a = spec.blocks[0].attention
-    qkv = (a.num_heads + 2 * a.num_kv_heads) * a.head_size
-    width = 3 * spec.hidden_size + qkv + a.num_heads * a.head_size_v + 3 * spec.intermediate_size
-    experts, choices = spec.router_widths()
-    rows = ITEM_BYTES[dtype] * (width + experts) + (8 + 4) * choices  # ids are int64, weights float32
+    choices = spec.router_widths()[1]
+    rows = ITEM_BYTES[dtype] * sum(spec.buffers().values()) + (8 + 4) * choices  # ids are int64, weights float32
     return max_tokens * rows + ITEM_BYTES[dtype] * LOGIT_ROWS * spec.hidden_size + 4 * LOGIT_ROWS * spec.vocab_size
 
 

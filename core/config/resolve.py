@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ServerConfig
 from core.api.errors import ConfigError, CoreError
-from core.api.specs import AttentionSpec
+from core.api.specs import AttentionSpec, LatentSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -133,7 +133,7 @@ class _Resolver:
         if family is not None:
             self.chosen.stages["model"] = family
         self.chosen.stages["platform"] = platform
-        specs = [block.attention for block in spec.blocks]
+        specs = [block.mixer for block in spec.blocks]
         self.later_stages(plugins, checkpoint, specs, device, wishes)
         plan = self.attempt(lambda: self.sizes(checkpoint, spec))
         engine = self.attempt(
@@ -215,7 +215,12 @@ class _Resolver:
         return choice, device, wishes
 
     def later_stages(
-        self, registry: PluginRegistry, checkpoint: Checkpoint, specs: list[AttentionSpec], device: Device, wishes: Any
+        self,
+        registry: PluginRegistry,
+        checkpoint: Checkpoint,
+        specs: list[AttentionSpec | LatentSpec],
+        device: Device,
+        wishes: Any,
     ) -> None:
         """Quantization, kernels, attention, proposer. Each failure is a problem, none stops the others."""
         settings, stages, facts = self.settings, self.chosen.stages, checkpoint.manifest.facts()
@@ -270,7 +275,7 @@ class _Resolver:
     def sizes(self, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
         """Weights, KV cache and whether the context fits."""
         settings, facts, given = self.settings, self.facts, self.settings.given()
-        size, specs = settings["block_size"], [block.attention for block in spec.blocks]
+        size, specs = settings["block_size"], [block.mixer for block in spec.blocks]
         layer_bytes = [block_bytes([spec], size, settings["kv_cache_dtype"]) for spec in specs]
         hybrid = not settings["disable_hybrid_kv_cache_manager"]
         groups = group_layers([spec.window for spec in specs], layer_bytes, hybrid=hybrid)

@@ -6,17 +6,43 @@ Owns: named buffers. Never does: allocate during a step. Called by: models (they
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+MAX_CACHED_VIEWS = 512
+"""Numbers of rows whose views are kept."""
+T = TypeVar("T")
+
+
+class ViewCache(Generic[T]):
+    """What a step sees of the buffers, made once for each number of rows: a step then makes no tensor of its own."""
+
+    __slots__ = ("_found", "_make")
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make = make
+        self._found: dict[int, T] = {}
+
+    def __call__(self, rows: int) -> T:
+        """The views for `rows` rows."""
+        found = self._found.get(rows)
+        if found is None:
+            if len(self._found) >= MAX_CACHED_VIEWS:
+                self._found.clear()
+            found = self._found[rows] = self._make(rows)
+        return found
+
 
 class Workspace:
-    """Named buffers of [max_rows, width]; `view` gives the first rows. Untouched pages cost no memory."""
+    """Named buffers of [max_rows, width]; `view` gives the beginning of each. Untouched pages cost no memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._buffers: dict[str, Tensor] = {}
+        self._caches: dict[Hashable, ViewCache[Any]] = {}
 
     def reserve(self, name: str, rows: int, width: int, dtype: torch.dtype) -> None:
         """Make sure that buffer `name` has that size; only when a model is built."""
@@ -26,9 +52,13 @@ class Workspace:
         """The whole buffer."""
         return self._buffers[name]
 
-    def view(self, name: str, rows: int) -> Tensor:
-        """The first `rows` rows of a buffer."""
-        return self._buffers[name][:rows]
+    def view(self, name: str, rows: int, width: int | None = None) -> Tensor:
+        """The first `rows` rows of a buffer, and of each the first `width` items where it is wider than one needs."""
+        return self._buffers[name][:rows, :width]
+
+    def cached(self, key: Hashable, make: Callable[[int], T]) -> ViewCache[T]:
+        """The cache of views that everybody with an equal key shares. make: the views for a number of rows."""
+        return self._caches.setdefault(key, ViewCache(make))
 
     @property
     def nbytes(self) -> int:

@@ -11,24 +11,36 @@ from collections.abc import Iterator
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec
+from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RopeSpec, RoutingSpec
+from core.models.parts import MixerParts, attention_parts, latent_parts
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
-    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down."""
+    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down.
+
+    shared_intermediate_size: of an expert that every token takes, 0 for none. correction: the router has a bias for each
+    expert that counts in the choice alone (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    """
 
     count: int
     intermediate_size: int
     routing: RoutingSpec
     names: tuple[str, str, str, str]
+    shared_intermediate_size: int = 0
+    correction: bool = False
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. experts: in place of its MLP, or None."""
+    """One decoder layer. mixer: how a token sees those before it; experts: in place of its MLP, or None."""
 
-    attention: AttentionSpec
+    mixer: AttentionSpec | LatentSpec
     rope: RopeSpec
     experts: ExpertsSpec | None = None
+
+    @property
+    def rotary_size(self) -> int:
+        """Numbers of a head that rotate with the position."""
+        return self.mixer.rope_size if isinstance(self.mixer, LatentSpec) else self.mixer.head_size
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,30 +69,12 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
-        a, h = self.blocks[index].attention, self.hidden_size
-        attn = f"model.layers.{index}.self_attn"
-        kv = a.num_kv_heads * a.head_size
-        return {
-            "qkv": (
-                LayerSpec(f"{attn}.q_proj", "linear", (a.num_heads * a.head_size, h), self.qkv_bias),
-                LayerSpec(f"{attn}.k_proj", "linear", (kv, h), self.qkv_bias),
-                LayerSpec(f"{attn}.v_proj", "linear", (a.num_kv_heads * a.head_size_v, h), self.qkv_bias),
-            ),
-            "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), self.out_bias),),
-            **self._mlp_linears(index),
-        }
+        return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
 
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         h, experts = self.hidden_size, self.blocks[index].experts
         if experts is None:
-            i, mlp = self.intermediate_size, f"model.layers.{index}.mlp"
-            return {
-                "gate_up": (
-                    LayerSpec(f"{mlp}.gate_proj", "linear", (i, h), self.mlp_bias),
-                    LayerSpec(f"{mlp}.up_proj", "linear", (i, h), self.mlp_bias),
-                ),
-                "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, i), self.mlp_bias),),
-            }
+            return self._gated_linears(f"model.layers.{index}.mlp", self.intermediate_size)
         module, gate, up, down = experts.names
         prefix, i = f"model.layers.{index}.{module}", experts.intermediate_size
         found: dict[str, tuple[LayerSpec, ...]] = {
@@ -93,7 +87,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 LayerSpec(f"{expert}.{up}", "experts", (i, h)),
             )
             found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
+        if experts.shared_intermediate_size:
+            shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
+            found |= {f"shared_{role}": parts for role, parts in shared.items()}
         return found
+
+    def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
+        h = self.hidden_size
+        return {
+            "gate_up": (
+                LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias),
+                LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias),
+            ),
+            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias),),
+        }
 
     def router_widths(self) -> tuple[int, int]:
         """Most experts and most choices of a token in any block; 0 without experts."""
@@ -110,11 +117,32 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             norms["post_mlp"] = (f"{prefix}.post_feedforward_layernorm.weight", h)
         else:
             norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
-        if self.qk_norm:
-            size = self.blocks[index].attention.head_size
-            norms["q"] = (f"{prefix}.self_attn.q_norm.weight", size)
-            norms["k"] = (f"{prefix}.self_attn.k_norm.weight", size)
-        return norms
+        return {**norms, **mixer_parts(self, index).norms}
+
+    def correction(self, index: int) -> tuple[str, int] | None:
+        """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+        experts = self.blocks[index].experts
+        if experts is None or not experts.correction:
+            return None
+        return f"model.layers.{index}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
+
+    def shared_intermediate_size(self) -> int:
+        """Of the shared experts of any block; 0 without."""
+        return max((b.experts.shared_intermediate_size for b in self.blocks if b.experts is not None), default=0)
+
+    def buffers(self) -> dict[str, int]:
+        """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        inner = max(self.intermediate_size, self.shared_intermediate_size())
+        widths = {
+            **dict.fromkeys(("residual", "normed", "branch"), self.hidden_size),
+            "gate_up": 2 * inner,
+            "mlp": inner,
+            "router": self.router_widths()[0],
+        }
+        for index in range(len(self.blocks)):
+            for name, width in mixer_parts(self, index).buffers.items():
+                widths[name] = max(width, widths.get(name, 0))
+        return widths
 
     def embedding(self) -> LayerSpec:
         """The token embedding."""
@@ -132,6 +160,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for parts in self.block_linears(index).values():
                 yield from parts
+            absorbed = mixer_parts(self, index).absorbed
+            if absorbed is not None:
+                yield absorbed
         if not self.tied:
             yield self.head()
 
@@ -145,5 +176,18 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for name, size in self.block_norms(index).values():
                 shapes[name] = (size,)
+            correction = self.correction(index)
+            if correction is not None:
+                shapes[correction[0]] = (correction[1],)
         shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
+
+
+def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
+    """What the mixer of one block is made of."""
+    mixer, prefix = spec.blocks[index].mixer, f"model.layers.{index}.self_attn"
+    if isinstance(mixer, LatentSpec):
+        interleaved = spec.blocks[index].rope.interleaved
+        return latent_parts(mixer, prefix, spec.hidden_size, bias=spec.out_bias, interleaved=interleaved)
+    biases = spec.qkv_bias, spec.out_bias
+    return attention_parts(mixer, prefix, spec.hidden_size, biases, qk_norm=spec.qk_norm)

@@ -1,7 +1,7 @@
 """What a plugin declares in `PluginSpec.capabilities` and `constraints`, held against what is asked.
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
-An absent key means no limit.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.hookspecs import PluginSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 
 LISTS = frozenset(
-    {"dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"}
+    {
+        "layer_kinds",
+        "dtypes",
+        "kv_dtypes",
+        "head_sizes",
+        "block_sizes",
+        "devices",
+        "formats",
+        "model_types",
+        "quantization",
+    }
 )
 BOOLEANS = frozenset(
     {
@@ -40,12 +50,22 @@ def dtype_reasons(spec: PluginSpec, dtype: str) -> list[Reason]:
     return _member(spec, "dtypes", "dtype", dtype, "--dtype chooses another")
 
 
+def layer_kinds(capabilities: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of layers that an attention backend serves."""
+    return tuple(capabilities.get("layer_kinds", ("full", "sliding")))
+
+
 def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     """Against everything an attention backend may declare."""
     found = device_reasons(spec, query.device)
+    kinds = layer_kinds(spec.capabilities)
+    if query.spec.kind not in kinds:
+        found.append(Reason("layer_kind", " or ".join(kinds), query.spec.kind))
     found += _member(spec, "kv_dtypes", "kv_cache_dtype", query.dtype, "--kv-cache-dtype chooses another")
-    found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     found += _member(spec, "block_sizes", "block_size", query.block_size, "--block-size chooses another")
+    if not isinstance(query.spec, AttentionSpec):
+        return found
+    found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     features = {"window": query.spec.window, "cap": query.spec.cap}
     for name, value in features.items():
         if value is not None and spec.capabilities.get(name) is False:

@@ -7,11 +7,12 @@ Owns: which Protocol belongs to which kind, and the comparison. Never does: call
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from core.api.policy import SchedulingPolicy
 from core.plugin import contracts
+from core.plugin.capabilities import layer_kinds
 
 CONTRACTS: dict[str, type] = {
     "loader": contracts.Loader,
@@ -23,6 +24,15 @@ CONTRACTS: dict[str, type] = {
     "policy": SchedulingPolicy,
     "model": contracts.ModelFamily,
 }
+OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend}
+"""Contracts of attention backends for layer kinds that have one of their own."""
+
+
+def contracts_of(kind: str, capabilities: Mapping[str, Any]) -> list[type]:
+    """The Protocols that an object must have: one, or for attention one for each sort of layers that it declares."""
+    if kind != "attention":
+        return [CONTRACTS[kind]]
+    return list(dict.fromkeys(OF_LAYERS.get(layers, CONTRACTS[kind]) for layers in layer_kinds(capabilities)))
 
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
@@ -30,17 +40,17 @@ def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
     return {name: value for name, value in vars(contract).items() if callable(value) and not name.startswith("_")}
 
 
-def missing_parts(kind: str, loaded: Any) -> list[str]:
-    """Names that the contract of `kind` asks for and `loaded` does not have."""
-    contract = CONTRACTS[kind]
-    names = [*contract.__annotations__, *contract_methods(contract)]
-    return [name for name in names if not hasattr(loaded, name)]
+def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
+    """Names that the contracts ask for and `loaded` does not have."""
+    names = [name for contract in contracts for name in (*contract.__annotations__, *contract_methods(contract))]
+    return [name for name in dict.fromkeys(names) if not hasattr(loaded, name)]
 
 
-def wrong_signatures(kind: str, loaded: Any) -> list[str]:
-    """A sentence for every method of `loaded` that cannot be called with the contract's arguments."""
+def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
+    """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
     found = []
-    for name, method in contract_methods(CONTRACTS[kind]).items():
+    wanted_of = {name: method for contract in contracts for name, method in contract_methods(contract).items()}
+    for name, method in wanted_of.items():
         mine = getattr(loaded, name, None)
         if not callable(mine):
             continue

@@ -21,6 +21,7 @@ def core_spec() -> PluginSpec:
         name="torch_sdpa",
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
         capabilities={
+            "layer_kinds": ["full", "sliding", "latent"],
             "kv_dtypes": list(KV_TYPES),
             "window": True,
             "cap": True,

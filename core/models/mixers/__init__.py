@@ -1,0 +1,40 @@
+"""The first half of a block: what lets a token see the tokens before it.
+
+Owns: which class serves which spec. Never does: compute. Called by: the weight loading, once a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from core.api.specs import LatentSpec
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.models.mixers.attention import AttentionMixer
+from core.models.mixers.latent import LatentMixer
+from core.models.spec import DecoderSpec
+from core.plugin.contracts import HeadsKernel
+
+Mixer = AttentionMixer | LatentMixer
+"""Everything that may be the first half of a block."""
+
+
+def build_mixer(
+    spec: DecoderSpec,
+    index: int,
+    kernels: KernelSet,
+    linears: Mapping[str, Linear],
+    heads: tuple[HeadsKernel, HeadsKernel] | None,
+    norms: Mapping[str, Tensor],
+) -> Mixer:
+    """The mixer of block `index` from its prepared linears and norms, by role (see `MixerParts`).
+
+    heads: both halves of the absorbed matrix where it has one.
+    """
+    mixer = spec.blocks[index].mixer
+    if isinstance(mixer, LatentSpec):
+        assert heads is not None
+        return LatentMixer(mixer, kernels, linears, heads, norms)
+    return AttentionMixer(mixer, spec.eps, kernels, linears, norms)
