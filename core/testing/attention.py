@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec
 from core.config.memory import block_bytes
 from core.plugin.capabilities import attention_reasons
 from core.testing.case import Failure, Skipped, Subject
@@ -26,8 +26,14 @@ VARIANTS = {
     "a window of one": {"num_heads": 4, "num_kv_heads": 2, "window": 1},
     "a soft cap": {"num_heads": 4, "num_kv_heads": 2, "cap": 5.0},
     "a window and a soft cap": {"num_heads": 4, "num_kv_heads": 2, "window": 20, "cap": 10.0},
+    "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
+    "sinks and a window": {"num_heads": 6, "num_kv_heads": 2, "sinks": True, "window": 9},
+    "slopes": {"num_heads": 6, "num_kv_heads": 2, "alibi": True},
+    "slopes, sinks and a soft cap": {"num_heads": 4, "num_kv_heads": 4, "alibi": True, "sinks": True, "cap": 5.0},
 }
 """Kinds of layers that a backend is tried with; a new member of AttentionSpec is one more row."""
+FEATURES = ("window", "cap", "sinks", "alibi")
+LISTED = ("kv_dtypes", "head_sizes", "block_sizes")
 
 
 def claims_are_true(subject: Subject) -> None:
@@ -65,9 +71,29 @@ def refusals_have_reasons(subject: Subject) -> None:
                 raise Failure(f"{failure}; it neither serves this nor refuses it with a Reason") from None
 
 
+def serves_what_it_declares(subject: Subject) -> None:
+    """Every feature, KV dtype, head size and block size that it declares is served for some layer."""
+    declared = subject.manifest.spec.capabilities
+    unserved = {f"{name} {value}" for name in LISTED for value in declared.get(name, ())}
+    unserved |= {name for name in FEATURES if declared.get(name) is True}
+    unknown = set(declared.get("kv_dtypes", ())) - set(KV_TYPES)
+    if unknown:
+        raise Failure(f"declares the KV dtype '{min(unknown)}', which nobody can choose; known: {', '.join(KV_TYPES)}")
+    reasons: list[Reason] = []
+    for _, spec, block_size, dtype in _combinations(subject):
+        found = _reasons(subject, spec, block_size, dtype)
+        reasons += found
+        if not found:
+            unserved -= {f"kv_dtypes {dtype}", f"head_sizes {spec.head_size}", f"block_sizes {block_size}"}
+            unserved -= {name for name in FEATURES if getattr(spec, name)}
+    if unserved:
+        why = "; ".join(dict.fromkeys(str(reason) for reason in reasons))
+        raise Failure(f"declares {', '.join(sorted(unserved))} but refuses every layer with it: {why}")
+
+
 def chunks_equal_whole(subject: Subject) -> None:
     """Prompts in chunks, then one token after the other, equal the whole prompt at once."""
-    for variant in ("grouped heads", "a window"):
+    for variant in ("grouped heads", "a window", "sinks and a window", "slopes, sinks and a soft cap"):
         spec, block_size, dtype = _ordinary(subject, variant)
         if _reasons(subject, spec, block_size, dtype):
             continue
@@ -127,25 +153,32 @@ def batch_invariant_as_claimed(subject: Subject) -> None:
     """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
     if not subject.manifest.spec.capabilities.get("batch_invariant"):
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
-    spec, block_size, dtype = _ordinary(subject)
+    spec, block_size, usual = _ordinary(subject)
+    for dtype in dict.fromkeys((usual, *(subject.manifest.spec.capabilities.get("kv_dtypes") or DTYPES))):
+        if not _reasons(subject, spec, block_size, dtype):
+            _invariant(subject, spec, block_size, dtype)
+
+
+def _invariant(subject: Subject, spec: AttentionSpec, block_size: int, dtype: str) -> None:
     random = generator("invariant")
     mine = Conversation.random(75, spec, dtype, random)
     others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
     alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
     company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
-    same_bits(company, alone, "a sequence in a batch, compared with alone")
+    same_bits(company, alone, f"a sequence in a batch, compared with alone, in {dtype}")
     for chunk in (1, 16):
         chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
-        same_bits(chunked, alone, f"a prompt in chunks of {chunk}, compared with at once")
+        same_bits(chunked, alone, f"a prompt in chunks of {chunk}, compared with at once, in {dtype}")
     for other in BLOCK_SIZES:
         if not _reasons(subject, spec, other, dtype):
             resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
-            same_bits(resized, alone, f"blocks of {other} tokens, compared with {block_size}")
+            same_bits(resized, alone, f"blocks of {other} tokens, compared with {block_size}, in {dtype}")
 
 
 CHECKS = (
     claims_are_true,
     refusals_have_reasons,
+    serves_what_it_declares,
     chunks_equal_whole,
     writes_only_its_slots,
     layout_is_planned,
@@ -194,4 +227,5 @@ def _compare(subject: Subject, what: str, spec: AttentionSpec, block_size: int, 
     run = PagedRun(subject.loaded, spec, block_size, dtype, conversations, random)
     for number, (c, got) in enumerate(zip(conversations, run.all(chunk), strict=True)):
         label = f"{what}, head size {spec.head_size}, blocks of {block_size} in {dtype}, sequence {number} of {len(c.k)} tokens"
-        close(got, dense_attention(c.q, c.k, c.v, spec), TOLERANCES.get(dtype, 5e-2), label)
+        expected = dense_attention(c.q, *c.held, spec, run.params)
+        close(got, expected, TOLERANCES.get(dtype, 5e-2), label, axis=-1)
