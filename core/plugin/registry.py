@@ -17,6 +17,7 @@ from core.api.errors import ConfigError, CoreError, PluginError, UserError, near
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin import probe
+from core.plugin.deadline import Deadlines
 from core.plugin.discovery import discover, duplicates, origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
@@ -50,6 +51,7 @@ class PluginRegistry:
         self._rows: list[ResolvedPlugin] = list(discover() if rows is None else rows)
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
+        self._deadlines = Deadlines()
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
         if words:
             self._apply(words)
@@ -66,7 +68,7 @@ class PluginRegistry:
         """The manifest of `row`, imported once. Raises ManifestError."""
         if row not in self._loaded:
             try:
-                self._loaded[row] = load_manifest(row)
+                self._loaded[row] = load_manifest(row, self._deadlines)
             except ManifestError as error:
                 self._loaded[row] = error
         loaded = self._loaded[row]

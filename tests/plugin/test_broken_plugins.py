@@ -13,7 +13,7 @@ from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, KernelQuery
 from core.plugin import manifest as manifests
-from core.plugin.deadline import DeadlineExceeded, deadline
+from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
 from core.plugin.manifest import ManifestError, load_manifest
@@ -260,32 +260,56 @@ def test_this_contract_and_the_one_before_are_accepted(install, number):
     assert load_manifest(row).contract == number
 
 
-def test_deadlines_interrupt_everywhere_and_keep_other_timers():
+def test_deadlines_interrupt_and_keep_other_timers():
     import signal
 
     fired = []
     signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
     begin = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(DeadlineExceeded), deadline(0.1):
+    with pytest.raises(DeadlineExceeded), Deadlines().limit(0.1):
         time.sleep(5)
     assert time.monotonic() - begin < 0.45 and not fired
     time.sleep(0.6)
     assert len(fired) == 1
-    caught = []
 
-    def work():
+
+def test_one_thread_interrupts_all_others_and_ends(monkeypatch):
+    monkeypatch.setattr("core.plugin.deadline.IDLE_SECONDS", 0.2)
+    deadlines, caught = Deadlines(), {}
+
+    def watchers():
+        return [thread for thread in threading.enumerate() if thread.name == "plugin deadlines"]
+
+    def work(seconds):
+        begin = time.monotonic()
         try:
-            with deadline(0.1):
-                while True:
+            with deadlines.limit(5):
+                pass
+            with deadlines.limit(5), deadlines.limit(seconds):
+                while time.monotonic() - begin < 4:
                     time.sleep(0.01)
         except DeadlineExceeded as error:
-            caught.append(str(error))
+            caught[seconds] = (str(error), time.monotonic() - begin)
 
-    thread = threading.Thread(target=work)
+    threads = [threading.Thread(target=work, args=(seconds,)) for seconds in (0.6, 0.1, 0.3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    assert len(watchers()) == 1
+    for thread in threads:
+        thread.join(10)
+    for seconds in (0.6, 0.1, 0.3):
+        sentence, took = caught[seconds]
+        assert sentence == f"no answer within {seconds:g} s" and seconds <= took < seconds + 0.5
+    until = time.monotonic() + 5
+    while watchers() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not watchers()
+    thread = threading.Thread(target=work, args=(0.1,))
     thread.start()
     thread.join(10)
-    assert not thread.is_alive() and caught
+    assert caught[0.1][1] < 0.6, "it starts again when it is needed again"
 
 
 def test_kernels_that_serve_one_operation_are_candidates(install):
