@@ -131,13 +131,12 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> list[Any]:
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> probe.Probing:
         asked = self.rows("platform") if rows is None else rows
-        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
-        return probe.start(wanted)
+        return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
 
-    def _finish_probes(self, started: list[Any]) -> None:
-        self._probes |= zip((row for row, _ in started), probe.collect(started), strict=True)
+    def _finish_probes(self, started: probe.Probing) -> None:
+        self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
 
     def _listed(self, row: ResolvedPlugin) -> Listed:
         if self.blocked(row):

@@ -178,7 +178,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         },
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
-    monkeypatch.setattr("core.plugin.probe.collect.__defaults__", (6.0,))
+    monkeypatch.setattr("core.plugin.probe.start.__defaults__", (6.0,))
     listed = {item.row.name: item for item in PluginRegistry(rows).listing()}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
