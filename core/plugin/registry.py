@@ -23,6 +23,7 @@ from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
+from core.plugin.probe import Probing
 
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 Status = Literal["available", "unavailable", "broken", "blocked"]
@@ -131,11 +132,11 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> probe.Probing:
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Probing:
         asked = self.rows("platform") if rows is None else rows
         return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
 
-    def _finish_probes(self, started: probe.Probing) -> None:
+    def _finish_probes(self, started: Probing) -> None:
         self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
 
     def _listed(self, row: ResolvedPlugin) -> Listed:
