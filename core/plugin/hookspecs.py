@@ -148,5 +148,12 @@ class ManifestHooks:
         """
 
     @hookspec(firstresult=True)
+    def core_weights_nbytes(self, arguments: Any, facts: CheckpointFacts) -> int | None:
+        """Proposers: bytes of their own weights that the loaded object will hold, told without torch, for the memory plan.
+
+        arguments: the plugin's own, as its Struct (None when it has none). facts: of the model that drafts are for.
+        """
+
+    @hookspec(firstresult=True)
     def core_load(self, context: LoadContext) -> Any:
         """Build the object of this kind's contract (see `core.plugin.contracts`). The only hook that may import torch."""

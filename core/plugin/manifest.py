@@ -208,6 +208,9 @@ def _expectation(hook: str, answer: Any) -> str:
         return "" if isinstance(answer, PluginSpec) else "a PluginSpec"
     if hook in ("core_claim", "core_numerics"):
         return "" if answer is None or isinstance(answer, str) else "a sentence or None"
+    if hook == "core_weights_nbytes":
+        right = answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0)
+        return "" if right else "a number of bytes or None"
     if hook == "core_probe":
         return "" if isinstance(answer, Probe) else "a Probe"
     if hook == "core_supports":

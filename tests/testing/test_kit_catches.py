@@ -47,6 +47,17 @@ PROPOSERS = {
     ),
     "cannot forget twice": ([("self._followers.pop(key, None)", "self._followers.pop(key)")], "are no errors"),
 }
+WEIGHTS = {
+    "holds weights that nobody plans": (
+        "",
+        "torch.zeros(300, 300)",
+        "holds 360000 bytes of weights that no memory plan",
+    ),
+    "tells too few": ("return 90000", "torch.zeros(300, 300)", "tells 90000 bytes, the loaded object holds 360000"),
+    "tells a view only": ("return 40000", "torch.zeros(300, 300)[:100, :100]", "holds 360000"),
+    "hides them in a module": ("", "[{'a': torch.nn.Linear(256, 256)}]", "holds 263168"),
+    "tells nonsense": ("return -1", "None", "core_weights_nbytes answered -1, expected a number of bytes or None"),
+}
 PLATFORMS = {
     "takes any device": ([("if device not in", "if device in ('nothing',) and device not in")], "does not exist"),
     "leaves dirt": ([("torch.zeros(nbytes", "torch.ones(nbytes")], "zeroed bytes"),
@@ -64,6 +75,15 @@ def test_methods(tmp_path, changes, words):
 def test_proposers(tmp_path, changes, words):
     source = plugin(tmp_path, "speculative", PROPOSER, changes) + "\ndef build(module): return module.Proposer(2)\n"
     failing(tmp_path, "speculative", source, words)
+
+
+@pytest.mark.parametrize("tells, holds, sentence", WEIGHTS.values(), ids=WEIGHTS)
+def test_weights_of_proposers(tmp_path, tells, holds, sentence):
+    source = plugin(tmp_path, "speculative", PROPOSER) + "\ndef build(module):\n    import torch\n"
+    source += f"    proposer = module.Proposer(2)\n    proposer.weights = {holds}\n    return proposer\n"
+    if tells:
+        source += f"@hookimpl\ndef core_weights_nbytes(facts):\n    {tells}\n"
+    assert sentence in failing(tmp_path, "speculative", source, "counts its own weights")
 
 
 @pytest.mark.parametrize("changes, words", PLATFORMS.values(), ids=PLATFORMS)
