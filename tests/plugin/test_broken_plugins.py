@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import threading
@@ -10,15 +11,24 @@ import time
 import pytest
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.api.errors import CoreError, PluginError, UserError
+from core.api.errors import ConfigError, CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, KernelQuery
+from core.config.resolve import resolve
 from core.plugin import manifest as manifests
 from core.plugin.deadline import DeadlineExceeded, Deadlines
+from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_attention, select_kernels, select_loader, select_model, select_quantization
+from core.plugin.selection import (
+    select_attention,
+    select_kernels,
+    select_loader,
+    select_model,
+    select_quantization,
+    select_speculative,
+)
 from core.plugin.table import PluginTable
 
 FILES = FileFacts("m", "/m", True, ("weights.x",))
@@ -96,6 +106,12 @@ HOOKS = {
         lambda r, n: select_attention(r, n, QUERY, [], ""),
         True,
     ),
+    "core_supports of a proposer": (
+        "speculative",
+        "core_supports(query)",
+        lambda r, n: select_speculative(r, n or "good", FACTS),
+        True,
+    ),
     "core_supports of kernels": ("kernels", "core_supports(query)", lambda r, n: select_kernels(r, "cpu"), False),
 }
 GROUPS = {
@@ -123,7 +139,8 @@ def test_raising_and_hanging_hooks_lose_and_say_why(install, kind, hook, select,
     choice = select(registry, None)
     assert choice.selection.chosen == ("good",)
     (lost,) = [c for c in choice.selection.candidates if c.name == "bad"]
-    assert words in lost.reasons[0] and "bad-package 3.1" in lost.reasons[0]
+    if kind != "speculative":  # proposers are named by the user, the others are not even asked
+        assert words in lost.reasons[0] and "bad-package 3.1" in lost.reasons[0]
     if explicit:
         with pytest.raises(CoreError, match=words):
             select(registry, "bad")
@@ -161,6 +178,32 @@ def test_a_method_with_another_signature_is_a_sentence(install):
     with pytest.raises(PluginError) as caught:
         PluginTable(rows).load("speculative", "bad", LoadContext())
     assert "cannot be called as propose(batch)" in str(caught.value) and "'temperature'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body, words", [("raise OSError('driver lost')", "OSError: driver lost"), (HANG, "no answer within 0.3 s")]
+)
+def test_wishes_and_numerics_that_raise_or_hang_are_one_problem(install, monkeypatch, tiny_llama, body, words):
+    """The hooks that are asked after a choice: the configuration is refused with the plugin's sentence, nothing else breaks."""
+    probe = "@hookimpl\ndef core_probe(): return Probe((Device('bad:0', '', 1 << 30),))\n"
+    backend = "@hookimpl\ndef core_supports(query): return []\n"
+    install("bad-package", "3.1", {"core.platforms": {"bad": f"{probe}@hookimpl\ndef core_propose(view):\n    {body}"}})
+    install(
+        "bad-numbers", "3.2", {"core.attention": {"worse": f"{backend}@hookimpl\ndef core_numerics():\n    {body}"}}
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
+    registry = PluginRegistry(discover())
+    for arguments, package in (
+        ({"device": "bad"}, "bad-package 3.1"),
+        ({"attention_backend": "worse"}, "bad-numbers 3.2"),
+    ):
+        given = {"model": str(tiny_llama), "device": "cpu", "max_model_len": 64, **arguments}
+        with pytest.raises(ConfigError) as caught:
+            resolve(given, context="llm", environ={}, registry=registry)
+        (problem,) = caught.value.problems
+        assert words in problem and package in problem
+    given = {"model": str(tiny_llama), "device": "cpu", "max_model_len": 64, "attention_backend": "torch_sdpa"}
+    assert resolve(given, context="llm", environ={}, registry=registry).numerics
 
 
 def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
@@ -243,6 +286,15 @@ def test_a_stale_editable_installation_says_what_to_do(install, tmp_path, monkey
     del sys.modules["edited.mine"]
     (broken,) = PluginRegistry(rows).listing()
     assert broken.status == "broken" and f"pip install -e {source}" in broken.reason
+
+
+def test_a_worker_whose_installation_is_gone_or_has_lost_the_module_refuses(install):
+    (row,) = install("moved", "1.0", {"core.speculative": {"mine": ""}})
+    (install.site / "moved" / "mine.py").unlink()
+    sys.modules.pop("moved.mine", None)
+    importlib.invalidate_caches()
+    with pytest.raises(PluginError, match=r"moved 1\.0.*No module named 'moved\.mine'; install moved again"):
+        PluginTable([row]).load("speculative", "mine", LoadContext())
 
 
 def test_a_worker_with_another_version_refuses(install):
