@@ -11,12 +11,11 @@ import os
 import selectors
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -25,16 +24,25 @@ from core.api.errors import PluginError
 from core.plugin.manifest import load_manifest
 from core.plugin.probe import Answer, Task, ending
 
+MOST_BYTES = 1 << 20
+"""Of what a platform answers and prints, the last of it."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Child:
-    """A fork that asks one platform. answer: where its Answer is read. words: what the plugin prints. text: read so far."""
+    """A fork that asks one platform. answer, words: where its Answer, and what the plugin prints, is read; held: so far."""
 
     row: ResolvedPlugin
     pid: int
     answer: int
-    words: IO[bytes]
-    text: bytes = b""
+    words: int
+    held: dict[int, bytes]
+
+    def read(self, stream: int) -> bool:
+        """Take what is there; whether the stream goes on."""
+        data = os.read(stream, 1 << 16)
+        self.held[stream] = (self.held[stream] + data)[-MOST_BYTES:]
+        return bool(data)
 
     def kill(self) -> None:
         """End it with all that it started."""
@@ -44,30 +52,33 @@ class Child:
 
 def fork(row: ResolvedPlugin) -> Child:
     """A child that asks the platform of `row`."""
-    answer, out = os.pipe()
-    words = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
+    (answer, answer_out), (words, words_out) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        _be_the_child(row, out, words)
-    os.close(out)
+        _be_the_child(row, answer_out, words_out)
+    os.close(answer_out)
+    os.close(words_out)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)  # here as well as there: whoever comes first
-    return Child(row, pid, answer, words)
+    return Child(row, pid, answer, words, {answer: b"", words: b""})
 
 
 def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
     """What each child answers within `time_limit` seconds. None is left."""
     end = time.monotonic() + time_limit
+    late = set(children)
     with selectors.DefaultSelector() as selector:
         for child in children:
-            selector.register(child.answer, selectors.EVENT_READ, child)
-        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for stream in child.held:
+                selector.register(stream, selectors.EVENT_READ, child)
+        while late and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
-                data = os.read(key.fd, 1 << 16)
-                key.data.text += data
-                if not data:
-                    selector.unregister(key.fd)
-        late = [key.data for key in selector.get_map().values()]
+                child = key.data
+                if child.read(key.fd):
+                    continue
+                selector.unregister(key.fd)
+                if key.fd == child.answer:
+                    late.remove(child)
     for child in late:
         child.kill()
     return [_answer(child, f"the probe did not answer within {time_limit:g} s" * (child in late)) for child in children]
@@ -78,20 +89,23 @@ def _answer(child: Child, unavailable: str) -> Answer:
     if unavailable:
         return Answer(unavailable=unavailable)
     try:
-        return msgspec.json.decode(child.text, type=Answer)
+        return msgspec.json.decode(child.held[child.answer], type=Answer)
     except msgspec.MsgspecError:
-        child.words.seek(0)
-        return Answer(unavailable=f"the probe of '{child.row.name}': its {ending(returncode, child.words.read())}")
+        os.set_blocking(child.words, False)
+        with contextlib.suppress(BlockingIOError):
+            while child.read(child.words):
+                pass
+        return Answer(unavailable=f"the probe of '{child.row.name}': its {ending(returncode, child.held[child.words])}")
 
 
-def _be_the_child(row: ResolvedPlugin, out: int, words: IO[bytes]) -> NoReturn:
+def _be_the_child(row: ResolvedPlugin, out: int, words: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for stream in (1, 2):
-            os.dup2(words.fileno(), stream)
+            os.dup2(words, stream)
         with os.fdopen(out, "wb") as answer:
             answer.write(msgspec.json.encode(_ask(row)))
         code = 0
@@ -113,7 +127,7 @@ def _ask(row: ResolvedPlugin) -> Answer:
     return Answer(devices=probe.devices, unavailable=unavailable)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Ask all platforms of the task on standard input; their answers go to standard output, in order."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
@@ -127,8 +141,9 @@ def main() -> int:
             child.kill()
         raise
     sys.stdout.buffer.write(msgspec.json.encode(found))
-    return 0
+    sys.stdout.flush()
+    os._exit(0)  # nothing is left to tidy up, and the parent waits
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
