@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.hookspecs import PluginSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 LISTS = frozenset(
-    {"dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"}
+    {
+        *("dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"),
+        *("layer_kinds", "state_ops"),
+    }
 )
 BOOLEANS = frozenset(
     {
@@ -43,6 +46,7 @@ def dtype_reasons(spec: PluginSpec, dtype: str) -> list[Reason]:
 def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     """Against everything an attention backend may declare."""
     found = device_reasons(spec, query.device)
+    found += _member(spec, "layer_kinds", "layer_kind", query.spec.kind)
     found += _member(spec, "kv_dtypes", "kv_cache_dtype", query.dtype, "--kv-cache-dtype chooses another")
     found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     found += _member(spec, "block_sizes", "block_size", query.block_size, "--block-size chooses another")
@@ -53,6 +57,18 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     for name, wanted in {"sinks": query.spec.sinks, "alibi": query.spec.alibi}.items():
         if wanted and not spec.capabilities.get(name, False):
             found.append(Reason(name, f"layers without {name}", "yes"))
+    return found
+
+
+def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
+    """Against what a backend may declare about layers with a state; without `state_ops` it serves none."""
+    found = device_reasons(spec, query.device)
+    known = spec.capabilities.get("state_ops") or ()
+    if query.spec.op not in known:
+        wanted = f"a layer with {' or '.join(known)}" if known else "layers with keys and values"
+        found.append(
+            Reason("state_ops", wanted, f"a state ({query.spec.op})", "--attention-backend full=NAME,state=NAME")
+        )
     return found
 
 

@@ -24,6 +24,16 @@ CONTRACTS: dict[str, type] = {
     "model": contracts.ModelFamily,
 }
 
+BESIDE: dict[str, dict[str, type]] = {"attention": {"forward_state": contracts.StateBackend}}
+"""Contracts that an object may have beside its kind's own, or alone, by a method that only they have."""
+
+
+def contracts_of(kind: str, loaded: Any) -> list[type]:
+    """The contracts that an object of a kind has to keep."""
+    own, beside = CONTRACTS[kind], [c for method, c in BESIDE.get(kind, {}).items() if hasattr(loaded, method)]
+    alone = beside and not any(hasattr(loaded, name) for name in contract_methods(own))
+    return beside if alone else [own, *beside]
+
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
     """The methods of a Protocol, by name."""
@@ -31,16 +41,17 @@ def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
 
 
 def missing_parts(kind: str, loaded: Any) -> list[str]:
-    """Names that the contract of `kind` asks for and `loaded` does not have."""
-    contract = CONTRACTS[kind]
-    names = [*contract.__annotations__, *contract_methods(contract)]
+    """Names that its contracts ask for and `loaded` does not have."""
+    found = contracts_of(kind, loaded)
+    names = dict.fromkeys(name for c in found for name in (*c.__annotations__, *contract_methods(c)))
     return [name for name in names if not hasattr(loaded, name)]
 
 
 def wrong_signatures(kind: str, loaded: Any) -> list[str]:
-    """A sentence for every method of `loaded` that cannot be called with the contract's arguments."""
+    """A sentence for every method of `loaded` that cannot be called with its contract's arguments."""
     found = []
-    for name, method in contract_methods(CONTRACTS[kind]).items():
+    methods = {name: method for c in contracts_of(kind, loaded) for name, method in contract_methods(c).items()}
+    for name, method in methods.items():
         mine = getattr(loaded, name, None)
         if not callable(mine):
             continue

@@ -5,12 +5,14 @@ Owns: those checks. Never does: know a layout; the reference is `core.testing.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.config.memory import block_bytes
 from core.plugin.capabilities import attention_reasons
+from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.reference import Conversation, PagedRun, batch_view, dense_attention
@@ -143,7 +145,20 @@ def batch_invariant_as_claimed(subject: Subject) -> None:
             same_bits(resized, alone, f"blocks of {other} tokens, compared with {block_size}")
 
 
-CHECKS = (
+def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
+    """The check, for backends that serve layers with keys and values."""
+
+    @functools.wraps(check)
+    def run(subject: Subject) -> None:
+        kinds = subject.manifest.spec.capabilities.get("layer_kinds")
+        if kinds is not None and not {"full", "sliding"} & set(kinds):
+            raise Skipped(f"it serves {', '.join(kinds)} layers only (capability layer_kinds)")
+        check(subject)
+
+    return run
+
+
+KEYED = (
     claims_are_true,
     refusals_have_reasons,
     chunks_equal_whole,
@@ -152,6 +167,7 @@ CHECKS = (
     same_step_same_bits,
     batch_invariant_as_claimed,
 )
+CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
 
 
 def _reasons(subject: Subject, spec: AttentionSpec, block_size: int, dtype: str) -> list[Reason]:
