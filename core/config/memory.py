@@ -108,11 +108,8 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
 
 def workspace_bytes(spec: DecoderSpec, max_tokens: int, dtype: str) -> int:
     """Bytes of a step's buffers. dtype: of tensors between layers."""
-    a = spec.blocks[0].attention
-    qkv = (a.num_heads + 2 * a.num_kv_heads) * a.head_size
-    width = 3 * spec.hidden_size + qkv + a.num_heads * a.head_size_v + 3 * spec.intermediate_size
-    experts, choices = spec.router_widths()
-    rows = ITEM_BYTES[dtype] * (width + experts) + (8 + 4) * choices  # ids are int64, weights float32
+    choices = spec.router_widths()[1]
+    rows = ITEM_BYTES[dtype] * sum(spec.buffers().values()) + (8 + 4) * choices  # ids are int64, weights float32
     return max_tokens * rows + ITEM_BYTES[dtype] * LOGIT_ROWS * spec.hidden_size + 4 * LOGIT_ROWS * spec.vocab_size
 
 

@@ -133,7 +133,7 @@ class _Resolver:
         if family is not None:
             self.chosen.stages["model"] = family
         self.chosen.stages["platform"] = platform
-        specs = [block.attention for block in spec.blocks]
+        specs = [block.mixer for block in spec.blocks]
         self.later_stages(plugins, checkpoint, specs, device, wishes)
         plan = self.attempt(lambda: self.sizes(checkpoint, spec))
         engine = self.attempt(
@@ -270,7 +270,7 @@ class _Resolver:
     def sizes(self, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
         """Weights, KV cache and whether the context fits."""
         settings, facts, given = self.settings, self.facts, self.settings.given()
-        size, specs = settings["block_size"], [block.attention for block in spec.blocks]
+        size, specs = settings["block_size"], [block.mixer for block in spec.blocks]
         layer_bytes = [block_bytes([spec], size, settings["kv_cache_dtype"]) for spec in specs]
         hybrid = not settings["disable_hybrid_kv_cache_manager"]
         groups = group_layers([spec.window for spec in specs], layer_bytes, hybrid=hybrid)

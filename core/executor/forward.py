@@ -109,9 +109,9 @@ class ForwardPass:
         """Attention metadata of each layer, built once for each backend and KV group."""
         built: dict[tuple[int, int], Any] = {}
         metadata: list[Any] = []
-        for layer, group in zip(self.model.attention, self.groups, strict=True):
-            key = id(layer.backend), group
+        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            key = id(mixer.backend), group
             if key not in built:
-                built[key] = layer.backend.build(views[group])
+                built[key] = mixer.backend.build(views[group])
             metadata.append(built[key])
         return metadata

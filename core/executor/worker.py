@@ -24,10 +24,9 @@ from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
 from core.kv.groups import page_bytes, single_group
 from core.layers.kernels import KernelSet
-from core.layers.rotary import tables
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
-from core.models.decoder import AttentionLayer, Decoder
+from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
@@ -95,7 +94,7 @@ class Worker:
     @property
     def numerics(self) -> str:
         """Kernels, attention, dtypes."""
-        attention = ",".join(sorted({layer.backend.numerics for layer in self.runner.forward.model.attention}))
+        attention = ",".join(sorted({mixer.backend.numerics for mixer in self.runner.forward.model.mixers}))
         kernels = self.runtime.kernels.numerics
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
 
@@ -160,17 +159,11 @@ class Worker:
         weights = loading.run(loader, progress=config.use_tqdm_on_load)
         self.weights_nbytes = weights.nbytes
         length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-        shared = {
-            (block.rope, block.attention.head_size): tables(
-                block.rope, block.attention.head_size, length, runtime.device
-            )
-            for block in self.spec.blocks
-        }
         return Decoder(
             self.spec,
             weights,
             kernels,
-            [shared[block.rope, block.attention.head_size] for block in self.spec.blocks],
+            rotary_tables(self.spec, length, runtime.device),
             Workspace(runtime.device),
             activation_dtype,
             self._max_num_tokens,
@@ -184,7 +177,7 @@ class Worker:
             name: self.plugins.load("attention", name, self._context("attention", name, kernels=self.runtime.kernels))
             for name in sorted(set(names.values()))
         }
-        layers = [(block.attention, backends[names[block.attention.kind]]) for block in self.spec.blocks]
+        layers = [(block.mixer, backends[names[block.mixer.kind]]) for block in self.spec.blocks]
         layer_bytes = [backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes for spec, backend in layers]
         self.groups = cache.groups or single_group(len(layers))
         block_bytes = page_bytes(self.groups, layer_bytes)
@@ -201,8 +194,7 @@ class Worker:
         for index, (spec, backend) in enumerate(layers):
             learned = (params[index],) if index in params else ()
             raw = self.kv_memory.of_layer(index)
-            handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
-            model.attention.append(AttentionLayer(backend, handle, spec.kind))
+            model.mixers[index].bind(backend, backend.bind(spec, cache.block_size, cache.dtype, raw, *learned))
 
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""

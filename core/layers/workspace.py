@@ -6,9 +6,34 @@ Owns: named buffers. Never does: allocate during a step. Called by: models (they
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+MAX_CACHED_VIEWS = 512
+"""Numbers of rows whose views are kept."""
+T = TypeVar("T")
+
+
+class ViewCache(Generic[T]):
+    """What a step sees of the buffers, made once for each number of rows: a step then makes no tensor of its own."""
+
+    __slots__ = ("_found", "_make")
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make = make
+        self._found: dict[int, T] = {}
+
+    def __call__(self, rows: int) -> T:
+        """The views for `rows` rows."""
+        found = self._found.get(rows)
+        if found is None:
+            if len(self._found) >= MAX_CACHED_VIEWS:
+                self._found.clear()
+            found = self._found[rows] = self._make(rows)
+        return found
 
 
 class Workspace:
@@ -17,6 +42,7 @@ class Workspace:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._buffers: dict[str, Tensor] = {}
+        self._caches: dict[Hashable, ViewCache[Any]] = {}
 
     def reserve(self, name: str, rows: int, width: int, dtype: torch.dtype) -> None:
         """Make sure that buffer `name` has that size; only when a model is built."""
@@ -29,6 +55,10 @@ class Workspace:
     def view(self, name: str, rows: int) -> Tensor:
         """The first `rows` rows of a buffer."""
         return self._buffers[name][:rows]
+
+    def cached(self, key: Hashable, make: Callable[[int], T]) -> ViewCache[T]:
+        """The cache of views that everybody with an equal key shares. make: the views for a number of rows."""
+        return self._caches.setdefault(key, ViewCache(make))
 
     @property
     def nbytes(self) -> int:

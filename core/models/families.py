@@ -147,7 +147,7 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
 
 def attention_specs(hf_config: Mapping[str, Any]) -> list[AttentionSpec]:
     """The attention of every layer, in order."""
-    return [block.attention for block in decoder_spec(hf_config).blocks]
+    return [block.mixer for block in decoder_spec(hf_config).blocks]
 
 
 def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:

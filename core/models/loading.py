@@ -20,6 +20,7 @@ from core.api.specs import Activation, DensePlan, LayerSpec, PartPlan
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
+from core.models.mixers import build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
@@ -173,7 +174,8 @@ class WeightLoading:
         for index in range(len(self.spec.blocks)):
             layers: dict[str, Linear] = {role: built[f"{index}.{role}"] for role in self.spec.block_linears(index)}  # type: ignore[misc]
             norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
-            blocks.append(BlockWeights(layers["qkv"], layers["o"], self._mlp(index, layers), norms))
+            mixer = build_mixer(self.spec, index, self.kernels, layers, norms)
+            blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
         embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
         head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)

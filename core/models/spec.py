@@ -24,11 +24,16 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. experts: in place of its MLP, or None."""
+    """One decoder layer. mixer: how a token sees those before it; experts: in place of its MLP, or None."""
 
-    attention: AttentionSpec
+    mixer: AttentionSpec
     rope: RopeSpec
     experts: ExpertsSpec | None = None
+
+    @property
+    def rotary_size(self) -> int:
+        """Numbers of a head that rotate with the position."""
+        return self.mixer.head_size
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,18 +62,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
-        a, h = self.blocks[index].attention, self.hidden_size
-        attn = f"model.layers.{index}.self_attn"
-        kv = a.num_kv_heads * a.head_size
-        return {
-            "qkv": (
-                LayerSpec(f"{attn}.q_proj", "linear", (a.num_heads * a.head_size, h), self.qkv_bias),
-                LayerSpec(f"{attn}.k_proj", "linear", (kv, h), self.qkv_bias),
-                LayerSpec(f"{attn}.v_proj", "linear", (a.num_kv_heads * a.head_size_v, h), self.qkv_bias),
-            ),
-            "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), self.out_bias),),
-            **self._mlp_linears(index),
-        }
+        return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
 
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         h, experts = self.hidden_size, self.blocks[index].experts
@@ -110,11 +104,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             norms["post_mlp"] = (f"{prefix}.post_feedforward_layernorm.weight", h)
         else:
             norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
-        if self.qk_norm:
-            size = self.blocks[index].attention.head_size
-            norms["q"] = (f"{prefix}.self_attn.q_norm.weight", size)
-            norms["k"] = (f"{prefix}.self_attn.k_norm.weight", size)
-        return norms
+        return {**norms, **mixer_parts(self, index).norms}
+
+    def buffers(self) -> dict[str, int]:
+        """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        widths = {
+            **dict.fromkeys(("residual", "normed", "branch"), self.hidden_size),
+            "gate_up": 2 * self.intermediate_size,
+            "mlp": self.intermediate_size,
+            "router": self.router_widths()[0],
+        }
+        for index in range(len(self.blocks)):
+            for name, width in mixer_parts(self, index).buffers.items():
+                widths[name] = max(width, widths.get(name, 0))
+        return widths
 
     def embedding(self) -> LayerSpec:
         """The token embedding."""
@@ -147,3 +150,32 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 shapes[name] = (size,)
         shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
+
+
+class MixerParts(msgspec.Struct, frozen=True):
+    """What a mixer is made of, by role. buffers: widths, see `DecoderSpec.buffers`."""
+
+    linears: dict[str, tuple[LayerSpec, ...]]
+    norms: dict[str, tuple[str, int]]
+    buffers: dict[str, int]
+
+
+def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
+    """Of one block."""
+    return attention_parts(spec, index, spec.blocks[index].mixer)
+
+
+def attention_parts(spec: DecoderSpec, index: int, a: AttentionSpec) -> MixerParts:
+    """q, k and v side by side, and what the heads give."""
+    attn, h = f"model.layers.{index}.self_attn", spec.hidden_size
+    q, k, v = a.num_heads * a.head_size, a.num_kv_heads * a.head_size, a.num_kv_heads * a.head_size_v
+    linears = {
+        "qkv": (
+            LayerSpec(f"{attn}.q_proj", "linear", (q, h), spec.qkv_bias),
+            LayerSpec(f"{attn}.k_proj", "linear", (k, h), spec.qkv_bias),
+            LayerSpec(f"{attn}.v_proj", "linear", (v, h), spec.qkv_bias),
+        ),
+        "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), spec.out_bias),),
+    }
+    norms = {role: (f"{attn}.{role}_norm.weight", a.head_size) for role in ("q", "k") if spec.qk_norm}
+    return MixerParts(linears, norms, {"qkv": q + k + v, "attention": a.num_heads * a.head_size_v})

@@ -8,9 +8,8 @@ import torch
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.layers.kernels import KernelSet
-from core.layers.rotary import tables
 from core.layers.workspace import Workspace
-from core.models.decoder import AttentionLayer, Decoder
+from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec
 from core.models.loading import WeightLoading
 from core.plugin.contracts import BatchView
@@ -48,14 +47,13 @@ class Harness:
         kernels = KernelSet([])
         loading = WeightLoading(self.spec, loader.resolve(""), None, kernels, dtype, torch.float32, device)
         self.weights = loading.run(loader)
-        cos_sin = [tables(block.rope, block.attention.head_size, 512, device) for block in self.spec.blocks]
+        cos_sin = rotary_tables(self.spec, 512, device)
         self.model = Decoder(self.spec, self.weights, kernels, cos_sin, Workspace(device), torch.float32, 512, 512)
         self.backend = TorchSDPA()
-        for block in self.spec.blocks:
-            size = self.backend.kv_layout(block.attention, block_size, "float32").block_bytes
+        for block, mixer in zip(self.spec.blocks, self.model.mixers, strict=True):
+            size = self.backend.kv_layout(block.mixer, block_size, "float32").block_bytes
             raw = torch.zeros(128, size, dtype=torch.uint8)
-            handle = self.backend.bind(block.attention, block_size, "float32", raw)
-            self.model.attention.append(AttentionLayer(self.backend, handle, block.attention.kind))
+            mixer.bind(self.backend, self.backend.bind(block.mixer, block_size, "float32", raw))
 
     def run(self, sequences: list[tuple[list[int], int, list[int]]]) -> torch.Tensor:
         """sequences: (new token ids, tokens already computed, block ids) each."""

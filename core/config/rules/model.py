@@ -57,7 +57,7 @@ def r8_too_long(facts: Facts) -> Findings:
 
 def r10_window(facts: Facts) -> Findings:
     """Without its window the model may see no more than the window."""
-    windows = [b.attention.window for b in facts.spec.blocks if b.attention.window] if facts.spec else []
+    windows = [b.mixer.window for b in facts.spec.blocks if b.mixer.window] if facts.spec else []
     if not facts["disable_sliding_window"] or not windows:
         return
     window, length = min(windows), facts["max_model_len"]

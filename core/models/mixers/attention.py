@@ -1,0 +1,87 @@
+"""Attention over keys and values: project, norm, rotate, store, attend, project.
+
+Owns: the order of these operations and the views that they work on. Never does: know how a backend stores anything.
+Called by: the decoder, once a block and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from core.api.specs import AttentionSpec
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.layers.workspace import Workspace
+from core.plugin.contracts import AttentionBackend, LinearKernel
+
+
+class AttentionViews:
+    """The buffers of one step: q [T, Hq, D], k [T, Hkv, D] and v [T, Hkv, Dv] are parts of qkv, heads_out of attention."""
+
+    __slots__ = ("attention", "heads_out", "k", "q", "qkv", "v")
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec) -> None:
+        self.qkv = workspace.view("qkv", num_tokens)
+        self.attention = workspace.view("attention", num_tokens)
+        heads = self.qkv.view(num_tokens, -1, spec.head_size)
+        first_v = spec.num_heads + spec.num_kv_heads
+        self.q = heads[:, : spec.num_heads]
+        self.k = heads[:, spec.num_heads : first_v]
+        self.v = heads[:, first_v:]
+        self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
+
+
+class AttentionMixer:
+    """One block's attention. linears: `qkv` and `o`; norms: `q` and `k` where the family has them.
+
+    `attach` and `bind` must be called before the first step.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        eps: float,
+        kernels: KernelSet,
+        linears: Mapping[str, Linear],
+        norms: Mapping[str, Tensor],
+    ) -> None:
+        self.spec, self.eps, self.kernels = spec, eps, kernels
+        self.qkv, self.o = linears["qkv"], linears["o"]
+        self.q_norm, self.k_norm = norms.get("q"), norms.get("k")
+        self.nbytes = self.qkv.nbytes + self.o.nbytes
+        self.backend: AttentionBackend
+        self.handle: Any
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        return [*self.qkv.kernels, *self.o.kernels]
+
+    @property
+    def capturable(self) -> bool:
+        """Whether the backend's calls can be recorded, too."""
+        return getattr(self.backend, "capture", "never") == "any"
+
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor]) -> None:
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
+        self.cos, self.sin = tables
+        self.views = workspace.cached(self.spec, lambda rows: AttentionViews(workspace, rows, self.spec))
+
+    def bind(self, backend: AttentionBackend, handle: Any) -> None:
+        """Take the backend and its handle of this layer."""
+        self.backend, self.handle = backend, handle
+
+    def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        views, kernels = self.views(x.shape[0]), self.kernels
+        self.qkv(x, views.qkv)
+        if self.q_norm is not None and self.k_norm is not None:
+            kernels.rms_norm_heads(views.q, self.q_norm, self.eps)
+            kernels.rms_norm_heads(views.k, self.k_norm, self.eps)
+        kernels.rotary(views.q, views.k, self.cos, self.sin, positions)
+        self.backend.write(self.handle, views.k, views.v, metadata)
+        self.backend.forward(self.handle, views.q, metadata, views.heads_out)
+        self.o(views.attention, out, accumulate=accumulate)
