@@ -6,7 +6,7 @@ import msgspec
 
 from core.args.arg import Arg
 
-_RECURRENT = "models with recurrent state are not served"
+_RECURRENT = "states are kept in float32, and prefixes of models with a state are not cached"
 
 
 class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):

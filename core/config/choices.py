@@ -12,7 +12,7 @@ from typing import Any
 
 from core.api.config import PluginChoices
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, StateQuery, StateSpec
 from core.args.convert import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
@@ -21,7 +21,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import Choice, Selection, select_attention
 
-LAYER_KINDS = ("full", "sliding")
+LAYER_KINDS = ("full", "sliding", "state")
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Chosen:
 
 
 def attention_names(text: str | None) -> dict[str, str]:
-    """`NAME` or `full=NAME,sliding=NAME` as {layer kind: name}. Raises UserError."""
+    """`NAME` or `full=NAME,sliding=NAME,...` as {layer kind: name}. Raises UserError."""
     if text is None or text.lower() == "auto":
         return {}
     if "=" not in text:
@@ -55,7 +55,7 @@ def attention_names(text: str | None) -> dict[str, str]:
     for part in text.split(","):
         kind, _, name = part.partition("=")
         if kind.strip() not in LAYER_KINDS or not name.strip():
-            expected = "NAME, or full=NAME,sliding=NAME"
+            expected = f"NAME, or {','.join(f'{known}=NAME' for known in LAYER_KINDS)}"
             raise UserError(f"--attention-backend {text}: expected {expected}.{nearest(kind.strip(), LAYER_KINDS)}")
         names[kind.strip()] = name.strip()
     return names
@@ -64,7 +64,7 @@ def attention_names(text: str | None) -> dict[str, str]:
 def choose_attention(
     settings: Settings,
     registry: PluginRegistry,
-    specs: Sequence[AttentionSpec],
+    specs: Sequence[AttentionSpec | StateSpec],
     device: str,
     platform: Manifest,
     wishes: Any,
@@ -73,9 +73,13 @@ def choose_attention(
     named = attention_names(settings["attention_backend"])
     wanted = [wishes] if isinstance(wishes, str) else list(wishes or ())
     found: dict[str, Choice] = {}
-    for spec in dict.fromkeys(specs):
-        query = AttentionQuery(
-            spec=spec, device=device, dtype=settings["kv_cache_dtype"], block_size=settings["block_size"]
+    for index, spec in enumerate(specs):
+        if spec in specs[:index]:
+            continue
+        query = (
+            StateQuery(spec, device)
+            if isinstance(spec, StateSpec)
+            else AttentionQuery(spec, device, settings["kv_cache_dtype"], settings["block_size"])
         )
         choice = select_attention(registry, named.get(spec.kind), query, wanted, platform.row.name)
         before = found.setdefault(f"attention.{spec.kind}", choice)

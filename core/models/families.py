@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
-from core.api.checkpoint import TensorInfo
+from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.models import lfm2
+from core.models.configuration import positive as _positive
 from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
@@ -27,7 +29,11 @@ NEVER = 1 << 30
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
     layer is full, the others slide. expert_names: see `ExpertsSpec`; renormalize: expert weights add up to one unless the
-    configuration says otherwise."""
+    configuration says otherwise.
+
+    usual: a configuration under the usual names. state: of one layer, None for one with attention. names: parts of tensor
+    names in checkpoints, and what they are canonically.
+    """
 
     name: str
     model_types: tuple[str, ...]
@@ -40,6 +46,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     full_every: int = 0
     eps_default: float = 1e-6
+    usual: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
+    names: tuple[tuple[str, str], ...] = ()
     expert_names: tuple[str, str, str, str] | None = None
     renormalize: bool = True
 
@@ -73,6 +82,16 @@ FAMILIES: tuple[Family, ...] = (
         expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
         renormalize=False,
     ),
+    Family(
+        name="lfm2",
+        model_types=("lfm2",),
+        architectures=("Lfm2ForCausalLM",),
+        tied_by_default=True,
+        qk_norm=True,
+        usual=lfm2.usual,
+        state=lfm2.state,
+        names=lfm2.NAMES,
+    ),
 )
 
 
@@ -94,9 +113,22 @@ def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], s
     return {names[name]: msgspec.structs.replace(info, name=names[name]) for name, info in tensors.items()}
 
 
+def canonical(manifest: CheckpointManifest) -> CheckpointManifest:
+    """The checkpoint of a family of the table, its tensors under canonical names."""
+    names = family_for(manifest.config).names
+
+    def canonical_name(name: str) -> str:
+        for own, usual in names:
+            name = name.replace(f".{own}.", f".{usual}.")
+        return name
+
+    return msgspec.structs.replace(manifest, tensors=renamed(manifest.tensors, canonical_name)) if names else manifest
+
+
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
     """Resolve a configuration; `family` is a row of one's own. Raises UserError for missing or impossible values."""
     family = family or family_for(hf_config)
+    hf_config = family.usual(hf_config) if family.usual else hf_config
     num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
     num_heads = _positive(hf_config, "num_attention_heads")
     num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)
@@ -108,28 +140,29 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
         )
     if head_size % 2:
         raise UserError(f"head_dim is {head_size}; rotary embeddings need an even head size.")
-    blocks = tuple(
-        BlockSpec(
-            AttentionSpec(
-                num_heads,
-                num_kv_heads,
-                head_size,
-                head_size,
-                _scale(hf_config, head_size),
-                _window(family, hf_config, index),
-                hf_config.get("attn_logit_softcapping"),
-            ),
-            _rope(hf_config, _is_full(family, hf_config, index)),
-            _experts(family, hf_config, index),
+
+    def block(index: int) -> BlockSpec:
+        experts = _experts(family, hf_config, index)
+        state = family.state(hf_config, index) if family.state else None
+        if state is not None:
+            return BlockSpec(state, None, experts)
+        attention = AttentionSpec(
+            num_heads,
+            num_kv_heads,
+            head_size,
+            head_size,
+            _scale(hf_config, head_size),
+            _window(family, hf_config, index),
+            hf_config.get("attn_logit_softcapping"),
         )
-        for index in range(num_layers)
-    )
+        return BlockSpec(attention, _rope(hf_config, _is_full(family, hf_config, index)), experts)
+
     return DecoderSpec(
         family=family.name,
         hidden_size=hidden,
         intermediate_size=_positive(hf_config, "intermediate_size"),
         vocab_size=_positive(hf_config, "vocab_size"),
-        blocks=blocks,
+        blocks=tuple(block(index) for index in range(num_layers)),
         eps=float(hf_config.get("rms_norm_eps", family.eps_default)),
         activation=_activation(hf_config),
         max_position=_positive(hf_config, "max_position_embeddings", 2048),
@@ -145,11 +178,6 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
     )
 
 
-def attention_specs(hf_config: Mapping[str, Any]) -> list[AttentionSpec]:
-    """The attention of every layer, in order."""
-    return [block.mixer for block in decoder_spec(hf_config).blocks]
-
-
 def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
     """Every matrix of the model, once (a tied head is the embedding)."""
     return list(decoder_spec(hf_config).linears())
@@ -158,15 +186,6 @@ def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
 def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor of a checkpoint of this model, by canonical name."""
     return decoder_spec(hf_config).tensor_shapes()
-
-
-def _positive(hf_config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = hf_config.get(name)
-    if value is None:
-        value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} is {value!r} in the model's configuration; expected a positive integer.")
-    return value
 
 
 def _experts(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:

@@ -69,8 +69,9 @@ class WeightLoading:
         for index in range(len(self.spec.blocks)):
             for role, parts in self.spec.block_linears(index).items():
                 self._expect(f"{index}.{role}", parts, built)
-        vectors = {name for i in range(len(self.spec.blocks)) for name, _ in self.spec.block_norms(i).values()}
-        vectors.add("model.norm.weight")
+        blocks = range(len(self.spec.blocks))
+        vectors = {name for i in blocks for name, _ in self.spec.block_norms(i).values()} | {"model.norm.weight"}
+        vectors |= {name for i in blocks for name, _ in self.spec.block_params(i).values()}
         reads = [*dict.fromkeys(name for linear in self.pending.values() for name in linear.missing), *vectors]
         bar = tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False)
         owners = {name: key for key, linear in self.pending.items() for name in linear.missing}
@@ -174,7 +175,9 @@ class WeightLoading:
         for index in range(len(self.spec.blocks)):
             layers: dict[str, Linear] = {role: built[f"{index}.{role}"] for role in self.spec.block_linears(index)}  # type: ignore[misc]
             norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
-            mixer = build_mixer(self.spec, index, self.kernels, layers, norms)
+            named = self.spec.block_params(index).items()
+            params = {role: self.vectors[name].to(self.device) for role, (name, _) in named}
+            mixer = build_mixer(self.spec, index, self.kernels, layers, norms, params)
             blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
         embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
         head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec
+from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec, StateSpec
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
@@ -24,16 +24,17 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. mixer: how a token sees those before it; experts: in place of its MLP, or None."""
+    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
+    of its MLP, or None."""
 
-    mixer: AttentionSpec
-    rope: RopeSpec
+    mixer: AttentionSpec | StateSpec
+    rope: RopeSpec | None = None
     experts: ExpertsSpec | None = None
 
     @property
     def rotary_size(self) -> int:
         """Numbers of a head that rotate with the position."""
-        return self.mixer.head_size
+        return 0 if isinstance(self.mixer, StateSpec) else self.mixer.head_size
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +107,10 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
         return {**norms, **mixer_parts(self, index).norms}
 
+    def block_params(self, index: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Other tensors of one block's mixer: role → (tensor name, shape)."""
+        return mixer_parts(self, index).params
+
     def buffers(self) -> dict[str, int]:
         """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
         widths = {
@@ -148,21 +153,24 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for name, size in self.block_norms(index).values():
                 shapes[name] = (size,)
+            shapes.update(self.block_params(index).values())
         shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
 
 
 class MixerParts(msgspec.Struct, frozen=True):
-    """What a mixer is made of, by role. buffers: widths, see `DecoderSpec.buffers`."""
+    """What a mixer is made of, by role. buffers: widths, see `DecoderSpec.buffers`; params: `DecoderSpec.block_params`."""
 
     linears: dict[str, tuple[LayerSpec, ...]]
     norms: dict[str, tuple[str, int]]
     buffers: dict[str, int]
+    params: dict[str, tuple[str, tuple[int, ...]]] = {}
 
 
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
     """Of one block."""
-    return attention_parts(spec, index, spec.blocks[index].mixer)
+    mixer = spec.blocks[index].mixer
+    return state_parts(spec, index, mixer) if isinstance(mixer, StateSpec) else attention_parts(spec, index, mixer)
 
 
 def attention_parts(spec: DecoderSpec, index: int, a: AttentionSpec) -> MixerParts:
@@ -179,3 +187,13 @@ def attention_parts(spec: DecoderSpec, index: int, a: AttentionSpec) -> MixerPar
     }
     norms = {role: (f"{attn}.{role}_norm.weight", a.head_size) for role in ("q", "k") if spec.qk_norm}
     return MixerParts(linears, norms, {"qkv": q + k + v, "attention": a.num_heads * a.head_size_v})
+
+
+def state_parts(spec: DecoderSpec, index: int, state: StateSpec) -> MixerParts:
+    """The inputs side by side, what the op gives, and the op's own tensors."""
+    prefix, h = f"model.layers.{index}.mixer", spec.hidden_size
+    inputs = (LayerSpec(f"{prefix}.{name}", "linear", (n, h), state.bias) for name, n in state.inputs.items())
+    out = LayerSpec(f"{prefix}.out_proj", "linear", (h, state.output_size), state.bias)
+    buffers = {f"state_in.{state.input_size}": state.input_size, f"state_out.{state.output_size}": state.output_size}
+    params = {name: (f"{prefix}.{name}", shape) for name, shape in state.params.items()}
+    return MixerParts({"in": tuple(inputs), "out": (out,)}, {}, buffers, params)

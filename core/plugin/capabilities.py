@@ -1,7 +1,7 @@
 """What a plugin declares in `PluginSpec.capabilities` and `constraints`, held against what is asked.
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
-An absent key means no limit.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
 """
 
 from __future__ import annotations
@@ -43,10 +43,17 @@ def dtype_reasons(spec: PluginSpec, dtype: str) -> list[Reason]:
     return _member(spec, "dtypes", "dtype", dtype, "--dtype chooses another")
 
 
+def layer_kinds(capabilities: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of layers that an attention backend serves."""
+    return tuple(capabilities.get("layer_kinds", ("full", "sliding")))
+
+
 def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     """Against everything an attention backend may declare."""
     found = device_reasons(spec, query.device)
-    found += _member(spec, "layer_kinds", "layer_kind", query.spec.kind)
+    kinds = layer_kinds(spec.capabilities)
+    if query.spec.kind not in kinds:
+        found.append(Reason("layer_kind", " or ".join(kinds), query.spec.kind))
     found += _member(spec, "kv_dtypes", "kv_cache_dtype", query.dtype, "--kv-cache-dtype chooses another")
     found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     found += _member(spec, "block_sizes", "block_size", query.block_size, "--block-size chooses another")
@@ -61,15 +68,12 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
 
 
 def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
-    """Against what a backend may declare about layers with a state; without `state_ops` it serves none."""
-    found = device_reasons(spec, query.device)
-    known = spec.capabilities.get("state_ops") or ()
-    if query.spec.op not in known:
-        wanted = f"a layer with {' or '.join(known)}" if known else "layers with keys and values"
-        found.append(
-            Reason("state_ops", wanted, f"a state ({query.spec.op})", "--attention-backend full=NAME,state=NAME")
-        )
-    return found
+    """Against what a backend declares about layers with a state: that it serves them, and `state_ops`."""
+    found, kinds = device_reasons(spec, query.device), layer_kinds(spec.capabilities)
+    if query.spec.kind not in kinds:
+        hint = "--attention-backend full=NAME,state=NAME names one for each kind"
+        return [*found, Reason("layer_kind", " or ".join(kinds), query.spec.kind, hint)]
+    return [*found, *_member(spec, "state_ops", "state_op", query.spec.op)]
 
 
 def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) -> list[str]:

@@ -265,9 +265,10 @@ class AttentionBackend(Protocol):
 class StateBackend(Protocol):
     """Kind `attention`, for layers with a state (`StateSpec`): a recurrence along each sequence.
 
-    An object has this contract beside `AttentionBackend`, or alone; its manifest declares the `state_ops`. An update of a
-    state cannot be repeated, so `forward_state` is called once for each token of a sequence, in order, one step after the
-    other; a sequence that must be computed again starts over. `capture = "any"` means the same as there.
+    Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
+    layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
+    sequence, in order, one step after the other; a sequence that must be computed again starts over. `capture`: see
+    `AttentionBackend`.
 
     For ops that the core does not describe, `example_state(op) -> StateSpec` is a small layer for `core plugins check`.
     """

@@ -7,11 +7,12 @@ Owns: which Protocol belongs to which kind, and the comparison. Never does: call
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from core.api.policy import SchedulingPolicy
 from core.plugin import contracts
+from core.plugin.capabilities import layer_kinds
 
 CONTRACTS: dict[str, type] = {
     "loader": contracts.Loader,
@@ -23,16 +24,15 @@ CONTRACTS: dict[str, type] = {
     "policy": SchedulingPolicy,
     "model": contracts.ModelFamily,
 }
+OF_LAYERS: dict[str, type] = {"state": contracts.StateBackend}
+"""Contracts of attention backends for layer kinds that have one of their own."""
 
-BESIDE: dict[str, dict[str, type]] = {"attention": {"forward_state": contracts.StateBackend}}
-"""Contracts that an object may have beside its kind's own, or alone, by a method that only they have."""
 
-
-def contracts_of(kind: str, loaded: Any) -> list[type]:
-    """The contracts that an object of a kind has to keep."""
-    own, beside = CONTRACTS[kind], [c for method, c in BESIDE.get(kind, {}).items() if hasattr(loaded, method)]
-    alone = beside and not any(hasattr(loaded, name) for name in contract_methods(own))
-    return beside if alone else [own, *beside]
+def contracts_of(kind: str, capabilities: Mapping[str, Any]) -> list[type]:
+    """The Protocols that an object must have: one, or for attention one for each sort of layers that it declares."""
+    if kind != "attention":
+        return [CONTRACTS[kind]]
+    return list(dict.fromkeys(OF_LAYERS.get(layers, CONTRACTS[kind]) for layers in layer_kinds(capabilities)))
 
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
@@ -40,18 +40,17 @@ def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
     return {name: value for name, value in vars(contract).items() if callable(value) and not name.startswith("_")}
 
 
-def missing_parts(kind: str, loaded: Any) -> list[str]:
-    """Names that its contracts ask for and `loaded` does not have."""
-    found = contracts_of(kind, loaded)
-    names = dict.fromkeys(name for c in found for name in (*c.__annotations__, *contract_methods(c)))
-    return [name for name in names if not hasattr(loaded, name)]
+def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
+    """Names that the contracts ask for and `loaded` does not have."""
+    names = [name for contract in contracts for name in (*contract.__annotations__, *contract_methods(contract))]
+    return [name for name in dict.fromkeys(names) if not hasattr(loaded, name)]
 
 
-def wrong_signatures(kind: str, loaded: Any) -> list[str]:
-    """A sentence for every method of `loaded` that cannot be called with its contract's arguments."""
+def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
+    """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
     found = []
-    methods = {name: method for c in contracts_of(kind, loaded) for name, method in contract_methods(c).items()}
-    for name, method in methods.items():
+    wanted_of = {name: method for contract in contracts for name, method in contract_methods(contract).items()}
+    for name, method in wanted_of.items():
         mine = getattr(loaded, name, None)
         if not callable(mine):
             continue

@@ -17,7 +17,7 @@ from core.args.convert import convert_struct
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest, sha256_of, source_file
-from core.plugin.signatures import CONTRACTS, missing_parts, wrong_signatures
+from core.plugin.signatures import contracts_of, missing_parts, wrong_signatures
 
 
 class PluginTable:
@@ -50,18 +50,17 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
             raise PluginError(" ".join(problems))
         context = dataclasses.replace(context, arguments=values)
     loaded = manifest.call("core_load", context=context)
-    lacking = missing_parts(row.kind, loaded)
+    contracts = contracts_of(row.kind, manifest.spec.capabilities)
+    see = " and ".join(f"core.plugin.contracts.{contract.__name__}" for contract in contracts)
+    lacking = missing_parts(contracts, loaded)
     if lacking:
         raise PluginError(
             f"{row.kind} plugin '{row.name}' ({origin(row)}): core_load answered a {type(loaded).__name__} "
-            f"without {', '.join(lacking)}; see core.plugin.contracts.{CONTRACTS[row.kind].__name__}."
+            f"without {', '.join(lacking)}; see {see}."
         )
-    wrong = wrong_signatures(row.kind, loaded)
+    wrong = wrong_signatures(contracts, loaded)
     if wrong:
-        raise PluginError(
-            f"{row.kind} plugin '{row.name}' ({origin(row)}): {'; '.join(wrong)}; "
-            f"see core.plugin.contracts.{CONTRACTS[row.kind].__name__}."
-        )
+        raise PluginError(f"{row.kind} plugin '{row.name}' ({origin(row)}): {'; '.join(wrong)}; see {see}.")
     return loaded
 
 

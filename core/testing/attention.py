@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.config.memory import block_bytes
-from core.plugin.capabilities import attention_reasons
+from core.plugin.capabilities import attention_reasons, layer_kinds
 from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
@@ -150,8 +150,8 @@ def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
 
     @functools.wraps(check)
     def run(subject: Subject) -> None:
-        kinds = subject.manifest.spec.capabilities.get("layer_kinds")
-        if kinds is not None and not {"full", "sliding"} & set(kinds):
+        kinds = layer_kinds(subject.manifest.spec.capabilities)
+        if not {"full", "sliding"} & set(kinds):
             raise Skipped(f"it serves {', '.join(kinds)} layers only (capability layer_kinds)")
         check(subject)
 

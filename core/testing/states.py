@@ -13,7 +13,8 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
-from core.plugin.capabilities import state_reasons
+from core.models import lfm2
+from core.plugin.capabilities import layer_kinds, state_reasons
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.reference import NAN_BYTE, batch_view
@@ -22,20 +23,6 @@ TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
 BLOCK_BYTES = 96
 """So small that a state takes several blocks."""
-
-
-def short_conv_spec(channels: int, kernel: int, bias: bool = False) -> StateSpec:
-    """A layer with the op `short_conv`, see `StateSpec`."""
-    params: dict[str, tuple[int, ...]] = {"conv.weight": (channels, 1, kernel)}
-    return StateSpec(
-        op="short_conv",
-        inputs={"in_proj": 3 * channels},
-        output_size=channels,
-        state_size=channels * (kernel - 1),
-        sizes={"channels": channels, "kernel": kernel},
-        params={**params, "conv.bias": (channels,)} if bias else params,
-        bias=bias,
-    )
 
 
 def short_conv(inputs: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -48,7 +35,7 @@ def short_conv(inputs: Tensor, params: dict[str, Tensor]) -> Tensor:
 
 
 FORMULAS = {"short_conv": short_conv}
-EXAMPLES = {"short_conv": [short_conv_spec(24, 3), short_conv_spec(7, 4, bias=True), short_conv_spec(16, 2)]}
+EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=True), lfm2.short_conv(16, 2)]}
 
 
 class StateRun:
@@ -178,9 +165,12 @@ CHECKS = (
 
 def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
     """Layers that the backend is tried with, each with a label: those of the kit, or the backend's own."""
-    ops = subject.manifest.spec.capabilities.get("state_ops") or ()
+    declared = subject.manifest.spec.capabilities
+    if "state" not in layer_kinds(declared):
+        raise Skipped("it serves no layers with a state (capability layer_kinds)")
+    ops = declared.get("state_ops") or ()
     if not ops:
-        raise Skipped("it serves no layers with a state (capability state_ops)")
+        raise Failure("it serves layers with a state; declare which ones (capability state_ops)")
     served = 0
     for op in ops:
         own = getattr(subject.loaded, "example_state", None)

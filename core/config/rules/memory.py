@@ -200,6 +200,13 @@ RULES: tuple[Rule, ...] = (
         "warning",
         c7_prefix_caching,
     ),
+    Rule(
+        "C7",
+        ("enable_prefix_caching", *OFFLOADED, "kv_events_config", "kv_cache_metrics"),
+        "warning",
+        c7_prefix_caching,
+        "model",
+    ),
     Rule("N33", OFFLOAD, "error", n33_ambiguous),
     Rule("N33", OFFLOAD, "derived", n33_backend),
     Rule("N34", ("offload_num_in_group", "offload_group_size"), "error", n34_group),

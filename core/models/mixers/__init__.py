@@ -9,17 +9,27 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from core.api.specs import StateSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.mixers.attention import AttentionMixer
+from core.models.mixers.state import StateMixer
 from core.models.spec import DecoderSpec
 
-Mixer = AttentionMixer
+Mixer = AttentionMixer | StateMixer
 """Everything that may be the first half of a block."""
 
 
 def build_mixer(
-    spec: DecoderSpec, index: int, kernels: KernelSet, linears: Mapping[str, Linear], norms: Mapping[str, Tensor]
+    spec: DecoderSpec,
+    index: int,
+    kernels: KernelSet,
+    linears: Mapping[str, Linear],
+    norms: Mapping[str, Tensor],
+    params: Mapping[str, Tensor],
 ) -> Mixer:
-    """The mixer of block `index` from its prepared linears and norms, by role (see `DecoderSpec`)."""
-    return AttentionMixer(spec.blocks[index].mixer, spec.eps, kernels, linears, norms)
+    """The mixer of block `index` from its prepared linears, norms and other tensors, by role (see `DecoderSpec`)."""
+    mixer = spec.blocks[index].mixer
+    if isinstance(mixer, StateSpec):
+        return StateMixer(mixer, linears, params)
+    return AttentionMixer(mixer, spec.eps, kernels, linears, norms)

@@ -26,6 +26,7 @@ def core_spec() -> PluginSpec:
             "cap": True,
             "sinks": True,
             "alibi": True,
+            "layer_kinds": ["full", "sliding", "state"],
             "state_ops": ["short_conv"],
             "batch_invariant": False,
             "reference_numerics": True,
