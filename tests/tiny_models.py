@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}</s>{% endfor %}"
@@ -50,6 +50,9 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     elif family == "qwen3_moe":
         sizes = {"moe_intermediate_size": 48, "num_experts": 7, "num_experts_per_tok": 3, "mlp_only_layers": [1]}
         config = Qwen3MoeConfig(**shape, **sizes, head_dim=16)
+    elif family == "lfm2":
+        kinds = ["conv", "full_attention", "conv", "conv"]
+        config = Lfm2Config(**{**shape, "num_hidden_layers": 4}, layer_types=kinds, block_multiple_of=32)
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LISTS = frozenset(
     {
         *("dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"),
-        *("layer_kinds", "state_ops"),
+        *("layer_kinds", "invariant_kinds", "state_ops"),
     }
 )
 BOOLEANS = frozenset(

@@ -38,10 +38,10 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `typing.Annotated[..., msgspec.Meta(description=...)]`), or None.
     capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
                   `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `batch_invariant` (booleans),
-                  `layer_kinds`, `state_ops` (lists), `formats` (canonical formats), `model_types` (lists). For the memory
-                  plan: kernels declare `row_multiple` (outputs packed side by side), platforms `activation_dtype` (between
-                  layers; absent: the run's). Platforms may declare `quantization` (methods), `chunked_prefill`,
-                  `prefix_caching` and `device_graphs` (booleans); loaders `quantized` (a boolean).
+                  `layer_kinds`, `invariant_kinds`, `state_ops` (lists), `formats` (canonical formats), `model_types`
+                  (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by side), platforms
+                  `activation_dtype` (between layers; absent: the run's). Platforms may declare `quantization` (methods),
+                  `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans); loaders `quantized` (a boolean).
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.

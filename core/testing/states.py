@@ -13,6 +13,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
+from core.config.waivers import promises
 from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.testing.case import Failure, Skipped, Subject
@@ -142,9 +143,9 @@ def states_stay_in_their_blocks(subject: Subject) -> None:
 
 
 def states_are_invariant_as_claimed(subject: Subject) -> None:
-    """Layers with a state: with `batch_invariant` bits depend on neither company nor chunks."""
-    if not subject.manifest.spec.capabilities.get("batch_invariant"):
-        raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
+    """Layers with a state: with `batch_invariant` (or `state` in `invariant_kinds`) bits depend on the sequence alone."""
+    if not promises(subject.manifest, "fast", "state"):
+        raise Skipped("it does not claim it; `core config explain` says so to users")
     for spec, what in _examples(subject):
         sequences = _random(spec, what)
         alone = StateRun(subject.loaded, spec, sequences[-1:], generator(what)).all()[0]

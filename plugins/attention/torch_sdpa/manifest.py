@@ -27,6 +27,7 @@ def core_spec() -> PluginSpec:
             "sinks": True,
             "alibi": True,
             "layer_kinds": ["full", "sliding", "state"],
+            "invariant_kinds": ["state"],
             "state_ops": ["short_conv"],
             "batch_invariant": False,
             "reference_numerics": True,
