@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
-LayerKind = Literal["full", "sliding", "state"]
+LayerKind = Literal["full", "sliding", "latent", "state"]
 Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
 
 STATE_DTYPE: Final = "float32"
@@ -94,6 +94,44 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         """`sliding` with a window, else `full`."""
         return "full" if self.window is None else "sliding"
 
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads, and numbers of each, that the cache holds of a token: K and V together."""
+        return self.num_kv_heads, self.head_size + self.head_size_v
+
+
+class LatentSpec(msgspec.Struct, frozen=True):
+    """One layer of latent attention (MLA; DeepSeek-V2, arXiv 2405.04434).
+
+    The cache holds, of each token, one latent of `rank` numbers and one rotated key of `rope_size` numbers for all heads.
+    head_size_nope: of the part of a query that does not rotate; head_size_v: of a head's value; both are projections of
+    the latent, which the core multiplies with queries and outputs. q_rank: of the queries' own latent, or None without.
+    scale: of the scores.
+    """
+
+    num_heads: int
+    rank: int
+    rope_size: int
+    head_size_nope: int
+    head_size_v: int
+    scale: float
+    q_rank: int | None = None
+
+    @property
+    def kind(self) -> LayerKind:
+        """Always `latent`."""
+        return "latent"
+
+    @property
+    def window(self) -> None:
+        """Every query sees all keys before it."""
+        return None
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads, and numbers of each, that the cache holds of a token: latent and rotated key together."""
+        return 1, self.rank + self.rope_size
+
 
 class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One layer that carries a state of fixed size from token to token, in place of keys and values.
@@ -136,8 +174,17 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
         return 4 * max(self.state_size, 1)
 
 
+MixerSpec = AttentionSpec | LatentSpec | StateSpec
+"""Everything that lets a token see the tokens before it."""
+
+
 class RopeSpec(msgspec.Struct, frozen=True):
-    """Rotary embedding of one layer. rope_type: `default`, `linear` (uses factor) or `llama3` (uses all fields)."""
+    """Rotary embedding of one layer.
+
+    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position) or `yarn` (uses factor,
+    original_max_position and what follows it). interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put
+    in the order of the kernels' pairs, (i, i + D/2), when weights are loaded. attention_factor: multiplies cos and sin.
+    """
 
     theta: float
     rope_type: str = "default"
@@ -145,6 +192,11 @@ class RopeSpec(msgspec.Struct, frozen=True):
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+    interleaved: bool = False
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
@@ -182,7 +234,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 class AttentionQuery(msgspec.Struct, frozen=True):
     """What a backend is asked to serve: one layer kind on one device. dtype: of the KV cache."""
 
-    spec: AttentionSpec
+    spec: AttentionSpec | LatentSpec
     device: str
     dtype: str
     block_size: int
@@ -209,15 +261,16 @@ class KernelQuery(msgspec.Struct, frozen=True):
 
 
 class KVType(msgspec.Struct, frozen=True):
-    """How a KV cache holds numbers. scaled: with a float32 scale for each token and head of K and of V."""
+    """How a KV cache holds numbers. scaled: with a float32 scale for each token and head of K and of V (for a latent
+    layer: of the latent and of the rotated key)."""
 
     item_bytes: int
     scaled: bool = False
 
-    def token_bytes(self, spec: AttentionSpec) -> int:
-        """Of one token in one layer, K and V together."""
-        scales = 8 if self.scaled else 0
-        return spec.num_kv_heads * ((spec.head_size + spec.head_size_v) * self.item_bytes + scales)
+    def token_bytes(self, spec: AttentionSpec | LatentSpec) -> int:
+        """Of one token in one layer."""
+        heads, numbers = spec.cached
+        return heads * (numbers * self.item_bytes + (8 if self.scaled else 0))
 
 
 KV_TYPES: Final = MappingProxyType(

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.api.config import PluginChoices
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionQuery, AttentionSpec, StateQuery, StateSpec
+from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
 from core.args.convert import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
@@ -21,7 +21,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import Choice, Selection, select_attention
 
-LAYER_KINDS = ("full", "sliding", "state")
+LAYER_KINDS = ("full", "sliding", "latent", "state")
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def attention_names(text: str | None) -> dict[str, str]:
 def choose_attention(
     settings: Settings,
     registry: PluginRegistry,
-    specs: Sequence[AttentionSpec | StateSpec],
+    specs: Sequence[MixerSpec],
     device: str,
     platform: Manifest,
     wishes: Any,

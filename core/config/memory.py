@@ -10,9 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
-from core.api.specs import KV_TYPES, AttentionSpec, DensePlan, KVGroup, LayerSpec, PartPlan, StateSpec, Unsupported
+from core.api.specs import (
+    KV_TYPES,
+    AttentionSpec,
+    DensePlan,
+    KVGroup,
+    LatentSpec,
+    LayerSpec,
+    PartPlan,
+    StateSpec,
+    Unsupported,
+)
 from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
-from core.models.spec import DecoderSpec
+from core.models.spec import DecoderSpec, mixer_parts
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 LOGIT_ROWS = 64
@@ -71,7 +81,7 @@ class MemoryPlan:
         return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
 
 
-def block_bytes(specs: Sequence[AttentionSpec], block_size: int, dtype: str) -> int:
+def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
     """Bytes of one KV block over all layers."""
     return block_size * sum(KV_TYPES[dtype].token_bytes(spec) for spec in specs)
 
@@ -103,7 +113,9 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
     groups += [parts for index in range(len(spec.blocks)) for parts in spec.block_linears(index).values()]
     if not spec.tied:
         groups.append((spec.head(),))
-    return sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
+    halves = [part for index in range(len(spec.blocks)) for part in mixer_parts(spec, index).halves]
+    total = sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
+    return total + sum(part.shape[0] * _group_bytes((part,), None, dtype, multiple) for part in halves)
 
 
 def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ServerConfig
 from core.api.errors import ConfigError, CoreError
-from core.api.specs import AttentionSpec, StateSpec
+from core.api.specs import MixerSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -217,7 +217,7 @@ class _Resolver:
         self,
         registry: PluginRegistry,
         checkpoint: Checkpoint,
-        specs: list[AttentionSpec | StateSpec],
+        specs: list[MixerSpec],
         device: Device,
         wishes: Any,
     ) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
 from core.api.errors import ConfigError, PluginError
-from core.api.specs import STATE_DTYPE, AttentionSpec, StateSpec
+from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.forward import ForwardPass, capture_of
@@ -181,7 +181,7 @@ class Worker:
     def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
         """Give every layer its backend and its part of the cache."""
         cache, names = self.config.cache, self.config.plugins.attention
-        backends: dict[str, Any] = {
+        backends: dict[str, Any] = {  # each has the contracts of its layer kinds: loading checks it
             name: self.plugins.load("attention", name, self._context("attention", name, kernels=self.runtime.kernels))
             for name in sorted(set(names.values()))
         }
@@ -233,9 +233,9 @@ class Worker:
         return proposer
 
 
-def _layer_bytes(spec: AttentionSpec | StateSpec, backend: Any, cache: CacheConfig) -> int:
+def _layer_bytes(spec: MixerSpec, backend: Any, cache: CacheConfig) -> int:
     """One block of a layer, or a sequence's state in it, which has what was planned for it. Raises PluginError."""
-    if isinstance(spec, AttentionSpec):
+    if not isinstance(spec, StateSpec):
         return int(backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes)
     told = backend.state_layout(spec, STATE_DTYPE)
     if not 0 < told <= spec.state_bytes:

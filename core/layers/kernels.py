@@ -13,11 +13,20 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.experts import ReferenceExperts
+from core.layers.heads import LinearHeads
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels
 from core.layers.rows import RowKernels
-from core.plugin.contracts import ExpertsKernel, Kernels, LinearKernel, LogprobsKernel, RaceKernel, RouteKernel
-from core.weights.formats import CanonicalWeight
+from core.plugin.contracts import (
+    ExpertsKernel,
+    HeadsKernel,
+    Kernels,
+    LinearKernel,
+    LogprobsKernel,
+    RaceKernel,
+    RouteKernel,
+)
+from core.weights.formats import CanonicalWeight, Dense
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 
@@ -73,6 +82,17 @@ class KernelSet:
             if layer is not None:
                 return layer
         return ReferenceExperts(gate_up, down, activation, self.gated)
+
+    def heads(self, weight: Tensor, *, activation: Activation) -> HeadsKernel:
+        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can."""
+        query = KernelQuery(
+            "linear", self.device, str(weight.dtype).removeprefix("torch."), activation, weight.shape[1:]
+        )
+        provider = self._best(query)
+        if hasattr(provider, "heads"):
+            together: HeadsKernel = provider.heads(weight, activation)
+            return together
+        return LinearHeads([provider.linear(Dense(one.contiguous()), activation=activation) for one in weight])
 
     def _having(self, op: str) -> Iterator[Kernels]:
         """The providers that have the optional operation `op` here, best first."""

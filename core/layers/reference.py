@@ -13,6 +13,8 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.layers.experts import route
+from core.layers.heads import BatchedHeads
+from core.plugin.contracts import HeadsKernel
 from core.weights.formats import CanonicalWeight, Dense
 
 ROWS_AT_ONCE = 1024
@@ -81,6 +83,10 @@ class ReferenceKernels:
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> ReferenceLinear:
         """Keep the weight as it is."""
         return ReferenceLinear(weight, activation, bias)
+
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
+        """A matrix for each head, [H, N, K]."""
+        return BatchedHeads(weight, activation == "bf16")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.specs import Activation, RoutingSpec
+from core.layers.heads import LinearHeads
 from core.layers.reference import ReferenceKernels, ReferenceLinear
-from core.weights.formats import CanonicalWeight
+from core.plugin.contracts import HeadsKernel
+from core.weights.formats import CanonicalWeight, Dense
 
 
 class RowLinear(ReferenceLinear):
@@ -38,6 +40,10 @@ class RowKernels(ReferenceKernels):
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> RowLinear:
         """Keep the weight as it is."""
         return RowLinear(weight, activation, bias)
+
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
+        """One head after the other, by rows."""
+        return LinearHeads([self.linear(Dense(one), activation=activation) for one in weight])
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""

@@ -37,7 +37,7 @@ class ViewCache(Generic[T]):
 
 
 class Workspace:
-    """Named buffers of [max_rows, width]; `view` gives the first rows. Untouched pages cost no memory."""
+    """Named buffers of [max_rows, width]; `view` gives the beginning of each. Untouched pages cost no memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -52,9 +52,9 @@ class Workspace:
         """The whole buffer."""
         return self._buffers[name]
 
-    def view(self, name: str, rows: int) -> Tensor:
-        """The first `rows` rows of a buffer."""
-        return self._buffers[name][:rows]
+    def view(self, name: str, rows: int, width: int | None = None) -> Tensor:
+        """The first `rows` rows of a buffer, and of each the first `width` items where it is wider than one needs."""
+        return self._buffers[name][:rows, :width]
 
     def cached(self, key: Hashable, make: Callable[[int], T]) -> ViewCache[T]:
         """The cache of views that everybody with an equal key shares. make: the views for a number of rows."""

@@ -22,7 +22,7 @@ from core.layers.workspace import Workspace
 from core.models.mixers import Mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
 from core.models.spec import DecoderSpec
-from core.plugin.contracts import LinearKernel
+from core.plugin.contracts import HeadsKernel, LinearKernel
 
 
 @dataclass(slots=True)
@@ -53,14 +53,28 @@ class DecoderWeights:
 class StepViews:
     """The workspace's buffers for one number of tokens."""
 
-    __slots__ = ("branch", "expert_ids", "expert_weights", "gate_up", "mlp", "normed", "residual", "router")
+    __slots__ = (
+        "branch",
+        "expert_ids",
+        "expert_weights",
+        "gate_up",
+        "mlp",
+        "normed",
+        "residual",
+        "router",
+        "shared_gate_up",
+        "shared_mlp",
+    )
 
-    def __init__(self, workspace: Workspace, num_tokens: int) -> None:
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: DecoderSpec) -> None:
+        inner, shared = spec.intermediate_size, spec.shared_intermediate_size()
         self.residual = workspace.view("residual", num_tokens)
         self.normed = workspace.view("normed", num_tokens)
         self.branch = workspace.view("branch", num_tokens)
-        self.gate_up = workspace.view("gate_up", num_tokens)
-        self.mlp = workspace.view("mlp", num_tokens)
+        self.gate_up = workspace.view("gate_up", num_tokens, 2 * inner)
+        self.mlp = workspace.view("mlp", num_tokens, inner)
+        self.shared_gate_up = workspace.view("gate_up", num_tokens, 2 * shared)
+        self.shared_mlp = workspace.view("mlp", num_tokens, shared)
         self.router = workspace.view("router", num_tokens)
         self.expert_ids = workspace.view("expert_ids", num_tokens)
         self.expert_weights = workspace.view("expert_weights", num_tokens)
@@ -100,7 +114,7 @@ class Decoder:
         workspace.reserve("expert_weights", max_tokens, spec.router_widths()[1], torch.float32)
         workspace.reserve("last", max_logits, spec.hidden_size, dtype)
         workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32 if dtype != torch.float32 else dtype)
-        self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows))
+        self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
         for mixer, cos_sin in zip(self.mixers, tables, strict=True):
             mixer.attach(workspace, cos_sin)
 
@@ -136,7 +150,7 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record everything that `forward` and `logits` call."""
-        linears: list[LinearKernel] = [self.weights.embedding, self.weights.head]
+        linears: list[LinearKernel | HeadsKernel] = [self.weights.embedding, self.weights.head]
         for block in self.weights.blocks:
             linears += [*block.mixer.linears, *block.mlp.linears]
         kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RoutingSpec, StateSpec
 from core.models import lfm2
 from core.models.configuration import positive as _positive
+from core.models.rope import rope_spec, score_stretch
 from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
@@ -29,7 +30,7 @@ NEVER = 1 << 30
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
     layer is full, the others slide. expert_names: see `ExpertsSpec`; renormalize: expert weights add up to one unless the
-    configuration says otherwise.
+    configuration says otherwise. latent: attention is latent (MLA). routing: of the experts, see `_routing`.
 
     usual: a configuration under the usual names. state: of one layer, None for one with attention. names: parts of tensor
     names in checkpoints, and what they are canonically.
@@ -51,6 +52,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[tuple[str, str], ...] = ()
     expert_names: tuple[str, str, str, str] | None = None
     renormalize: bool = True
+    latent: bool = False
+    routing: Literal["softmax", "corrected_sigmoid"] = "softmax"
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -81,6 +84,22 @@ FAMILIES: tuple[Family, ...] = (
         qk_norm=True,
         expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
         renormalize=False,
+    ),
+    Family(
+        name="deepseek_v2",
+        model_types=("deepseek_v2",),
+        architectures=("DeepseekV2ForCausalLM",),
+        latent=True,
+        expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
+        renormalize=False,
+    ),
+    Family(
+        name="deepseek_v3",
+        model_types=("deepseek_v3",),
+        architectures=("DeepseekV3ForCausalLM",),
+        latent=True,
+        expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
+        routing="corrected_sigmoid",
     ),
     Family(
         name="lfm2",
@@ -130,39 +149,12 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
     family = family or family_for(hf_config)
     hf_config = family.usual(hf_config) if family.usual else hf_config
     num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
-    num_heads = _positive(hf_config, "num_attention_heads")
-    num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)
-    head_size = _positive(hf_config, "head_dim", hidden // num_heads)
-    if num_heads % num_kv_heads:
-        raise UserError(
-            f"num_attention_heads is {num_heads}, not a multiple of num_key_value_heads ({num_kv_heads}); "
-            "the configuration of the checkpoint is damaged."
-        )
-    if head_size % 2:
-        raise UserError(f"head_dim is {head_size}; rotary embeddings need an even head size.")
-
-    def block(index: int) -> BlockSpec:
-        experts = _experts(family, hf_config, index)
-        state = family.state(hf_config, index) if family.state else None
-        if state is not None:
-            return BlockSpec(state, None, experts)
-        attention = AttentionSpec(
-            num_heads,
-            num_kv_heads,
-            head_size,
-            head_size,
-            _scale(hf_config, head_size),
-            _window(family, hf_config, index),
-            hf_config.get("attn_logit_softcapping"),
-        )
-        return BlockSpec(attention, _rope(hf_config, _is_full(family, hf_config, index)), experts)
-
     return DecoderSpec(
         family=family.name,
         hidden_size=hidden,
         intermediate_size=_positive(hf_config, "intermediate_size"),
         vocab_size=_positive(hf_config, "vocab_size"),
-        blocks=tuple(block(index) for index in range(num_layers)),
+        blocks=tuple(_block(family, hf_config, index) for index in range(num_layers)),
         eps=float(hf_config.get("rms_norm_eps", family.eps_default)),
         activation=_activation(hf_config),
         max_position=_positive(hf_config, "max_position_embeddings", 2048),
@@ -188,18 +180,94 @@ def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return decoder_spec(hf_config).tensor_shapes()
 
 
+def _block(family: Family, hf_config: Mapping[str, Any], index: int) -> BlockSpec:
+    experts = _experts(family, hf_config, index)
+    state = family.state(hf_config, index) if family.state else None
+    if state is not None:
+        return BlockSpec(state, None, experts)
+    mixer = _latent(hf_config) if family.latent else _attention(family, hf_config, index)
+    rope = rope_spec(hf_config, _is_full(family, hf_config, index), interleaved=family.latent)
+    return BlockSpec(mixer, rope, experts)
+
+
+def _attention(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
+    num_heads = _positive(hf_config, "num_attention_heads")
+    num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)
+    head_size = _positive(hf_config, "head_dim", _positive(hf_config, "hidden_size") // num_heads)
+    if num_heads % num_kv_heads:
+        raise UserError(
+            f"num_attention_heads is {num_heads}, not a multiple of num_key_value_heads ({num_kv_heads}); "
+            "the configuration of the checkpoint is damaged."
+        )
+    if head_size % 2:
+        raise UserError(f"head_dim is {head_size}; rotary embeddings need an even head size.")
+    return AttentionSpec(
+        num_heads,
+        num_kv_heads,
+        head_size,
+        head_size,
+        _scale(hf_config, head_size),
+        _window(family, hf_config, index),
+        hf_config.get("attn_logit_softcapping"),
+    )
+
+
+def _latent(hf_config: Mapping[str, Any]) -> LatentSpec:
+    rope_size, nope = _positive(hf_config, "qk_rope_head_dim"), _positive(hf_config, "qk_nope_head_dim")
+    if rope_size % 2:
+        raise UserError(f"qk_rope_head_dim is {rope_size}; rotary embeddings need an even size.")
+    return LatentSpec(
+        num_heads=_positive(hf_config, "num_attention_heads"),
+        rank=_positive(hf_config, "kv_lora_rank"),
+        rope_size=rope_size,
+        head_size_nope=nope,
+        head_size_v=_positive(hf_config, "v_head_dim"),
+        scale=score_stretch(hf_config) / math.sqrt(nope + rope_size),
+        q_rank=None if hf_config.get("q_lora_rank") is None else _positive(hf_config, "q_lora_rank"),
+    )
+
+
 def _experts(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer; every `decoder_sparse_step`-th has them, but those of `mlp_only_layers`."""
+    """The experts of a layer: every `decoder_sparse_step`-th has them, or every `moe_layer_freq`-th from
+    `first_k_dense_replace` on, but those of `mlp_only_layers`."""
     plain = hf_config.get("mlp_only_layers") or ()
     if family.expert_names is None or index in plain or (index + 1) % _positive(hf_config, "decoder_sparse_step", 1):
         return None
-    count = _positive(hf_config, "num_local_experts", hf_config.get("num_experts"))
+    if index < (hf_config.get("first_k_dense_replace") or 0) or index % _positive(hf_config, "moe_layer_freq", 1):
+        return None
+    counts = (hf_config.get("num_experts"), hf_config.get("n_routed_experts"))
+    count = _positive(hf_config, "num_local_experts", next((c for c in counts if c is not None), None))
     top_k = _positive(hf_config, "num_experts_per_tok", 2)
     if top_k > count:
         raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")
     inner = _positive(hf_config, "moe_intermediate_size", hf_config.get("intermediate_size"))
+    shared = hf_config.get("n_shared_experts") or 0
+    routing = _routing(family, hf_config, count, top_k)
+    corrected = family.routing == "corrected_sigmoid"
+    return ExpertsSpec(count, inner, routing, family.expert_names, inner * shared, corrected)
+
+
+def _routing(family: Family, hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
+    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid: a bias for each expert counts
+    in the choice (DeepSeek-V3, arXiv 2412.19437)."""
     renormalize = bool(hf_config.get("norm_topk_prob", family.renormalize))
-    return ExpertsSpec(count, inner, RoutingSpec(top_k, renormalize=renormalize), family.expert_names)
+    factor = float(hf_config.get("routed_scaling_factor") or 1.0)
+    grouped = hf_config.get("topk_method") != "greedy"
+    groups = (hf_config.get("n_group") or 1) if grouped else 1
+    top_groups = (hf_config.get("topk_group") or groups) if grouped else 1
+    if count % groups or not 1 <= top_groups <= groups or top_k > count // groups * top_groups:
+        raise UserError(
+            f"n_group is {groups} and topk_group {top_groups}: {count} experts are not that many equal groups, or so many "
+            f"groups have no {top_k} experts; the configuration of the checkpoint is damaged."
+        )
+    if family.routing == "corrected_sigmoid":
+        return RoutingSpec(top_k, "sigmoid", renormalize, factor, groups, top_groups, "best_two")
+    if renormalize and factor != 1.0:
+        raise UserError(
+            f"routed_scaling_factor is {factor} and norm_topk_prob is set: {family.name} models do one or the other; "
+            "set one of them with --hf-overrides."
+        )
+    return RoutingSpec(top_k, "softmax", renormalize, factor, groups, top_groups)
 
 
 def _activation(hf_config: Mapping[str, Any]) -> str:
@@ -232,32 +300,3 @@ def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | N
             f"use_sliding_window is set without layer_types; {family.name} models run without a window here."
         )
     return None
-
-
-def _rope(hf_config: Mapping[str, Any], full: bool) -> RopeSpec:
-    """Read `rope_parameters` (flat, or by layer type), or the older `rope_theta` with `rope_scaling`."""
-    parameters = hf_config.get("rope_parameters")
-    kind = "full_attention" if full else "sliding_attention"
-    if isinstance(parameters, Mapping) and isinstance(parameters.get(kind), Mapping):
-        values = dict(parameters[kind])
-    elif isinstance(parameters, Mapping):
-        values = dict(parameters)
-    else:
-        local = hf_config.get("rope_local_base_freq")
-        scaling = hf_config.get("rope_scaling") if full or local is None else None
-        values = {**(scaling or {}), "rope_theta": hf_config.get("rope_theta", 10000.0)}
-        if not full and local is not None:
-            values["rope_theta"] = local
-    rope_type = values.get("rope_type") or values.get("type") or "default"
-    known = ("default", "linear", "llama3")
-    if rope_type not in known:
-        raise UserError(f"rope_type is '{rope_type}'; known are: {', '.join(known)}.{nearest(str(rope_type), known)}")
-    original = values.get("original_max_position_embeddings") or hf_config.get("max_position_embeddings") or 8192
-    return RopeSpec(
-        float(values.get("rope_theta") or 10000.0),
-        str(rope_type),
-        float(values.get("factor") or 1.0),
-        float(values.get("low_freq_factor") or 1.0),
-        float(values.get("high_freq_factor") or 4.0),
-        int(original),
-    )

@@ -7,8 +7,10 @@ Called by: the worker, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,28 +18,29 @@ from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, PluginError
-from core.api.specs import Activation, DensePlan, LayerSpec, PartPlan
+from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.mixers import build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.models.spec import DecoderSpec
-from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
+from core.models.spec import DecoderSpec, mixer_parts
+from core.plugin.contracts import HeadsKernel, LinearKernel, Loader, QuantizationMethod
 from core.weights.formats import CanonicalWeight, Dense, fuse
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
+NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class PendingLinear:
-    """A linear layer whose tensors are still being read."""
+    """A linear layer whose tensors are still being read. build: what it becomes when all are there."""
 
     parts: tuple[LayerSpec, ...]
     plans: list[PartPlan | DensePlan]
     missing: set[str]
-    install: Callable[[list[LinearKernel]], None]
+    build: Callable[[PendingLinear], Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -57,21 +60,18 @@ class WeightLoading:
         self.spec, self.manifest, self.method, self.kernels = spec, manifest, method, kernels
         self.dtype, self.activation_dtype, self.device = dtype, activation_dtype, device
         self.pending: dict[str, PendingLinear] = {}
+        self.built: dict[str, Any] = {}
         self.vectors: dict[str, Tensor] = {}
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_shapes()
-        built: dict[str, Linear | LinearKernel] = {}
-        self._expect("embedding", (self.spec.embedding(),), built, single=True)
+        self._expect("embedding", (self.spec.embedding(),), lambda pending: self._prepare(pending)[0])
         if not self.spec.tied:
-            self._expect("head", (self.spec.head(),), built, single=True)
+            self._expect("head", (self.spec.head(),), lambda pending: self._prepare(pending)[0])
+        vectors = {"model.norm.weight"}
         for index in range(len(self.spec.blocks)):
-            for role, parts in self.spec.block_linears(index).items():
-                self._expect(f"{index}.{role}", parts, built)
-        blocks = range(len(self.spec.blocks))
-        vectors = {name for i in blocks for name, _ in self.spec.block_norms(i).values()} | {"model.norm.weight"}
-        vectors |= {name for i in blocks for name, _ in self.spec.block_params(i).values()}
+            vectors |= self._expect_block(index)
         reads = [*dict.fromkeys(name for linear in self.pending.values() for name in linear.missing), *vectors]
         bar = tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False)
         owners = {name: key for key, linear in self.pending.items() for name in linear.missing}
@@ -89,7 +89,19 @@ class WeightLoading:
             raise CheckpointError(
                 f"The loader did not deliver {absent[0]} (and {len(absent) - 1} more) of {self.manifest.ref}."
             )
-        return self._assemble(built)
+        return self._assemble()
+
+    def _expect_block(self, index: int) -> set[str]:
+        """Wait for the matrices of one block. Returns the names of its vectors."""
+        parts, correction = mixer_parts(self.spec, index), self.spec.correction(index)
+        for role, linears in self.spec.block_linears(index).items():
+            self._expect(f"{index}.{role}", linears, lambda pending: Linear(self._prepare(pending, parts.interleaved)))
+        if parts.absorbed is not None:
+            mixer = self.spec.blocks[index].mixer
+            assert isinstance(mixer, LatentSpec)
+            self._expect(f"{index}.absorbed", (parts.absorbed,), lambda pending: self._halves(pending, mixer))
+        vectors = {name for name, _ in (*self.spec.block_norms(index).values(), *parts.params.values())}
+        return vectors if correction is None else {*vectors, correction[0]}
 
     def _check_shapes(self) -> None:
         plans = {f"{part.name}.weight": self._plan(part) for part in self.spec.linears()}
@@ -118,17 +130,11 @@ class WeightLoading:
             return plan
         raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
 
-    def _expect(
-        self, key: str, parts: tuple[LayerSpec, ...], built: dict[str, Linear | LinearKernel], single: bool = False
-    ) -> None:
+    def _expect(self, key: str, parts: tuple[LayerSpec, ...], build: Callable[[PendingLinear], Any]) -> None:
         plans = [self._plan(part) for part in parts]
         missing = {name for plan in plans for name in plan.reads}
         missing |= {f"{part.name}.bias" for part in parts if part.bias}
-
-        def install(kernels: list[LinearKernel]) -> None:
-            built[key] = kernels[0] if single else Linear(kernels)
-
-        self.pending[key] = PendingLinear(parts, plans, missing, install)
+        self.pending[key] = PendingLinear(parts, plans, missing, build)
 
     def _arrive(self, key: str, name: str, tensor: Tensor) -> None:
         """Keep a tensor until its layer is complete, then prepare the layer and drop what was read."""
@@ -136,56 +142,105 @@ class WeightLoading:
         linear.missing.discard(name)
         linear.tensors[name] = tensor if not linear.missing else tensor.clone()
         if not linear.missing:
-            linear.install(self._prepare(linear))
+            self.built[key] = linear.build(linear)
             del self.pending[key]
 
-    def _prepare(self, linear: PendingLinear) -> list[LinearKernel]:
-        """Pack each part, fuse neighbours with equal fuse keys, hand the results to the kernels."""
-        groups: list[tuple[tuple[str, Activation], list[CanonicalWeight], list[LayerSpec]]] = []
+    def _pack(self, linear: PendingLinear) -> list[tuple[str, Activation, CanonicalWeight]]:
+        """Each part's fuse key, activation and weight."""
+        found: list[tuple[str, Activation, CanonicalWeight]] = []
         for part, plan in zip(linear.parts, linear.plans, strict=True):
             if isinstance(plan, DensePlan):
-                key: tuple[str, Activation] = ("dense", DENSE_ACTIVATION[self.dtype])
-                weight: CanonicalWeight = Dense(linear.tensors[plan.reads[0]].to(DTYPES[self.dtype], copy=True))
+                weight = Dense(linear.tensors[plan.reads[0]].to(DTYPES[self.dtype], copy=True))
+                found.append(("dense", DENSE_ACTIVATION[self.dtype], weight))
             else:
-                key = (plan.fuse_key, plan.activation)
-                weight = self.method.pack(part, {name: linear.tensors[name] for name in plan.reads})  # type: ignore[union-attr]
+                packed = self.method.pack(part, {name: linear.tensors[name] for name in plan.reads})  # type: ignore[union-attr]
+                found.append((plan.fuse_key, plan.activation, packed))
+        return found
+
+    def _prepare(self, linear: PendingLinear, pairs: Mapping[str, tuple[int, int]] = NO_PAIRS) -> list[LinearKernel]:
+        """Pack each part, fuse neighbours with equal fuse keys, hand the results to the kernels.
+
+        pairs: of parts that give interleaved rotary pairs, see `MixerParts.interleaved`.
+        """
+        groups: list[tuple[tuple[str, Activation], list[CanonicalWeight], list[LayerSpec]]] = []
+        for part, (fuse_key, activation, weight) in zip(linear.parts, self._pack(linear), strict=True):
+            key = fuse_key, activation
+            ordered = weight.rows(halves_order(part.shape[0], *pairs[part.name])) if part.name in pairs else weight
             if groups and groups[-1][0] == key:
-                groups[-1][1].append(weight)
+                groups[-1][1].append(ordered)
                 groups[-1][2].append(part)
             else:
-                groups.append((key, [weight], [part]))
+                groups.append((key, [ordered], [part]))
         linear_kernels = []
         for (_, activation), weights, parts in groups:
-            bias = self._bias(parts, linear.tensors)
+            bias = self._bias(parts, linear.tensors, pairs)
             moved = fuse(weights) if self.device.type == "cpu" else fuse(weights).to(self.device)
             linear_kernels.append(self.kernels.linear(moved, activation=activation, bias=bias))
         return linear_kernels
 
-    def _bias(self, parts: list[LayerSpec], tensors: dict[str, Tensor]) -> Tensor | None:
+    def _bias(
+        self, parts: list[LayerSpec], tensors: dict[str, Tensor], pairs: Mapping[str, tuple[int, int]]
+    ) -> Tensor | None:
+        """Of fused parts: zeros for those that have none, None when no part has one."""
         if not any(part.bias for part in parts):
             return None
-        pieces = [tensors[f"{part.name}.bias"] for part in parts]
+        pieces = []
+        for part in parts:
+            piece = tensors[f"{part.name}.bias"].float() if part.bias else torch.zeros(part.shape[0])
+            pieces.append(piece[halves_order(len(piece), *pairs[part.name])] if part.name in pairs else piece)
         return torch.cat(pieces).to(self.device, self.activation_dtype)
 
-    def _assemble(self, built: dict[str, Linear | LinearKernel]) -> DecoderWeights:
+    def _halves(self, linear: PendingLinear, mixer: LatentSpec) -> tuple[HeadsKernel, HeadsKernel]:
+        """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
+
+        Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
+        """
+        ((_, _, weight),) = self._pack(linear)
+        plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
+        heads = plain.to(self.device, DTYPES[self.dtype]).unflatten(0, (mixer.num_heads, -1))
+        keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
+        activation = DENSE_ACTIVATION[self.dtype]
+        return (
+            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation),
+            self.kernels.heads(values.contiguous(), activation=activation),
+        )
+
+    def _assemble(self) -> DecoderWeights:
         def norm(name: str) -> Tensor:
             return (self.vectors[name] + self.spec.norm_offset).to(self.device, torch.float32)
 
         blocks = []
         for index in range(len(self.spec.blocks)):
-            layers: dict[str, Linear] = {role: built[f"{index}.{role}"] for role in self.spec.block_linears(index)}  # type: ignore[misc]
+            layers: dict[str, Linear] = {role: self.built[f"{index}.{role}"] for role in self.spec.block_linears(index)}
             norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
-            named = self.spec.block_params(index).items()
+            named = mixer_parts(self.spec, index).params.items()
             params = {role: self.vectors[name].to(self.device) for role, (name, _) in named}
-            mixer = build_mixer(self.spec, index, self.kernels, layers, norms, params)
+            heads = self.built.get(f"{index}.absorbed")
+            mixer = build_mixer(self.spec, index, self.kernels, layers, heads, norms, params)
             blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
-        embedding: LinearKernel = built["embedding"]  # type: ignore[assignment]
-        head: LinearKernel = embedding if self.spec.tied else built["head"]  # type: ignore[assignment]
+        embedding: LinearKernel = self.built["embedding"]
+        head: LinearKernel = embedding if self.spec.tied else self.built["head"]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
 
     def _mlp(self, index: int, layers: dict[str, Linear]) -> GatedMLP | ExpertsMLP:
         experts, activation = self.spec.blocks[index].experts, self.spec.activation
         if experts is None:
             return GatedMLP(self.kernels, layers["gate_up"], layers["down"], activation)
+        shared = None
+        if experts.shared_intermediate_size:
+            shared = GatedMLP(self.kernels, layers["shared_gate_up"], layers["shared_down"], activation)
+        found = self.spec.correction(index)
+        correction = None if found is None else self.vectors[found[0]].to(self.device, torch.float32)
         gate_up, down = ([layers[f"{side}.{e}"] for e in range(experts.count)] for side in ("gate_up", "down"))
-        return ExpertsMLP(self.kernels, layers["router"], gate_up, down, activation, experts.routing)
+        return ExpertsMLP(
+            self.kernels, layers["router"], gate_up, down, activation, experts.routing, correction, shared
+        )
+
+
+def halves_order(rows: int, head: int, rotary: int) -> Tensor:
+    """Where each row comes from, int64 [rows], when the pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows
+    become (i, i + rotary / 2)."""
+    order = torch.arange(rows).view(-1, head)
+    pairs = order[:, head - rotary :].clone()
+    order[:, head - rotary :] = torch.cat([pairs[:, ::2], pairs[:, 1::2]], dim=1)
+    return order.flatten()

@@ -34,13 +34,20 @@ class GatedMLP:
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the MLP of `views.normed`."""
-        self.gate_up(views.normed, views.gate_up)
-        self.kernels.gated(views.gate_up, self.activation, views.mlp)
-        self.down(views.mlp, out, accumulate=accumulate)
+        self.run(views.normed, views.gate_up, views.mlp, out, accumulate=accumulate)
+
+    def run(self, x: Tensor, gate_up: Tensor, inner: Tensor, out: Tensor, *, accumulate: bool) -> None:
+        """The same of x [T, H], with gate_up [T, 2 * I] and inner [T, I] in between."""
+        self.gate_up(x, gate_up)
+        self.kernels.gated(gate_up, self.activation, inner)
+        self.down(inner, out, accumulate=accumulate)
 
 
 class ExpertsMLP:
-    """The weighted sum of the experts that a router chooses for each token."""
+    """The weighted sum of the experts that a router chooses for each token, and of one that all share (or None).
+
+    correction: float32 [E], counts in the choice alone, or None.
+    """
 
     def __init__(
         self,
@@ -50,14 +57,19 @@ class ExpertsMLP:
         down: Sequence[Linear],
         activation: str,
         routing: RoutingSpec,
+        correction: Tensor | None = None,
+        shared: GatedMLP | None = None,
     ) -> None:
         self.kernels, self.router, self.routing = kernels, router, routing
+        self.correction, self.shared = correction, shared
         self.experts = kernels.experts(gate_up, down, activation)
-        self.nbytes = router.nbytes + self.experts.nbytes
+        self.nbytes = router.nbytes + self.experts.nbytes + (shared.nbytes if shared is not None else 0)
         self.linears: list[LinearKernel] = []
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of `views.normed`."""
         self.router(views.normed, views.router)
-        self.kernels.route(views.router, self.routing, None, views.expert_ids, views.expert_weights)
+        self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
         self.experts(views.normed, views.expert_ids, views.expert_weights, out, accumulate=accumulate)
+        if self.shared is not None:
+            self.shared.run(views.normed, views.shared_gate_up, views.shared_mlp, out, accumulate=True)

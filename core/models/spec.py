@@ -11,30 +11,42 @@ from collections.abc import Iterator
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LayerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.models.parts import MixerParts, attention_parts, latent_parts, state_parts
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
-    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down."""
+    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down.
+
+    shared_intermediate_size: of an expert that every token takes, 0 for none. correction: the router has a bias for each
+    expert that counts in the choice alone (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    """
 
     count: int
     intermediate_size: int
     routing: RoutingSpec
     names: tuple[str, str, str, str]
+    shared_intermediate_size: int = 0
+    correction: bool = False
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
     """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
     of its MLP, or None."""
 
-    mixer: AttentionSpec | StateSpec
+    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
+    of its MLP, or None."""
+
+    mixer: MixerSpec
     rope: RopeSpec | None = None
     experts: ExpertsSpec | None = None
 
     @property
     def rotary_size(self) -> int:
         """Numbers of a head that rotate with the position."""
-        return 0 if isinstance(self.mixer, StateSpec) else self.mixer.head_size
+        if isinstance(self.mixer, StateSpec):
+            return 0
+        return self.mixer.rope_size if isinstance(self.mixer, LatentSpec) else self.mixer.head_size
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +80,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         h, experts = self.hidden_size, self.blocks[index].experts
         if experts is None:
-            i, mlp = self.intermediate_size, f"model.layers.{index}.mlp"
-            return {
-                "gate_up": (
-                    LayerSpec(f"{mlp}.gate_proj", "linear", (i, h), self.mlp_bias),
-                    LayerSpec(f"{mlp}.up_proj", "linear", (i, h), self.mlp_bias),
-                ),
-                "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, i), self.mlp_bias),),
-            }
+            return self._gated_linears(f"model.layers.{index}.mlp", self.intermediate_size)
         module, gate, up, down = experts.names
         prefix, i = f"model.layers.{index}.{module}", experts.intermediate_size
         found: dict[str, tuple[LayerSpec, ...]] = {
@@ -88,7 +93,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 LayerSpec(f"{expert}.{up}", "experts", (i, h)),
             )
             found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
+        if experts.shared_intermediate_size:
+            shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
+            found |= {f"shared_{role}": parts for role, parts in shared.items()}
         return found
+
+    def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
+        h = self.hidden_size
+        return {
+            "gate_up": (
+                LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias),
+                LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias),
+            ),
+            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias),),
+        }
 
     def router_widths(self) -> tuple[int, int]:
         """Most experts and most choices of a token in any block; 0 without experts."""
@@ -107,16 +125,24 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
         return {**norms, **mixer_parts(self, index).norms}
 
-    def block_params(self, index: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Other tensors of one block's mixer: role → (tensor name, shape)."""
-        return mixer_parts(self, index).params
+    def correction(self, index: int) -> tuple[str, int] | None:
+        """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+        experts = self.blocks[index].experts
+        if experts is None or not experts.correction:
+            return None
+        return f"model.layers.{index}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
+
+    def shared_intermediate_size(self) -> int:
+        """Of the shared experts of any block; 0 without."""
+        return max((b.experts.shared_intermediate_size for b in self.blocks if b.experts is not None), default=0)
 
     def buffers(self) -> dict[str, int]:
         """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        inner = max(self.intermediate_size, self.shared_intermediate_size())
         widths = {
             **dict.fromkeys(("residual", "normed", "branch"), self.hidden_size),
-            "gate_up": 2 * self.intermediate_size,
-            "mlp": self.intermediate_size,
+            "gate_up": 2 * inner,
+            "mlp": inner,
             "router": self.router_widths()[0],
         }
         for index in range(len(self.blocks)):
@@ -140,6 +166,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for parts in self.block_linears(index).values():
                 yield from parts
+            absorbed = mixer_parts(self, index).absorbed
+            if absorbed is not None:
+                yield absorbed
         if not self.tied:
             yield self.head()
 
@@ -153,47 +182,22 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for name, size in self.block_norms(index).values():
                 shapes[name] = (size,)
-            shapes.update(self.block_params(index).values())
+            shapes.update(mixer_parts(self, index).params.values())
+            correction = self.correction(index)
+            if correction is not None:
+                shapes[correction[0]] = (correction[1],)
         shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
 
 
-class MixerParts(msgspec.Struct, frozen=True):
-    """What a mixer is made of, by role. buffers: widths, see `DecoderSpec.buffers`; params: `DecoderSpec.block_params`."""
-
-    linears: dict[str, tuple[LayerSpec, ...]]
-    norms: dict[str, tuple[str, int]]
-    buffers: dict[str, int]
-    params: dict[str, tuple[str, tuple[int, ...]]] = {}
-
-
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
-    """Of one block."""
-    mixer = spec.blocks[index].mixer
-    return state_parts(spec, index, mixer) if isinstance(mixer, StateSpec) else attention_parts(spec, index, mixer)
-
-
-def attention_parts(spec: DecoderSpec, index: int, a: AttentionSpec) -> MixerParts:
-    """q, k and v side by side, and what the heads give."""
-    attn, h = f"model.layers.{index}.self_attn", spec.hidden_size
-    q, k, v = a.num_heads * a.head_size, a.num_kv_heads * a.head_size, a.num_kv_heads * a.head_size_v
-    linears = {
-        "qkv": (
-            LayerSpec(f"{attn}.q_proj", "linear", (q, h), spec.qkv_bias),
-            LayerSpec(f"{attn}.k_proj", "linear", (k, h), spec.qkv_bias),
-            LayerSpec(f"{attn}.v_proj", "linear", (v, h), spec.qkv_bias),
-        ),
-        "o": (LayerSpec(f"{attn}.o_proj", "linear", (h, a.num_heads * a.head_size_v), spec.out_bias),),
-    }
-    norms = {role: (f"{attn}.{role}_norm.weight", a.head_size) for role in ("q", "k") if spec.qk_norm}
-    return MixerParts(linears, norms, {"qkv": q + k + v, "attention": a.num_heads * a.head_size_v})
-
-
-def state_parts(spec: DecoderSpec, index: int, state: StateSpec) -> MixerParts:
-    """The inputs side by side, what the op gives, and the op's own tensors."""
-    prefix, h = f"model.layers.{index}.mixer", spec.hidden_size
-    inputs = (LayerSpec(f"{prefix}.{name}", "linear", (n, h), state.bias) for name, n in state.inputs.items())
-    out = LayerSpec(f"{prefix}.out_proj", "linear", (h, state.output_size), state.bias)
-    buffers = {f"state_in.{state.input_size}": state.input_size, f"state_out.{state.output_size}": state.output_size}
-    params = {name: (f"{prefix}.{name}", shape) for name, shape in state.params.items()}
-    return MixerParts({"in": tuple(inputs), "out": (out,)}, {}, buffers, params)
+    """What the mixer of one block is made of."""
+    block, hidden = spec.blocks[index], spec.hidden_size
+    mixer, layer = block.mixer, f"model.layers.{index}"
+    if isinstance(mixer, StateSpec):
+        return state_parts(mixer, f"{layer}.mixer", hidden)
+    prefix = f"{layer}.self_attn"
+    if isinstance(mixer, LatentSpec):
+        interleaved = block.rope is not None and block.rope.interleaved
+        return latent_parts(mixer, prefix, hidden, bias=spec.out_bias, interleaved=interleaved)
+    return attention_parts(mixer, prefix, hidden, (spec.qkv_bias, spec.out_bias), qk_norm=spec.qk_norm)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, StateQuery
+from core.api.specs import AttentionQuery, AttentionSpec, StateQuery
 from core.plugin.hookspecs import PluginSpec
 
 if TYPE_CHECKING:
@@ -55,8 +55,10 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     if query.spec.kind not in kinds:
         found.append(Reason("layer_kind", " or ".join(kinds), query.spec.kind))
     found += _member(spec, "kv_dtypes", "kv_cache_dtype", query.dtype, "--kv-cache-dtype chooses another")
-    found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     found += _member(spec, "block_sizes", "block_size", query.block_size, "--block-size chooses another")
+    if not isinstance(query.spec, AttentionSpec):
+        return found
+    found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
     features = {"window": query.spec.window, "cap": query.spec.cap}
     for name, value in features.items():
         if value is not None and spec.capabilities.get(name) is False:

@@ -21,6 +21,7 @@ from core.api.specs import (
     DensePlan,
     KernelQuery,
     KVLayout,
+    LatentSpec,
     LayerSpec,
     PartPlan,
     RoutingSpec,
@@ -141,6 +142,16 @@ class ExpertsKernel(Protocol):
         ...
 
 
+class HeadsKernel(Protocol):
+    """One prepared matrix for each head. One that the runtime's `capture` can record has `capturable = True`."""
+
+    nbytes: int
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        """out[T, H, N] = x[T, H, K] @ W[H, N, K].T, each head with its own; rows and heads may be strided."""
+        ...
+
+
 @runtime_checkable
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
@@ -150,6 +161,8 @@ class Kernels(Protocol):
     `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert in
     each list (None: it cannot run these together); each is used when `supports` has no reason against the operation of
     that name, and the reference operations serve where no provider does (the sampler does without `race` and `logprobs`).
+    One that prepares the linear kernels of a dense format may have `heads(weight, activation) -> HeadsKernel`, weight
+    [H, N, K]; without it there is a linear kernel for each head.
     A provider whose calls the runtime's `capture` can record has `capturable = True`.
     """
 
@@ -228,7 +241,7 @@ class AttentionParams:
 
 @runtime_checkable
 class AttentionBackend(Protocol):
-    """Kind `attention`: K and V are written first, then attention reads only the cache.
+    """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
 
     A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
     same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
@@ -258,6 +271,44 @@ class AttentionBackend(Protocol):
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
         """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        ...
+
+
+@runtime_checkable
+class LatentBackend(Protocol):
+    """Kind `attention`, layers of kind `latent` (one of the `layer_kinds` that the plugin declares).
+
+    R is the latent's rank, Dr the size of the rotated key. The core multiplies with both halves of the up-projection:
+    queries come, and outputs leave, in the latent's own space. An object may serve other kinds of layers as well; for
+    `capture` and `params` see `AttentionBackend` (`k_scale` serves the latent and the key alike).
+    """
+
+    name: str
+    numerics: str
+
+    def kv_layout(self, spec: LatentSpec, block_size: int, dtype: str) -> KVLayout:
+        """Bytes of one block of one layer."""
+        ...
+
+    def bind(
+        self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Any:
+        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        ...
+
+    def build(self, view: BatchView) -> Any:
+        """Once a step: metadata for `write_latent` and `forward_latent`, shared by all layers bound to this backend."""
+        ...
+
+    def write_latent(self, handle: Any, c: Tensor, k_pe: Tensor, metadata: Any) -> None:
+        """Store latents c [T, R] (normed) and keys k_pe [T, Dr] (rotated) at the step's slot mapping."""
+        ...
+
+    def forward_latent(self, handle: Any, q_latent: Tensor, q_pe: Tensor, metadata: Any, out: Tensor) -> None:
+        """out[T, H, R] = softmax(scale * (q_latent · c + q_pe · k_pe)) · c, causal, over the cache.
+
+        q_latent [T, H, R], q_pe [T, H, Dr]. Rows and heads of every tensor may be strided, here and in `write_latent`.
+        """
         ...
 
 
@@ -298,7 +349,10 @@ class StateBackend(Protocol):
         ...
 
     def forward_state(self, handle: Any, inputs: Tensor, metadata: Any, out: Tensor) -> None:
-        """out [T, output_size] of inputs [T, input_size] and the states, which move on to the last token of each sequence."""
+        """out [T, output_size] of inputs [T, input_size] and the states, which move on to each sequence's last token.
+
+        Rows of both may be strided.
+        """
         ...
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MixtralConfig,
+    Qwen3MoeConfig,
+)
 
 from core.api.errors import UserError
 from core.models.families import decoder_spec, family_for
@@ -18,6 +26,25 @@ SMALL = {
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
+}
+LATENT = {
+    **{key: value for key, value in SMALL.items() if key != "num_key_value_heads"},
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "moe_intermediate_size": 28,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "rms_norm_eps": 1e-5,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 16,
+    "beta_slow": 2,
 }
 CONFIGS = {
     "llama": LlamaConfig(**SMALL),
@@ -53,6 +80,35 @@ CONFIGS = {
         norm_topk_prob=True,
         mlp_only_layers=[1],
     ),
+    "llama_yarn": LlamaConfig(**SMALL, rope_parameters=YARN),
+    "deepseek_v2_dense": DeepseekV2Config(**LATENT, first_k_dense_replace=4, q_lora_rank=None),
+    "deepseek_v2": DeepseekV2Config(
+        **LATENT, first_k_dense_replace=1, q_lora_rank=None, n_shared_experts=2, routed_scaling_factor=1.7
+    ),
+    "deepseek_v2_groups": DeepseekV2Config(
+        **LATENT,
+        first_k_dense_replace=0,
+        q_lora_rank=24,
+        n_shared_experts=4,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        attention_bias=True,
+        rope_parameters={**YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek_v3": DeepseekV3Config(
+        **LATENT, first_k_dense_replace=1, q_lora_rank=24, n_shared_experts=1, n_group=4, topk_group=2
+    ),
+    "deepseek_v3_yarn": DeepseekV3Config(
+        **LATENT,
+        first_k_dense_replace=2,
+        q_lora_rank=None,
+        n_group=1,
+        topk_group=1,
+        rope_interleave=False,
+        attention_bias=True,
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
 }
 
 
@@ -83,6 +139,9 @@ def pair(name: str):
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
+        for name, buffer in reference.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.1)
     state = checkpoint_tensors(dict(reference.state_dict()), family_for(config.to_dict()).expert_names)
     return reference, Harness(config.to_dict(), state)
 
@@ -100,7 +159,7 @@ def test_logits_equal_transformers(name: str) -> None:
     torch.testing.assert_close(logits, reference_logits(reference, ids), atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v2_groups", "deepseek_v3"])
 @pytest.mark.parametrize("chunk", [1, 7, 16])
 def test_chunks_and_company_equal_transformers(name: str, chunk: int) -> None:
     reference, ours = pair(name)

@@ -24,10 +24,11 @@ class AttentionViews:
     __slots__ = ("attention", "heads_out", "k", "q", "qkv", "v")
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec) -> None:
-        self.qkv = workspace.view("qkv", num_tokens)
-        self.attention = workspace.view("attention", num_tokens)
-        heads = self.qkv.view(num_tokens, -1, spec.head_size)
         first_v = spec.num_heads + spec.num_kv_heads
+        width = first_v * spec.head_size + spec.num_kv_heads * spec.head_size_v
+        self.qkv = workspace.view("qkv", num_tokens, width)
+        self.attention = workspace.view("attention", num_tokens, spec.num_heads * spec.head_size_v)
+        heads = self.qkv.view(num_tokens, -1, spec.head_size)
         self.q = heads[:, : spec.num_heads]
         self.k = heads[:, spec.num_heads : first_v]
         self.v = heads[:, first_v:]

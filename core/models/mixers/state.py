@@ -23,8 +23,8 @@ class StateViews:
     __slots__ = ("inputs", "outputs")
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: StateSpec) -> None:
-        self.inputs = workspace.view(f"state_in.{spec.input_size}", num_tokens)
-        self.outputs = workspace.view(f"state_out.{spec.output_size}", num_tokens)
+        self.inputs = workspace.view("state_in", num_tokens, spec.input_size)
+        self.outputs = workspace.view("state_out", num_tokens, spec.output_size)
 
 
 class StateMixer:

@@ -6,7 +6,7 @@ Owns: the limits of the native attention kernel. Never does: import the kernel. 
 from __future__ import annotations
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import AttentionQuery, AttentionSpec
 
 ELEMENTS = {  # the number by which the kernel knows a type
     "float32": 0,
@@ -25,7 +25,10 @@ MAX_HEAD_SIZE = 512
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
     """What this backend lacks for one kind of layer; empty means supported. Reads no library."""
-    spec, reasons = query.spec, []
+    spec = query.spec
+    if not isinstance(spec, AttentionSpec):
+        return [Reason("layer_kind", "full or sliding", spec.kind)]
+    reasons = []
     if query.device != "cpu":
         reasons.append(Reason("device", "cpu", query.device))
     if query.dtype not in ELEMENTS:

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, StateSpec
+from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
 from plugins.attention.torch_sdpa.cache import StoredHeads
+from plugins.attention.torch_sdpa.latent import LatentLayer
 from plugins.attention.torch_sdpa.states import OPS, ShortConv, StateMetadata
 
 
@@ -54,15 +55,22 @@ class TorchSDPA:
     def __init__(self, by_query: bool = False) -> None:
         self.by_query = by_query
 
-    def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
-        """K and V of a block lie side by side, then their scales where the type has them."""
+    def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
+        """K and V (or latents and keys) of a block lie side by side, then their scales where the type has them."""
         return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(
-        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
-    ) -> LayerHandle:
-        """View the layer's bytes as K and V."""
+        self,
+        spec: AttentionSpec | LatentSpec,
+        block_size: int,
+        dtype: str,
+        raw: Tensor,
+        params: AttentionParams | None = None,
+    ) -> LayerHandle | LatentLayer:
+        """View the layer's bytes as K and V, or as latents and keys."""
         params = params or AttentionParams()
+        if isinstance(spec, LatentSpec):
+            return LatentLayer(spec, block_size, dtype, raw, params)
         heads = spec.num_kv_heads
         sizes = [
             block_size * heads * width * KV_TYPES[dtype].item_bytes for width in (spec.head_size, spec.head_size_v)
@@ -116,6 +124,22 @@ class TorchSDPA:
             plain = spec.cap is None and handle.sinks is None and handle.slopes is None
             attend = _fused if plain else _explicit
             out[start:stop] = attend(queries, keys, values, mask, handle).transpose(0, 1)
+
+    def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
+        """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
+        handle.write(metadata.block, metadata.offset, c, k_pe)
+
+    def forward_latent(
+        self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: StepMetadata, out: Tensor
+    ) -> None:
+        """out[T, H, R], one sequence after the other, in the dtype of q_latent (at least that of the cache)."""
+        view = metadata.view
+        attend, dtype = (handle.attend_by_query, torch.float32) if self.by_query else (handle.attend, q_latent.dtype)
+        for index, seq_len in enumerate(view.seq_lens_list):
+            mine = slice(metadata.starts[index], metadata.starts[index + 1])
+            blocks = view.block_table[index, : -(-seq_len // view.block_size)].long()
+            c, k_pe = handle.read(blocks, dtype)
+            attend(q_latent[mine], q_pe[mine], c[:seq_len], k_pe[:seq_len], out[mine])
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
         """The numbers of the state, in float32."""

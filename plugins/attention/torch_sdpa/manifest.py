@@ -21,12 +21,12 @@ def core_spec() -> PluginSpec:
         name="torch_sdpa",
         summary="paged attention with torch's scaled_dot_product_attention; the reference",
         capabilities={
+            "layer_kinds": ["full", "sliding", "latent", "state"],
             "kv_dtypes": list(KV_TYPES),
             "window": True,
             "cap": True,
             "sinks": True,
             "alibi": True,
-            "layer_kinds": ["full", "sliding", "state"],
             "invariant_kinds": ["state"],
             "state_ops": ["short_conv"],
             "batch_invariant": False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
@@ -26,6 +26,7 @@ def core_spec() -> PluginSpec:
 def core_supports(query: AttentionQuery) -> list[Reason]:
     """Everything else that is missing, each with a way out."""
     spec = query.spec
+    assert isinstance(spec, AttentionSpec)  # other kinds of layers are asked of those that declare them
     if spec.head_size != spec.head_size_v:
         return [
             Reason("head_size_v", f"{spec.head_size}, as for queries", f"{spec.head_size_v}", "use another backend")

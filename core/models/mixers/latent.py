@@ -1,0 +1,127 @@
+"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries meet the cached latents themselves.
+
+Owns: the order of its operations, and the products with the two halves of the up-projection around the backend. Never
+does: expand a latent into keys and values. Called by: the decoder, once a block and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch import Tensor
+
+from core.api.specs import LatentSpec
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.layers.workspace import Workspace
+from core.plugin.contracts import BatchView, HeadsKernel, LatentBackend, LinearKernel
+
+EPS: Final = 1e-6
+"""Of the norms of both latents; the configuration's own is for the others."""
+
+
+class LatentViews:
+    """The buffers of one step.
+
+    a: queries (or their latent) and, behind them, c [T, R] and k_pe [T, Dr]. q_nope [T, H, Dn] and q_pe [T, H, Dr]: parts
+    of the queries. q_latent and latents [T, H, R]: what the backend is given and gives. heads [T, H, Dv].
+    """
+
+    __slots__ = (
+        "a",
+        "attention",
+        "c",
+        "heads",
+        "k_pe",
+        "k_pe_head",
+        "latents",
+        "q",
+        "q_a",
+        "q_latent",
+        "q_nope",
+        "q_pe",
+    )
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: LatentSpec) -> None:
+        heads, head = spec.num_heads, spec.head_size_nope + spec.rope_size
+        before = heads * head if spec.q_rank is None else spec.q_rank
+        self.a = workspace.view("latent_a", num_tokens, before + spec.rank + spec.rope_size)
+        self.q_a = self.a[:, :before]
+        self.c = self.a[:, before : before + spec.rank]
+        self.k_pe = self.a[:, before + spec.rank :]
+        self.k_pe_head = self.k_pe.unsqueeze(1)
+        self.q = self.q_a if spec.q_rank is None else workspace.view("latent_q_b", num_tokens, heads * head)
+        queries = self.q.unflatten(1, (heads, head))
+        self.q_nope, self.q_pe = queries[..., : spec.head_size_nope], queries[..., spec.head_size_nope :]
+        self.q_latent, self.latents = (
+            workspace.view(name, num_tokens, heads * spec.rank).unflatten(1, (heads, spec.rank))
+            for name in ("latent_q", "latent_out")
+        )
+        self.attention = workspace.view("attention", num_tokens, heads * spec.head_size_v)
+        self.heads = self.attention.unflatten(1, (heads, spec.head_size_v))
+
+
+class LatentMixer:
+    """One block's latent attention. linears: `a`, `o` and with a query latent `q_b`; norms: `kv_a` and `q_a`.
+
+    to_latent: of each head, from Dn to R numbers; from_latent: from R to Dv. `attach` and `bind` must be called before
+    the first step.
+    """
+
+    def __init__(
+        self,
+        spec: LatentSpec,
+        kernels: KernelSet,
+        linears: Mapping[str, Linear],
+        heads: tuple[HeadsKernel, HeadsKernel],
+        norms: Mapping[str, Tensor],
+    ) -> None:
+        self.spec, self.kernels = spec, kernels
+        self.a, self.o, self.q_b = linears["a"], linears["o"], linears.get("q_b")
+        self.to_latent, self.from_latent = heads
+        self.kv_norm, self.q_norm = norms["kv_a"], norms.get("q_a")
+        self.nbytes = sum(part.nbytes for part in (self.a, self.o, *heads))
+        self.nbytes += self.q_b.nbytes if self.q_b is not None else 0
+        self.backend: LatentBackend
+        self.handle: Any
+
+    @property
+    def linears(self) -> list[LinearKernel | HeadsKernel]:
+        """Everything that a runtime must be able to record."""
+        queries = () if self.q_b is None else self.q_b.kernels
+        return [*self.a.kernels, *queries, self.to_latent, self.from_latent, *self.o.kernels]
+
+    @property
+    def capturable(self) -> bool:
+        """Whether the backend's calls can be recorded, too."""
+        return getattr(self.backend, "capture", "never") == "any"
+
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
+        assert tables is not None, "latent attention needs rotary tables"
+        self.cos, self.sin = tables
+        self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
+
+    def bind(self, backend: LatentBackend, handle: Any) -> None:
+        """Take the backend and its handle of this layer."""
+        self.backend, self.handle = backend, handle
+
+    def build(self, view: BatchView) -> Any:
+        """The backend's metadata of a step."""
+        return self.backend.build(view)
+
+    def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        views, kernels = self.views(x.shape[0]), self.kernels
+        self.a(x, views.a)
+        if self.q_b is not None and self.q_norm is not None:
+            kernels.rms_norm(views.q_a, self.q_norm, EPS, views.q_a)
+            self.q_b(views.q_a, views.q)
+        kernels.rms_norm(views.c, self.kv_norm, EPS, views.c)
+        kernels.rotary(views.q_pe, views.k_pe_head, self.cos, self.sin, positions)
+        self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
+        self.to_latent(views.q_nope, views.q_latent)
+        self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        self.from_latent(views.latents, views.heads)
+        self.o(views.attention, out, accumulate=accumulate)
