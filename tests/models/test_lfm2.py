@@ -65,7 +65,9 @@ def oracle(checkpoint):
     found = []
     with torch.inference_mode():
         for prompt in PROMPTS:
-            ids = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=NUM_TOKENS, use_cache=cached)[0]
+            ids = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=NUM_TOKENS, use_cache=cached)[
+                0
+            ]
             logits = model(ids[None], use_cache=False).logits[0]
             found.append((ids[len(prompt) :].tolist(), logits.log_softmax(-1)))
     return found
