@@ -7,7 +7,16 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Lfm2Config, LlamaConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    Gemma3TextConfig,
+    Lfm2Config,
+    LlamaConfig,
+    MixtralConfig,
+    Qwen3MoeConfig,
+)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}</s>{% endfor %}"
@@ -24,6 +33,20 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
+}
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 48,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 3,
+    "topk_group": 2,
 }
 
 
@@ -53,6 +76,10 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     elif family == "lfm2":
         kinds = ["conv", "full_attention", "conv", "conv"]
         config = Lfm2Config(**{**shape, "num_hidden_layers": 4}, layer_types=kinds, block_multiple_of=32)
+    elif family == "deepseek_v2":
+        config = DeepseekV2Config(**{**shape, **LATENT, "q_lora_rank": None, **changes})
+    elif family == "deepseek_v3":
+        config = DeepseekV3Config(**{**shape, **LATENT, "q_lora_rank": 40, **changes})
     else:
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         config = Gemma3TextConfig(**shape, head_dim=16, sliding_window=24, query_pre_attn_scalar=16, layer_types=kinds)
@@ -60,6 +87,9 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.1)
     model.save_pretrained(directory)
     byte_tokenizer().save(str(directory / "tokenizer.json"))
     settings = {

@@ -89,7 +89,7 @@ class KernelSet:
             "linear", self.device, str(weight.dtype).removeprefix("torch."), activation, weight.shape[1:]
         )
         provider = self._best(query)
-        if hasattr(provider, "heads"):
+        if hasattr(provider, "heads") and not provider.supports(KernelQuery("heads", self.device)):
             together: HeadsKernel = provider.heads(weight, activation)
             return together
         return LinearHeads([provider.linear(Dense(one.contiguous()), activation=activation) for one in weight])

@@ -157,12 +157,12 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
-    rows int64 [R]), `race` (a `RaceKernel`), `logprobs` (a `LogprobsKernel`), `route` (a `RouteKernel`), and
+    rows int64 [R]), `race` (a `RaceKernel`), `logprobs` (a `LogprobsKernel`), `route` (a `RouteKernel`),
     `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert in
-    each list (None: it cannot run these together); each is used when `supports` has no reason against the operation of
-    that name, and the reference operations serve where no provider does (the sampler does without `race` and `logprobs`).
-    One that prepares the linear kernels of a dense format may have `heads(weight, activation) -> HeadsKernel`, weight
-    [H, N, K]; without it there is a linear kernel for each head.
+    each list (None: it cannot run these together), and `heads(weight, activation) -> HeadsKernel` with a dense weight
+    [H, N, K] of a type whose linear kernels it prepares; each is used when `supports` has no reason against the operation
+    of that name, and the reference operations serve where no provider does (the sampler does without `race` and
+    `logprobs`; without `heads` there is a linear kernel for each head).
     A provider whose calls the runtime's `capture` can record has `capturable = True`.
     """
 

@@ -9,13 +9,13 @@ import functools
 from collections.abc import Callable, Iterator
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
 from core.config.memory import block_bytes
 from core.plugin.capabilities import attention_reasons, layer_kinds
 from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
-from core.testing.reference import Conversation, PagedRun, batch_view, dense_attention
+from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
 
 TOLERANCES = {"float32": 5e-5, "float16": 2e-2, "bfloat16": 3e-2}
 HEAD_SIZES, BLOCK_SIZES, DTYPES = (64, 32, 80, 128), (16, 1, 8, 128), ("float32", "bfloat16", "float16")
@@ -30,6 +30,13 @@ VARIANTS = {
     "a window and a soft cap": {"num_heads": 4, "num_kv_heads": 2, "window": 20, "cap": 10.0},
 }
 """Kinds of layers that a backend is tried with; a new member of AttentionSpec is one more row."""
+LATENTS = {
+    "latents": LatentSpec(num_heads=4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16),
+    "latents of one head": LatentSpec(1, rank=64, rope_size=64, head_size_nope=64, head_size_v=64, scale=0.09),
+    "latents of DeepSeek-V3": LatentSpec(16, rank=512, rope_size=64, head_size_nope=128, head_size_v=128, scale=0.07),
+}
+"""The same for latent layers."""
+Cached = AttentionSpec | LatentSpec
 
 
 def claims_are_true(subject: Subject) -> None:
@@ -46,11 +53,15 @@ def claims_are_true(subject: Subject) -> None:
 
 def refusals_have_reasons(subject: Subject) -> None:
     """Whatever it does not support is refused with a reason, before anything is built."""
-    strange = [
+    latent = LATENTS["latents"]
+    strange: list[tuple[Cached, int, str]] = [
         (AttentionSpec(4, 2, 7, 7, 0.5), 16, "float32"),
         (AttentionSpec(4, 2, 64, 32, 0.125), 16, "float32"),
         (AttentionSpec(4, 2, 64, 64, 0.125), 16, "no_such_dtype"),
         (AttentionSpec(4, 2, 64, 64, 0.125), 3, "float32"),
+        (LatentSpec(3, rank=10, rope_size=6, head_size_nope=6, head_size_v=6, scale=0.3), 16, "float32"),
+        (latent, 16, "no_such_dtype"),
+        (latent, 3, "float32"),
     ]
     odd = [("an odd layer", *case) for case in strange]
     for number, (what, spec, block_size, dtype) in enumerate([*odd, *_combinations(subject)]):
@@ -69,31 +80,26 @@ def refusals_have_reasons(subject: Subject) -> None:
 
 def chunks_equal_whole(subject: Subject) -> None:
     """Prompts in chunks, then one token after the other, equal the whole prompt at once."""
-    for variant in ("grouped heads", "a window"):
-        spec, block_size, dtype = _ordinary(subject, variant)
-        if _reasons(subject, spec, block_size, dtype):
-            continue
+    for variant, spec, block_size, dtype in _ordinary(subject, "grouped heads", "a window"):
         for chunk in (1, 7):
             _compare(subject, f"{variant}, chunks of {chunk}", spec, block_size, dtype, chunk)
 
 
 def writes_only_its_slots(subject: Subject) -> None:
     """write changes the blocks of its own slots and no other byte of the cache."""
-    spec, block_size, dtype = _ordinary(subject)
-    random = generator("slots")
-    run = PagedRun(
-        subject.loaded, spec, block_size, dtype, [Conversation.random(5, spec, dtype, random) for _ in range(3)], random
-    )
-    before = run.raw.clone()
-    view = batch_view([5], [5], [run.tables[1]], block_size)
-    conversation = run.conversations[1]
-    subject.loaded.write(run.handle, conversation.k, conversation.v, subject.loaded.build(view))
-    changed = {int(block) for block in (run.raw != before).any(1).nonzero().flatten()}
-    foreign = changed - set(run.tables[1])
-    if foreign:
-        raise Failure(f"write changed block {min(foreign)}, which belongs to another sequence")
-    if not changed:
-        raise Failure("write changed nothing; forward must read K and V from the cache it was given")
+    for what, spec, block_size, dtype in _ordinary(subject):
+        random = generator("slots")
+        conversations = [Conversation.random(5, spec, dtype, random) for _ in range(3)]
+        run = PagedRun(subject.loaded, spec, block_size, dtype, conversations, random)
+        before = run.raw.clone()
+        view = batch_view([5], [5], [run.tables[1]], block_size)
+        run.write(conversations[1].k, conversations[1].v, subject.loaded.build(view))
+        changed = {int(block) for block in (run.raw != before).any(1).nonzero().flatten()}
+        foreign = changed - set(run.tables[1])
+        if foreign:
+            raise Failure(f"{what}: a write changed block {min(foreign)}, which belongs to another sequence")
+        if not changed:
+            raise Failure(f"{what}: a write changed nothing; attention must read only the cache that it was given")
 
 
 def layout_is_planned(subject: Subject) -> None:
@@ -113,36 +119,36 @@ def layout_is_planned(subject: Subject) -> None:
 
 def same_step_same_bits(subject: Subject) -> None:
     """The same step twice gives the same bits, and leaves q, k and v alone."""
-    spec, block_size, dtype = _ordinary(subject)
-    outs = []
-    for _ in range(2):
-        random = generator("twice")
-        conversation = Conversation.random(40, spec, dtype, random)
-        copies = [x.clone() for x in (conversation.q, conversation.k, conversation.v)]
-        outs.append(PagedRun(subject.loaded, spec, block_size, dtype, [conversation], random).all()[0])
-        for name, tensor, copy in zip("qkv", (conversation.q, conversation.k, conversation.v), copies, strict=True):
-            same_bits(tensor, copy, f"{name} after the step")
-    same_bits(outs[1], outs[0], "the same step again")
+    for what, spec, block_size, dtype in _ordinary(subject):
+        outs = []
+        for _ in range(2):
+            random = generator("twice")
+            conversation = Conversation.random(40, spec, dtype, random)
+            run = PagedRun(subject.loaded, spec, block_size, dtype, [conversation], random)
+            outs.append(run.all()[0])
+            if run.changed:
+                raise Failure(f"{what}: a step changed {' and '.join(sorted(run.changed))}, which the core still needs")
+        same_bits(outs[1], outs[0], f"{what}: the same step again")
 
 
 def batch_invariant_as_claimed(subject: Subject) -> None:
     """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
     if not subject.manifest.spec.capabilities.get("batch_invariant"):
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
-    spec, block_size, dtype = _ordinary(subject)
-    random = generator("invariant")
-    mine = Conversation.random(75, spec, dtype, random)
-    others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
-    alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
-    company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
-    same_bits(company, alone, "a sequence in a batch, compared with alone")
-    for chunk in (1, 16):
-        chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
-        same_bits(chunked, alone, f"a prompt in chunks of {chunk}, compared with at once")
-    for other in BLOCK_SIZES:
-        if not _reasons(subject, spec, other, dtype):
-            resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
-            same_bits(resized, alone, f"blocks of {other} tokens, compared with {block_size}")
+    for what, spec, block_size, dtype in _ordinary(subject):
+        random = generator("invariant")
+        mine = Conversation.random(75, spec, dtype, random)
+        others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
+        alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
+        company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
+        same_bits(company, alone, f"{what}: a sequence in a batch, compared with alone")
+        for chunk in (1, 16):
+            chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
+            same_bits(chunked, alone, f"{what}: a prompt in chunks of {chunk}, compared with at once")
+        for other in BLOCK_SIZES:
+            if not _reasons(subject, spec, other, dtype):
+                resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
+                same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}")
 
 
 def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
@@ -151,8 +157,8 @@ def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
     @functools.wraps(check)
     def run(subject: Subject) -> None:
         kinds = layer_kinds(subject.manifest.spec.capabilities)
-        if not {"full", "sliding"} & set(kinds):
-            raise Skipped(f"it serves {', '.join(kinds)} layers only (capability layer_kinds)")
+        if set(kinds) == {"state"}:
+            raise Skipped("it serves layers with a state only (capability layer_kinds)")
         check(subject)
 
     return run
@@ -170,25 +176,28 @@ KEYED = (
 CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
 
 
-def _reasons(subject: Subject, spec: AttentionSpec, block_size: int, dtype: str) -> list[Reason]:
+def _reasons(subject: Subject, spec: Cached, block_size: int, dtype: str) -> list[Reason]:
     """As selection asks: capabilities first, then the plugin."""
     query = AttentionQuery(spec, subject.device, dtype, block_size)
     return attention_reasons(subject.manifest.spec, query) or list(subject.manifest.call("core_supports", query=query))
 
 
-def _combinations(subject: Subject) -> Iterator[tuple[str, AttentionSpec, int, str]]:
-    """Each layer variant once, and each head size, block size and dtype once with grouped heads."""
+def _combinations(subject: Subject) -> Iterator[tuple[str, Cached, int, str]]:
+    """Each layer variant once, and each head size, block size and dtype once with grouped heads and with latents."""
     head, block, dtype = _usual(subject)
     declared = subject.manifest.spec.capabilities
     for what, extra in VARIANTS.items():
         yield what, AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **extra), block, dtype  # type: ignore[arg-type]
     for size in declared.get("head_sizes") or HEAD_SIZES:
         yield f"head size {size}", AttentionSpec(6, 2, size, size, size**-0.5), block, dtype
-    grouped = AttentionSpec(6, 2, head, head, head**-0.5)
-    for other in declared.get("block_sizes") or BLOCK_SIZES:
-        yield f"blocks of {other}", grouped, other, dtype
-    for other in declared.get("kv_dtypes") or DTYPES:
-        yield f"a cache of {other}", grouped, block, other
+    for what, latent in LATENTS.items():
+        yield what, latent, block, dtype
+    usual: dict[str, Cached] = {"": AttentionSpec(6, 2, head, head, head**-0.5), " of latents": LATENTS["latents"]}
+    for what, spec in usual.items():
+        for other in declared.get("block_sizes") or BLOCK_SIZES:
+            yield f"blocks of {other}{what}", spec, other, dtype
+        for other in declared.get("kv_dtypes") or DTYPES:
+            yield f"a cache of {other}{what}", spec, block, other
 
 
 def _usual(subject: Subject) -> tuple[int, int, str]:
@@ -198,16 +207,24 @@ def _usual(subject: Subject) -> tuple[int, int, str]:
     return sizes[0], 16 if 16 in blocks else blocks[0], "float32" if "float32" in dtypes else dtypes[0]
 
 
-def _ordinary(subject: Subject, variant: str = "grouped heads") -> tuple[AttentionSpec, int, str]:
+def _ordinary(subject: Subject, *variants: str) -> Iterator[tuple[str, Cached, int, str]]:
+    """What it serves of some variants (grouped heads when none is named) and of the latents."""
     head, block, dtype = _usual(subject)
-    spec = AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **VARIANTS[variant])  # type: ignore[arg-type]
-    return spec, block, dtype
+    for variant in variants or ("grouped heads",):
+        spec = AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **VARIANTS[variant])  # type: ignore[arg-type]
+        if not _reasons(subject, spec, block, dtype):
+            yield variant, spec, block, dtype
+    served = ((what, spec) for what, spec in LATENTS.items() if not _reasons(subject, spec, block, dtype))
+    for what, latent in served:
+        yield what, latent, block, dtype
+        return
 
 
-def _compare(subject: Subject, what: str, spec: AttentionSpec, block_size: int, dtype: str, chunk: int) -> None:
-    random = generator(what)
+def _compare(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str, chunk: int) -> None:
+    random, like = generator(what), as_attention(spec)
     conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]
     run = PagedRun(subject.loaded, spec, block_size, dtype, conversations, random)
     for number, (c, got) in enumerate(zip(conversations, run.all(chunk), strict=True)):
-        label = f"{what}, head size {spec.head_size}, blocks of {block_size} in {dtype}, sequence {number} of {len(c.k)} tokens"
-        close(got, dense_attention(c.q, c.k, c.v, spec), TOLERANCES.get(dtype, 5e-2), label)
+        numbers = f"head size {like.head_size}, blocks of {block_size} in {dtype}"
+        label = f"{what}, {numbers}, sequence {number} of {len(c.k)} tokens"
+        close(got, dense_attention(c.q, c.k, c.v, like), TOLERANCES.get(dtype, 5e-2), label)

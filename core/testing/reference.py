@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.api.specs import AttentionSpec
-from core.plugin.contracts import AttentionBackend, BatchView
+from core.api.specs import AttentionSpec, LatentSpec
+from core.plugin.contracts import BatchView
 
 CACHE_DTYPES = {
     "float32": torch.float32,
@@ -27,6 +28,13 @@ SCALED_CACHES = {"fp8_per_token_head": (448.0, torch.float8_e4m3fn), "int8_per_t
 
 NAN_BYTE = 0xFF
 """A cache filled with it holds NaN in every floating-point type."""
+
+
+def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
+    """A latent layer is attention with one key-value head: K is the latent and behind it the rotated key, V the latent."""
+    if isinstance(spec, AttentionSpec):
+        return spec
+    return AttentionSpec(spec.num_heads, 1, spec.rank + spec.rope_size, spec.rank, spec.scale)
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
@@ -83,15 +91,20 @@ def as_cached(x: Tensor, dtype: str) -> Tensor:
 
 @dataclass
 class Conversation:
-    """One sequence: q [L, Hq, D], k [L, Hkv, D], v [L, Hkv, Dv], rounded to the cache's dtype."""
+    """One sequence: q [L, Hq, D], k [L, Hkv, D], v [L, Hkv, Dv], rounded to the cache's dtype; see `as_attention`."""
 
     q: Tensor
     k: Tensor
     v: Tensor
 
     @classmethod
-    def random(cls, length: int, spec: AttentionSpec, dtype: str, random: torch.Generator) -> Conversation:
+    def random(cls, length: int, spec: AttentionSpec | LatentSpec, dtype: str, random: torch.Generator) -> Conversation:
         """Normal values."""
+        if isinstance(spec, LatentSpec):
+            q = torch.randn(length, spec.num_heads, spec.rank + spec.rope_size, generator=random)
+            both = torch.randn(length, 1, spec.rank + spec.rope_size, generator=random)
+            c, k_pe = (as_cached(x, dtype) for x in both.split([spec.rank, spec.rope_size], -1))
+            return cls(q, torch.cat([c, k_pe], -1), c)
         q = torch.randn(length, spec.num_heads, spec.head_size, generator=random)
         k = torch.randn(length, spec.num_kv_heads, spec.head_size, generator=random)
         v = torch.randn(length, spec.num_kv_heads, spec.head_size_v, generator=random)
@@ -99,12 +112,15 @@ class Conversation:
 
 
 class PagedRun:
-    """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN."""
+    """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN.
+
+    changed: those of q, k and v that a call of the backend has changed.
+    """
 
     def __init__(
         self,
-        backend: AttentionBackend,
-        spec: AttentionSpec,
+        backend: Any,
+        spec: AttentionSpec | LatentSpec,
         block_size: int,
         dtype: str,
         conversations: Sequence[Conversation],
@@ -112,6 +128,7 @@ class PagedRun:
     ) -> None:
         self.backend, self.spec, self.block_size = backend, spec, block_size
         self.conversations = list(conversations)
+        self.changed: set[str] = set()
         needed = [-(-len(c.k) // block_size) for c in conversations]
         ids = (torch.randperm(sum(needed), generator=random) + 1).tolist()
         self.tables = [[ids.pop() for _ in range(count)] for count in needed]
@@ -127,11 +144,25 @@ class PagedRun:
         lens = [stop - start for _, start, stop in spans]
         view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i in alive], self.block_size)
         metadata = self.backend.build(view)
-        k, v, q = (torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in ("k", "v", "q"))
-        self.backend.write(self.handle, k, v, metadata)
-        out = torch.full((len(q), self.spec.num_heads, self.spec.head_size_v), torch.nan)
-        self.backend.forward(self.handle, q, metadata, out)
+        given = {x: torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in "kvq"}
+        k, v, q = given.values()
+        before = {name: tensor.clone() for name, tensor in given.items()}
+        self.write(k, v, metadata)
+        out = torch.full((len(q), self.spec.num_heads, v.shape[-1]), torch.nan)
+        if isinstance(self.spec, LatentSpec):
+            latent, rotated = q.split([self.spec.rank, self.spec.rope_size], -1)
+            self.backend.forward_latent(self.handle, latent, rotated, metadata, out)
+        else:
+            self.backend.forward(self.handle, q, metadata, out)
+        self.changed |= {name for name, tensor in given.items() if not torch.equal(tensor, before[name])}
         return list(out.split(lens))
+
+    def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
+        """Store k and v of a `Conversation`; of a latent layer, the latent and the rotated key that k holds."""
+        if isinstance(self.spec, LatentSpec):
+            self.backend.write_latent(self.handle, v[:, 0], k[:, 0, self.spec.rank :], metadata)
+        else:
+            self.backend.write(self.handle, k, v, metadata)
 
     def all(self, chunk: int = 0) -> list[Tensor]:
         """Every sequence from its first token to its last, at most `chunk` tokens of each a step (0: at once)."""

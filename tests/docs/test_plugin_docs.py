@@ -21,13 +21,17 @@ from core.testing.skeleton import TEMPLATES, kinds
 DOCS = Path(__file__).parents[2] / "docs" / "plugins"
 README = (DOCS / "README.md").read_text(encoding="utf-8")
 HOOKS = [name for name in vars(hookspecs.ManifestHooks) if name.startswith("core_")]
-FURTHER = {"platform": [contracts.Runtime], "kernels": [contracts.LinearKernel, contracts.RaceKernel]}
-"""Contracts of objects that a kind's own object hands out."""
+FURTHER = {
+    "platform": [contracts.Runtime],
+    "kernels": [contracts.LinearKernel, contracts.RaceKernel, contracts.HeadsKernel],
+    "attention": [contracts.LatentBackend],
+}
+"""Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
 STRUCTS = {
     "README": [hookspecs.PluginSpec, hookspecs.LoadContext],
     "platform": [hookspecs.Device, hookspecs.Probe, hookspecs.Proposal, hookspecs.PlatformView],
     "quantization": [specs.LayerSpec, specs.Shard, specs.DensePlan, specs.PartPlan, specs.Unsupported],
-    "attention": [specs.AttentionSpec, specs.AttentionQuery, specs.KVLayout, contracts.BatchView],
+    "attention": [specs.AttentionSpec, specs.LatentSpec, specs.AttentionQuery, specs.KVLayout, contracts.BatchView],
     "kernels": [specs.KernelQuery],
     "speculative": [contracts.ProposerInput],
     "loader": [

@@ -6,7 +6,7 @@ import pytest
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, UserError
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
     select_attention,
@@ -20,6 +20,7 @@ from core.plugin.selection import (
 FILES = FileFacts("m", "/m", True, ("config.json",))
 FULL = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125), "cpu", "bfloat16", 16)
 SLIDING = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125, window=8), "cpu", "bfloat16", 16)
+LATENT = AttentionQuery(LatentSpec(4, 32, 16, 24, 24, 0.16), "cpu", "bfloat16", 16)
 
 
 def claims(text):
@@ -174,3 +175,19 @@ def test_doubles_are_fatal_when_they_win(make_plugin):
         select_loader(PluginRegistry(rows), None, FILES)
     rows.append(make_plugin("loader", "best", claims("x"), priority=1))
     assert chosen(select_loader(PluginRegistry(rows), None, FILES)) == ("best",)
+
+
+def test_layers_of_a_kind_go_to_those_that_declare_it(make_plugin):
+    """A backend that says nothing serves keys and values; nobody is asked about a kind that they did not declare."""
+    asked = "@hookimpl\ndef core_supports(query): return [] if query.spec.head_size else []\n"
+    silent = make_plugin("attention", "silent", asked, priority=9)
+    latent = make_plugin("attention", "latent", capabilities={"layer_kinds": ["latent"]}, priority=5)
+    both = make_plugin("attention", "both", capabilities={"layer_kinds": ["full", "latent"]})
+    registry = PluginRegistry([silent, latent, both])
+    assert chosen(select_attention(registry, None, FULL, (), "p")) == ("silent",)
+    choice = select_attention(registry, None, LATENT, (), "p")
+    assert chosen(choice) == ("latent",) and verdicts(choice)["both"] == "fits"
+    with pytest.raises(UserError, match=r"silent.* refuses: layer_kind: needs full or sliding, got latent"):
+        select_attention(registry, "silent", LATENT, (), "p")
+    with pytest.raises(UserError, match=r"attention.sliding: no attention backend can serve this model.*layer_kind"):
+        select_attention(PluginRegistry([latent, both]), None, SLIDING, (), "p")

@@ -75,3 +75,41 @@ def test_an_object_without_the_contract_is_refused(make_plugin):
     row, _ = hashed(make_plugin("attention", "hollow"))
     with pytest.raises(PluginError, match=r"without name, numerics, kv_layout, bind.*AttentionBackend"):
         PluginTable([row]).load("attention", "hollow", LoadContext())
+
+
+LATENT = """
+class Backend:
+    name = numerics = "flat"
+    def kv_layout(self, spec, block_size, dtype): ...
+    def bind(self, spec, block_size, dtype, raw): ...
+    def build(self, view): ...
+    def write_latent(self, handle, c, metadata): ...
+@hookimpl
+def core_spec():
+    return PluginSpec(name="flat", capabilities={"layer_kinds": KINDS})
+@hookimpl
+def core_load(context):
+    return Backend()
+"""
+
+
+@pytest.mark.parametrize(
+    "kinds, code, words",
+    [
+        (["latent"], LATENT, r"without forward_latent; see core.plugin.contracts.LatentBackend\."),
+        (
+            ["full", "latent"],
+            LATENT,
+            "without write, forward, forward_latent; see .*AttentionBackend and .*LatentBackend",
+        ),
+        (
+            ["latent"],
+            LATENT.replace("    def write", "    def forward_latent(self, *words): ...\n    def write"),
+            r"write_latent\(handle, c, metadata\) cannot be called as write_latent\(handle, c, k_pe, metadata\)",
+        ),
+    ],
+)
+def test_a_backend_has_the_contracts_of_the_layers_that_it_declares(make_plugin, kinds, code, words):
+    row, _ = hashed(make_plugin("attention", "flat", code.replace("KINDS", repr(kinds))))
+    with pytest.raises(PluginError, match=words):
+        PluginTable([row]).load("attention", "flat", LoadContext())

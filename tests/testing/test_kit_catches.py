@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from core.testing import Subject, cases
 from core.testing.case import Case
 from core.testing.skeleton import TEMPLATES, renamed
 
+EXTERNAL = Path(__file__).parents[1] / "external"
 HEADER = """
 from core.api.reason import Reason
 from core.plugin.hookspecs import Device, PluginSpec, Probe, Proposal, hookimpl
@@ -55,6 +57,7 @@ def verdicts(tmp_path, kind, source, **options):
 
 METHOD = (TEMPLATES / "quantization/core_my_plugin/method.py").read_text()
 BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
+LATENT_BACKEND = (EXTERNAL / "latent_pages/core_latent_pages/backend.py").read_text()
 KERNELS = (TEMPLATES / "kernels/core_my_plugin/kernels.py").read_text()
 PROPOSER = (TEMPLATES / "speculative/core_my_plugin/proposer.py").read_text()
 PLATFORM = (TEMPLATES / "platform/core_my_plugin/platform.py").read_text()
@@ -92,6 +95,37 @@ BACKENDS = {
     "writes elsewhere": ([("block, offset = ", "handle.keys[-1] = 0\n        block, offset = ")], "its own slots"),
     "takes more memory": ([("return KVLayout(2 *", "return KVLayout(4 *")], "more bytes than the memory plan"),
     "sees the future": ([("hidden = key > query", "hidden = key > query + 1")], "claims to support equals"),
+    "changes its input": ([("block, offset = ", "k += 1\n        block, offset = ")], "leaves q, k and v alone"),
+}
+LATENT_BACKENDS = {
+    "forgets the rotated key": (
+        [("torch.cat([q_latent[mine], q_pe[mine]], -1)", "torch.cat([q_latent[mine], 0 * q_pe[mine]], -1)")],
+        "claims to support equals",
+    ),
+    "ignores the scale": ([("* handle.scale", "")], "claims to support equals"),
+    "sees the future": ([("keys > positions", "keys > positions + 1")], "claims to support equals"),
+    "reads beyond the end": ([("[table[number], :, : length - first]", "[table[number]]")], "claims to support equals"),
+    "forgets what was before a chunk": (
+        [
+            (
+                "range(-(-length // block_size))",
+                "range(max(0, length - len(query)) // block_size, -(-length // block_size))",
+            )
+        ],
+        "Prompts in chunks",
+    ),
+    "writes elsewhere": (
+        [("        page, column", "        handle.pages[-1] = 0\n        page, column")],
+        "its own slots",
+    ),
+    "takes more memory": (
+        [("return KVLayout(block_size", "return KVLayout(2 * block_size")],
+        "more bytes than the memory plan",
+    ),
+    "changes its input": (
+        [("        page, column", "        c += 1\n        page, column")],
+        "leaves q, k and v alone",
+    ),
 }
 KERNEL_CHEATS = {
     "drops the bias": ([("total += self.bias", "pass")], "linear equals"),
@@ -150,6 +184,13 @@ def test_backends(tmp_path, changes, words):
         "    return [] if same else [Reason('head_size_v', 'the same')]\ndef build(module): return module.Backend()\n"
     )
     failing(verdicts(tmp_path, "attention", source), words)
+
+
+@pytest.mark.parametrize("changes, words", LATENT_BACKENDS.values(), ids=LATENT_BACKENDS)
+def test_latent_backends(tmp_path, changes, words):
+    capabilities = ", capabilities={'layer_kinds': ['latent'], 'kv_dtypes': ['float32']}"
+    source = plugin(tmp_path, "attention", LATENT_BACKEND, changes, capabilities)
+    failing(verdicts(tmp_path, "attention", source + "\ndef build(module): return module.LatentPages()\n"), words)
 
 
 @pytest.mark.parametrize("changes, words", KERNEL_CHEATS.values(), ids=KERNEL_CHEATS)

@@ -1,0 +1,1 @@
+"""Latent attention that reads its pages in place."""
