@@ -112,7 +112,7 @@ def test_a_preempted_sequence_starts_over(tiny_lfm2: Path, oracle: dict, ahead: 
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("computed", [True, False], ids=["computed", "not computed"])
-@pytest.mark.parametrize("step", [2, 4, 9, 15, 30])
+@pytest.mark.parametrize("step", [2, 9, 30])
 def test_a_failing_step_changes_no_state_twice(
     tiny_lfm2: Path, oracle: dict, step: int, computed: bool, ahead: bool
 ) -> None:

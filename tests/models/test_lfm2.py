@@ -120,7 +120,7 @@ def test_the_plan_is_what_the_engine_takes(checkpoint):
         assert done.memory.workspace == worker.runner.forward.model.workspace.nbytes
         assert done.memory.num_blocks == worker.num_blocks
         assert done.numerics == worker.numerics
-    assert done.memory.state > 0 and done.waivers == []
+    assert done.memory.state > 0
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,24 @@ def verdicts(tmp_path, kind, source, **options):
 
 METHOD = (TEMPLATES / "quantization/core_my_plugin/method.py").read_text()
 BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
+STATE_BACKEND = (
+    (EXTERNAL.parents[1] / "plugins/attention/torch_sdpa/states.py").read_text()
+    + """
+
+import dataclasses
+
+class States:
+    name = numerics = "cheat"
+    def state_layout(self, spec, dtype):
+        return spec.state_bytes
+    def bind_state(self, spec, dtype, raw, params):
+        return ShortConv(spec, raw, params)
+    def build_state(self, view):
+        return StateMetadata(view)
+    def forward_state(self, handle, inputs, metadata, out):
+        handle.forward(inputs, metadata, out)
+"""
+)
 LATENT_BACKEND = (EXTERNAL / "latent_pages/core_latent_pages/backend.py").read_text()
 KERNELS = (TEMPLATES / "kernels/core_my_plugin/kernels.py").read_text()
 PROPOSER = (TEMPLATES / "speculative/core_my_plugin/proposer.py").read_text()
@@ -96,6 +114,23 @@ BACKENDS = {
     "takes more memory": ([("return KVLayout(2 *", "return KVLayout(4 *")], "more bytes than the memory plan"),
     "sees the future": ([("hidden = key > query", "hidden = key > query + 1")], "claims to support equals"),
     "changes its input": ([("block, offset = ", "k += 1\n        block, offset = ")], "leaves q, k and v alone"),
+}
+READ = "self.states.read(step.view)"
+STATE_BACKENDS = {
+    "ignores a factor": ([("out.copy_(c * y)", "out.copy_(y)")], "equal their formula"),
+    "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
+    "forgets the newest token": ([("before + 1]", "before]")], "state: prompts in chunks"),
+    "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
+    "takes up an old state": (
+        [(READ, "self.states.read(dataclasses.replace(step.view, query_lens=[0] * step.view.num_seqs))")],
+        "starts from nothing",
+    ),
+    "writes elsewhere": (
+        [("self.states.write(", "self.states.raw[-1] = 0\n        self.states.write(")],
+        "its sequences alone",
+    ),
+    "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
+    "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),
 }
 LATENT_BACKENDS = {
     "forgets the rotated key": (
@@ -184,6 +219,21 @@ def test_backends(tmp_path, changes, words):
         "    return [] if same else [Reason('head_size_v', 'the same')]\ndef build(module): return module.Backend()\n"
     )
     failing(verdicts(tmp_path, "attention", source), words)
+
+
+@pytest.mark.parametrize("changes, words", STATE_BACKENDS.values(), ids=STATE_BACKENDS)
+def test_state_backends(tmp_path, changes, words):
+    capabilities = ", capabilities={'layer_kinds': ['state'], 'state_ops': ['short_conv']}"
+    source = plugin(tmp_path, "attention", STATE_BACKEND, changes, capabilities)
+    failing(verdicts(tmp_path, "attention", source + "\ndef build(module): return module.States()\n"), words)
+
+
+def test_an_op_of_its_own_needs_an_example(tmp_path):
+    capabilities = ", capabilities={'layer_kinds': ['state'], 'state_ops': ['spiral']}"
+    source = plugin(tmp_path, "attention", STATE_BACKEND, (), capabilities)
+    found = verdicts(tmp_path, "attention", source + "\ndef build(module): return module.States()\n")
+    (finding,) = [finding for check, finding in found.items() if "state: prompts in chunks" in check]
+    assert finding.verdict == "failed" and "example_state" in finding.sentence
 
 
 @pytest.mark.parametrize("changes, words", LATENT_BACKENDS.values(), ids=LATENT_BACKENDS)
