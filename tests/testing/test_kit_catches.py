@@ -119,7 +119,7 @@ READ = "self.states.read(step.view)"
 STATE_BACKENDS = {
     "ignores a factor": ([("out.copy_(c * y)", "out.copy_(y)")], "equal their formula"),
     "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
-    "forgets the newest token": ([("before + 1]", "before]")], "state: prompts in chunks"),
+    "forgets the newest token": ([("padded[after])", "padded[after - 1])")], "state: prompts in chunks"),
     "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
     "takes up an old state": (
         [(READ, "self.states.read(dataclasses.replace(step.view, query_lens=[0] * step.view.num_seqs))")],

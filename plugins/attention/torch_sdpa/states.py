@@ -6,6 +6,7 @@ Owns: one class an op. Never does: multiply with the projections around it. Call
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +16,35 @@ from core.layers.states import StateStore
 from core.plugin.contracts import BatchView
 
 
+class Padding(NamedTuple):
+    """Where a step's rows lie when the past of each sequence is put in front of its rows.
+
+    rows: int64 [T]. before, after: int64 [B, past], the past of each sequence in front of this step, and behind it.
+    """
+
+    rows: Tensor
+    before: Tensor
+    after: Tensor
+
+
 class StateMetadata:
-    """One step of layers with a state. last: int64 [B], the row of each sequence's newest token. owner: int64 [T]."""
+    """One step of layers with a state."""
 
     def __init__(self, view: BatchView) -> None:
-        device = view.cu_seqlens_q.device
-        lengths = torch.tensor(view.query_lens, device=device)
         self.view = view
-        self.last = lengths.cumsum(0) - 1
-        self.owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
+        self._paddings: dict[int, Padding] = {}
+
+    def padding(self, past: int) -> Padding:
+        """With `past` rows for each sequence, made once for all layers."""
+        if past not in self._paddings:
+            view, device = self.view, self.view.cu_seqlens_q.device
+            lengths = torch.tensor(view.query_lens, device=device)
+            owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
+            rows = torch.arange(view.num_tokens, device=device) + (owner + 1) * past
+            ends = rows[lengths.cumsum(0) - 1].unsqueeze(1) + 1
+            before = torch.arange(-past, 0, device=device)
+            self._paddings[past] = Padding(rows, ends - lengths.unsqueeze(1) + before, ends + before)
+        return self._paddings[past]
 
 
 class ShortConv:
@@ -36,21 +57,16 @@ class ShortConv:
         self.bias = params.get("conv.bias")
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, C] of inputs [T, 3 C].
-
-        The past of each sequence is put in front of its rows, so that each tap is one product over all rows.
-        """
+        """out [T, C] of inputs [T, 3 C]: each tap is one product over the rows of all sequences."""
         b, c, x = inputs.float().split(self.channels, dim=1)
-        rows = torch.arange(len(inputs), device=inputs.device) + (step.owner + 1) * self.past
-        before = torch.arange(-self.past, 0, device=inputs.device)
-        padded = torch.empty(len(inputs) + step.view.num_seqs * self.past, self.channels, device=inputs.device)
-        padded[rows] = b * x
-        first = torch.cat([rows[:1], rows[step.last[:-1] + 1]])
-        padded[first.unsqueeze(1) + before] = self.states.read(step.view)
-        self.states.write(step.view, padded[rows[step.last].unsqueeze(1) + before + 1])
-        y = torch.zeros_like(x) if self.bias is None else self.bias.expand_as(x)
-        for tap in range(self.past + 1):
-            y = y + self.taps[tap] * padded[rows - self.past + tap]
+        rows, before, after = step.padding(self.past)
+        padded = torch.empty(len(inputs) + before.numel(), self.channels, device=inputs.device)
+        padded[rows] = newest = b * x
+        padded[before] = self.states.read(step.view)
+        self.states.write(step.view, padded[after])
+        y = self.taps[self.past] * newest if self.bias is None else self.taps[self.past] * newest + self.bias
+        for tap in range(self.past):
+            y = y + self.taps[tap] * padded[rows - (self.past - tap)]
         out.copy_(c * y)
 
 
