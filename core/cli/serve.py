@@ -6,8 +6,12 @@ Owns: the way from words to the server. Never does: resolve or serve itself. Cal
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from core.cli.options import parse_engine_arguments, show_engine_help, take_help
+from core.engine.child import EngineProcess
+
+if TYPE_CHECKING:
+    from core.config.resolve import Resolution
 
 USAGE = "core serve [MODEL] [ARGUMENTS]"
 INTRO = (
@@ -17,16 +21,28 @@ INTRO = (
 
 def serve(words: list[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
+    from core.cli.options import show_engine_help, take_help
+
     wanted = take_help(words)
     if wanted is not None:
         show_engine_help(USAGE, INTRO, wanted)
         return 0
+    process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
+    try:
+        resolution = _resolve(words)
+        from core.serving.launch import serve as launch
+
+        return launch(resolution, process)
+    finally:
+        process.discard()
+
+
+def _resolve(words: list[str]) -> Resolution:
+    from core.cli.options import parse_engine_arguments
     from core.config.resolve import resolve
 
     parsed = parse_engine_arguments(words)
     resolution = resolve(parsed.values, context="serve", problems=parsed.problems)
     for warning in [*parsed.warnings, *resolution.warnings]:
         print(f"core: warning: {warning}", file=sys.stderr)
-    from core.serving.launch import serve as launch
-
-    return launch(resolution)
+    return resolution

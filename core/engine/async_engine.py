@@ -17,6 +17,7 @@ from core.api.messages import EngineOutputs, EngineReady, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
+from core.engine.child import EngineProcess
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.queue_limit import QueueLimit
@@ -65,15 +66,17 @@ class AsyncEngine:
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
-    async def start(cls, resolution: Resolution, *, executor: str | None = None) -> AsyncEngine:
+    async def start(
+        cls, resolution: Resolution, *, executor: str | None = None, process: EngineProcess | None = None
+    ) -> AsyncEngine:
         """Start the engine process and load the tokenizer meanwhile.
 
-        executor: MODULE:CLASS of another executor than the default.
+        executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
         Raises UserError for a mistake in the configuration, EngineDeadError when the engine does not come up.
         """
         config, source = resolution.engine, resolution.manifest.tokenizer
         loading = asyncio.create_task(asyncio.to_thread(load_tokenizer, source, config.model))
-        starting = asyncio.create_task(ZmqClient.start(config, executor=executor))
+        starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))
         try:
             tokenizer, client = await asyncio.gather(loading, starting)
         except BaseException:

@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import msgspec
@@ -115,12 +116,14 @@ class EngineLoop:
 def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
     """Handshake, build, loop. Returns the exit code; failures are reported to the client."""
     epoch = 0
+    gc.disable()  # what a start makes is there to stay: looking for garbage among it takes a fifth of a second
     try:
+        importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)  # slow; the configuration may be too
         socket.send(wire.HELLO)
         start = msgspec.msgpack.decode(socket.recv(), type=wire.StartEngine)
         epoch = start.epoch
         setup_logging(start.log_level, "engine")
-        core, phases = build(start.config, epoch, executor_target)
+        core, phases = build(start.config, epoch, *importing.result())
         try:
             ready = EngineReady(
                 epoch=epoch,
@@ -142,17 +145,26 @@ def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
     return 0
 
 
-def build(config: EngineConfig, epoch: int, executor_target: str) -> tuple[EngineCore, list[tuple[str, float]]]:
-    """The engine core with its executor, and the phases of the start."""
+ExecutorFactory = Callable[[EngineConfig], Executor]
+
+
+def import_executor(target: str) -> tuple[ExecutorFactory, float]:
+    """The class that MODULE:CLASS names, and the seconds that it took to import."""
     begin = time.perf_counter()
-    module, _, name = executor_target.partition(":")
-    factory: Callable[[EngineConfig], Executor] = getattr(importlib.import_module(module), name)
-    phases = [("import", time.perf_counter() - begin)]
+    module, _, name = target.partition(":")
+    factory: ExecutorFactory = getattr(importlib.import_module(module), name)
+    return factory, time.perf_counter() - begin
+
+
+def build(
+    config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float
+) -> tuple[EngineCore, list[tuple[str, float]]]:
+    """The engine core with its executor, and the phases of the start."""
     executor = factory(config)
     core = EngineCore(config, executor, epoch)
-    gc.collect()
     gc.freeze()
-    return core, phases + list(executor.phases)
+    gc.enable()
+    return core, [("import", import_s), *executor.phases]
 
 
 def end_with_parent(address: str) -> None:

@@ -20,6 +20,7 @@ from core.api.messages import ClientMessage, EngineMessage
 
 HELLO = b"core-engine-1"
 ENGINE_IDENTITY = b"engine"
+RECONNECT_MS = 10
 
 
 class StartEngine(msgspec.Struct, frozen=True):
@@ -46,6 +47,8 @@ def engine_message_decoder() -> msgspec.msgpack.Decoder[EngineMessage]:
 
 
 def configure(socket: zmq.Socket[Any] | zmq.asyncio.Socket) -> None:
-    """No limit of queued messages (the scheduler bounds the work), and last words leave within a second."""
+    """No limit of queued messages (the scheduler bounds the work), and last words leave within a second. The engine may
+    connect before the client binds: it tries again every few milliseconds."""
     socket.set_hwm(0)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.LINGER, 1000)

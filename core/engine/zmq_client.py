@@ -33,14 +33,13 @@ from core.api.messages import (
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
-from core.engine.child import EngineProcess
+from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 1800.0
 STOP_TIMEOUT_S = 5.0
-LAST_WORDS_S = 0.2
 
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
@@ -79,14 +78,16 @@ class ZmqClient:
         *,
         epoch: int = 0,
         executor: str | None = None,
+        process: EngineProcess | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> ZmqClient:
         """Start the process and wait until it is ready.
 
-        executor: MODULE:CLASS of another executor than the default. timeout_s: seconds until the start is given up.
+        executor: MODULE:CLASS of another executor than the default. process: one that was spawned already; this client
+        then ends it. timeout_s: seconds until the start is given up.
         Raises UserError for a mistake in the configuration, EngineDeadError for anything else.
         """
-        client = cls(await EngineProcess.spawn(executor), epoch)
+        client = cls(process or EngineProcess.spawn(executor), epoch)
         try:
             client.ready = await client._handshake(config, timeout_s)
         except BaseException:

@@ -27,6 +27,7 @@ from core.serving.sockets import bind, check_tls_files, url
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
     from core.engine.async_engine import AsyncEngine
+    from core.engine.child import EngineProcess
     from core.serving.http_server import HttpServer
 
 DRAIN_SECONDS = 5.0  # for running requests after a signal
@@ -34,8 +35,8 @@ DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the
 NICENESS = 5  # the engine's compute threads come first
 
 
-def serve(resolution: Resolution) -> int:
-    """Serve until a signal (0) or until the engine dies (1).
+def serve(resolution: Resolution, process: EngineProcess | None = None) -> int:
+    """Serve until a signal (0) or until the engine dies (1). process: of the engine, if it was spawned already.
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template.
     """
@@ -45,7 +46,7 @@ def serve(resolution: Resolution) -> int:
     listener = bind(resolution.server.host, resolution.server.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(resolution, listener))
+            return runner.run(_serve(resolution, listener, process))
         except EngineDeadError as error:
             print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
             return 1
@@ -65,11 +66,11 @@ class _Signals:
         (self.second if self.first.is_set() else self.first).set()
 
 
-async def _serve(resolution: Resolution, listener: socket.socket) -> int:
+async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess | None) -> int:
     begin = time.perf_counter()
     signals = _Signals()
     stopping = asyncio.ensure_future(signals.first.wait())
-    starting = asyncio.ensure_future(_start_engine(resolution))
+    starting = asyncio.ensure_future(_start_engine(resolution, process))
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -86,10 +87,10 @@ async def _serve(resolution: Resolution, listener: socket.socket) -> int:
         await engine.close()
 
 
-async def _start_engine(resolution: Resolution) -> AsyncEngine:
+async def _start_engine(resolution: Resolution, process: EngineProcess | None) -> AsyncEngine:
     from core.engine.async_engine import AsyncEngine
 
-    starting = asyncio.ensure_future(AsyncEngine.start(resolution))
+    starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
         for name in ("core.serving.app", "core.serving.http_server"):  # slow to import, so while the engine starts
             await asyncio.to_thread(importlib.import_module, name)

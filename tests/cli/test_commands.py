@@ -134,10 +134,25 @@ def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
     from core.serving import launch
 
     seen = []
-    monkeypatch.setattr(launch, "serve", lambda resolution: seen.append(resolution) or 0)
+    monkeypatch.setattr(launch, "serve", lambda resolution, process: seen.append(resolution) or 0)
     assert main(["serve", str(tiny_llama), "--port", "81", "--port", "82", "--device=cpu"]) == 0
     assert seen[0].server.port == 82
     assert "given twice" in capsys.readouterr().err
+
+
+def test_a_mistake_leaves_no_engine_process_behind(monkeypatch, tmp_path, capsys):
+    """The engine process starts before the arguments are read."""
+    from core.cli.main import main
+    from core.engine.child import EngineProcess
+
+    spawned, spawn = [], EngineProcess.spawn
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(EngineProcess, "spawn", lambda: spawned.append(spawn()) or spawned[0])
+    assert main(["serve", "--no-such-argument", "1"]) == 2
+    assert "--no-such-argument" in capsys.readouterr().err
+    with pytest.raises(ProcessLookupError):
+        os.kill(spawned[0].pid, 0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_build_kernels_calls_what_the_platform_declares(monkeypatch, capsys):

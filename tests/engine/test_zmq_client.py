@@ -348,7 +348,7 @@ def test_long_temporary_directories_still_give_sockets(tmp_path: Path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(deep))
 
     async def run() -> None:
-        process = await EngineProcess.spawn(TARGET)
+        process = EngineProcess.spawn(TARGET)
         assert len(process.address) < 107
         process.kill()
         await process.stop(1.0)

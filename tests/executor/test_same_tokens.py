@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,33 @@ def test_bits_are_equal(checkpoint: Path, dtype: str, expected: list, variant: s
     if settings.get("num_gpu_blocks_override") == TIGHT:
         settings["num_gpu_blocks_override"] = TIGHT_BLOCKS[checkpoint.name[:-1]]
     assert results(checkpoint, dtype=dtype, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    "settings", [{"enforce_eager": True}, {"max_num_batched_tokens": 150}, {"platform_config": {"threads": 1}}]
+)
+def test_bits_of_long_prompts_are_equal(tmp_path: Path, tiny_llama: Path, settings: dict[str, object]) -> None:
+    """The recorded forward runs layers on some rows at a time; 1,100 are several times as many."""
+    prompt = {"prompt_token_ids": [3 + index * index % 90 for index in range(1100)]}
+    asked = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=2)
+
+    def run(**chosen: object) -> list:
+        model = longer(tiny_llama, tmp_path / "model")
+        llm = LLM(model=str(model), max_model_len=1200, max_num_seqs=2, **({"max_num_batched_tokens": 1200} | chosen))
+        outputs = [llm.generate(prompt, asked, use_tqdm=False)[0].outputs[0] for _ in range(2)]
+        llm.close()
+        return [(out.token_ids, [{t: p.logprob for t, p in pos.items()} for pos in out.logprobs]) for out in outputs]
+
+    assert run(enable_prefix_caching=False, **settings) == run(enable_prefix_caching=False)
+
+
+def longer(source: Path, target: Path) -> Path:
+    """The same checkpoint for more positions."""
+    if not target.exists():
+        shutil.copytree(source, target)
+        config = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    return target
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 256])

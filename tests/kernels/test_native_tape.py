@@ -8,7 +8,7 @@ import torch
 from core.weights.formats import Dense
 from plugins.platforms.cpu.tape import Tape, record
 
-WIDTH, ROWS = 48, 70
+WIDTH, ROWS = 48, 500  # more than run at a time
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_tape_recorded_with_three_rows_repeats_the_calls_for_any_number(small_
     ids[:3] = torch.tensor([4, 0, 19])
     tape = record(lambda: run(3), 3, 1)
     assert isinstance(tape, Tape) and tape.length == 6
-    for rows in (1, 2, 3, 33, ROWS):
+    for rows in (1, 2, 3, 33, 192, 193, ROWS):
         ids[:rows] = torch.randint(0, 20, (rows,))
         run(rows)
         expected = x[:rows].clone()

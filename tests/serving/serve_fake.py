@@ -17,7 +17,7 @@ from tests.serving import fake_engine
 from tests.serving.fake_engine import make_engine
 
 
-async def start(resolution: object) -> AsyncEngine:
+async def start(resolution: object, process: None) -> AsyncEngine:
     print("starting", flush=True)
     await asyncio.sleep(float(sys.argv[3]) if len(sys.argv) > 3 else 0)
     return make_engine()

@@ -75,6 +75,41 @@ PyObject *raise(Status status) {
     return nullptr;
 }
 
+// Some rows (of attention: sequences, from 0 on) in place of those that were recorded.
+void select_rows(LinearRun &c, long first, long count) {
+    c.x += first * c.x_stride, c.out += first * c.out_stride, c.rows = count;
+}
+void select_rows(GatherCall &c, long first, long count) { c.ids += first, c.out += first * c.out_stride, c.rows = count; }
+void select_rows(TakeCall &c, long first, long count) { c.which += first, c.out += first * c.out_stride, c.rows = count; }
+void select_rows(NormCall &c, long first, long count) {
+    c.x += first * c.row_stride, c.out += first * c.out_row_stride, c.rows = count;
+}
+void select_rows(RotaryCall &c, long first, long count) {
+    c.x += first * c.row_stride, c.positions += first, c.rows = count;
+}
+void select_rows(RowsCall &c, long first, long count) {
+    c.x += first * c.x_stride, c.out += first * c.out_stride, c.rows = count;
+}
+void select_rows(CacheWriteCall &c, long first, long count) {
+    c.k += first * c.k_row_stride, c.v += first * c.v_row_stride, c.slots += first, c.rows = count;
+}
+void select_rows(RouteCall &c, long first, long count) {
+    c.logits += first * c.stride, c.ids += first * c.top_k, c.weights += first * c.top_k, c.rows = count;
+}
+void select_rows(ExpertsCall &c, long first, long count) {
+    c.x += first * c.x_stride, c.out += first * c.out_stride, c.ids += first * c.top_k, c.weights += first * c.top_k;
+    c.rows = count;
+}
+void select_rows(RaceCall &c, long first, long count) {
+    c.which += first, c.keys += 5 * first, c.temperatures += first, c.out += first, c.rows = count;
+    if (c.top_k) c.top_k += first, c.top_p += first, c.least += first;
+}
+void select_rows(LogprobsCall &c, long first, long count) {
+    c.which += first, c.chosen += first, c.counts += first, c.rows = count;
+    c.ids += first * c.width, c.values += first * c.width, c.ranks += first;
+}
+void select_rows(AttentionCall &c, long, long count) { c.batch = count; }
+
 // What `Run` returns, as a status; `Failure` is what false means.
 template <auto Run, Status Failure> struct Operation {
     template <class Call> static Status run(void (*function)(const Call &), const Call &call) {
@@ -84,13 +119,11 @@ template <auto Run, Status Failure> struct Operation {
     template <class Call> static Status run(bool (*function)(const Call &), const Call &call) {
         return function(call) ? kDone : Failure;
     }
-    template <class Call> static Status replay(void *memory, long rows, long batch) {
-        Call &call = *(Call *)memory;
-        resize(call, rows, batch);
+    template <class Call> static Status replay(const void *memory, long first, long count) {
+        Call call = *(const Call *)memory;
+        select_rows(call, first, count);
         return run(Run, call);
     }
-    template <class Call> static void resize(Call &call, long rows, long) { call.rows = rows; }
-    static void resize(AttentionCall &call, long, long batch) { call.batch = batch; }
     template <class Call> static void record(const Call &call) {
         tape_record(replay<Call>, &call, sizeof(call), call.rows, false);
     }

@@ -1,6 +1,11 @@
 // Records and replays. A tape keeps copies of the calls' arguments, not of what they point to: weights, workspaces and step
 // inputs must outlive it (the Python side holds them).
+//
+// Calls on rows that follow each other run on some rows at a time, so that what one leaves for the next is still in a cache:
+// a row never depends on another except in calls on sequences.
 #include "tape.h"
+
+#include "pool.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,9 +14,11 @@
 namespace {
 
 constexpr size_t kAlignment = 16;
+constexpr long kRowsAThread = 96; // that run at a time: their intermediate results fit into the caches of a core
 
 struct Entry {
     Replay replay;
+    bool of_sequences;
     size_t bytes; // of the call that follows, rounded up
 };
 
@@ -25,6 +32,18 @@ struct Recording {
 size_t round_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 Recording recording = {};
+
+// Runs the calls from `p` up to the next one on sequences, for `count` rows from `first` on. `p` is then there.
+Status run_some_rows(const unsigned char *&p, const unsigned char *end, long first, long count) {
+    while (p < end) {
+        const Entry &entry = *(const Entry *)p;
+        if (entry.of_sequences) break;
+        const Status status = entry.replay(p + sizeof(Entry), first, count);
+        if (status != kDone) return status;
+        p += sizeof(Entry) + entry.bytes;
+    }
+    return kDone;
+}
 
 } // namespace
 
@@ -56,7 +75,7 @@ void tape_record(Replay replay, const void *call, size_t bytes, long rows, bool 
         tape.data = (unsigned char *)data;
         tape.size = size;
     }
-    *(Entry *)(tape.data + tape.used) = {replay, round_up(bytes)};
+    *(Entry *)(tape.data + tape.used) = {replay, of_sequences, round_up(bytes)};
     memcpy(tape.data + tape.used + sizeof(Entry), call, bytes);
     tape.used = needed;
     tape.length++;
@@ -74,13 +93,21 @@ Tape *tape_end() {
 long tape_length(const Tape *tape) { return tape->length; }
 
 Status tape_run(const Tape *tape, long rows, long batch) {
-    for (unsigned char *p = tape->data, *end = p + tape->used; p < end;) {
-        const Entry &entry = *(const Entry *)p;
-        const Status status = entry.replay(p + sizeof(Entry), rows, batch);
-        if (status != kDone) return status;
+    const unsigned char *p = tape->data, *end = p + tape->used;
+    const long most = kRowsAThread * pool_size();
+    Status status = kDone;
+    while (p < end && rows > 0 && status == kDone) {
+        const unsigned char *begin = p;
+        for (long first = 0; first < rows && status == kDone; first += most) {
+            p = begin;
+            status = run_some_rows(p, end, first, rows - first < most ? rows - first : most);
+        }
+        if (p == end || status != kDone) break;
+        const Entry &entry = *(const Entry *)p; // on sequences
+        status = entry.replay(p + sizeof(Entry), 0, batch);
         p += sizeof(Entry) + entry.bytes;
     }
-    return kDone;
+    return status;
 }
 
 void tape_free(Tape *tape) {

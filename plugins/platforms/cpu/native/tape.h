@@ -5,8 +5,8 @@
 
 enum Status { kDone = 0, kNoMemory = 1, kNoRow = 2 };
 
-// Runs a recorded call, of which it may change the number of rows or sequences.
-using Replay = Status (*)(void *call, long rows, long batch);
+// Runs a recorded call, which stays as it is: of rows, those from `first` on; of sequences, the first ones.
+using Replay = Status (*)(const void *call, long first, long count);
 
 struct Tape;
 void tape_begin(long rows, long batch); // this thread's calls are recorded from now on; forgets an unfinished recording
