@@ -21,3 +21,11 @@ def tiny_gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny_models import save_checkpoint
 
     return save_checkpoint(tmp_path_factory.mktemp("tiny_gemma3"), family="gemma3")
+
+
+@pytest.fixture(scope="session")
+def tiny_lfm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the lfm2 family: three short convolutions and one layer with full attention."""
+    from tests.tiny_models import save_checkpoint
+
+    return save_checkpoint(tmp_path_factory.mktemp("tiny_lfm2"), family="lfm2")

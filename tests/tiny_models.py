@@ -12,6 +12,7 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     Gemma3TextConfig,
+    Lfm2Config,
     LlamaConfig,
     MixtralConfig,
     Qwen3MoeConfig,
@@ -72,6 +73,9 @@ def save_checkpoint(directory: Path, family: str = "llama", seed: int = 0, **cha
     elif family == "qwen3_moe":
         sizes = {"moe_intermediate_size": 48, "num_experts": 7, "num_experts_per_tok": 3, "mlp_only_layers": [1]}
         config = Qwen3MoeConfig(**shape, **sizes, head_dim=16)
+    elif family == "lfm2":
+        kinds = ["conv", "full_attention", "conv", "conv"]
+        config = Lfm2Config(**{**shape, "num_hidden_layers": 4}, layer_types=kinds, block_multiple_of=32)
     elif family == "deepseek_v2":
         config = DeepseekV2Config(**{**shape, **LATENT, "q_lora_rank": None, **changes})
     elif family == "deepseek_v3":

@@ -12,8 +12,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
-LayerKind = Literal["full", "sliding", "latent"]
+LayerKind = Literal["full", "sliding", "latent", "state"]
 Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
+
+STATE_DTYPE: Final = "float32"
+"""How states are kept: what a chunk leaves behind is then what the next one would have had without a cut."""
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -130,6 +133,51 @@ class LatentSpec(msgspec.Struct, frozen=True):
         return 1, self.rank + self.rope_size
 
 
+class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer that carries a state of fixed size from token to token, in place of keys and values.
+
+    The core multiplies with the projections in front and behind; a backend owns what lies between them.
+
+    op:          what a backend must know, such as `short_conv` (below).
+    inputs:      projections of the layer's input, name → outputs; side by side, in this order, they are the op's input.
+    output_size: numbers that the op gives for a token; `out_proj` takes them.
+    state_size:  numbers that the op keeps of a sequence.
+    sizes:       numbers that the op is made of. params: tensors of its own, name in the layer → shape.
+    bias:        whether the projections have one.
+
+    `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
+    over `kernel` tokens, the newest last, with params `conv.weight` [channels, 1, kernel] and, if there is one,
+    `conv.bias` [channels]. It keeps B * x of the last `kernel` - 1 tokens.
+    """
+
+    op: str
+    inputs: dict[str, int]
+    output_size: int
+    state_size: int
+    sizes: dict[str, int] = {}
+    params: dict[str, tuple[int, ...]] = {}
+    bias: bool = False
+
+    @property
+    def kind(self) -> LayerKind:
+        """Always `state`."""
+        return "state"
+
+    @property
+    def input_size(self) -> int:
+        """Width of all inputs side by side."""
+        return sum(self.inputs.values())
+
+    @property
+    def state_bytes(self) -> int:
+        """Of one sequence, in `STATE_DTYPE`."""
+        return 4 * max(self.state_size, 1)
+
+
+MixerSpec = AttentionSpec | LatentSpec | StateSpec
+"""Everything that lets a token see the tokens before it."""
+
+
 class RopeSpec(msgspec.Struct, frozen=True):
     """Rotary embedding of one layer.
 
@@ -174,7 +222,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     layers: their indices; the i-th layer of every group lies in the i-th buffer of the cache.
     window: keys a query of a `sliding` group sees, itself included; blocks behind it are given back.
-    num_state_blocks: blocks that hold the whole state of a sequence in a `state` group.
+    num_state_blocks: blocks that hold the whole state of a sequence in a `state` group, in the order of its table.
     """
 
     kind: Literal["full", "sliding", "state"]
@@ -191,6 +239,14 @@ class AttentionQuery(msgspec.Struct, frozen=True):
     dtype: str
     block_size: int
     role: str = "decoder"
+
+
+class StateQuery(msgspec.Struct, frozen=True):
+    """What a backend that declares the op is asked to serve: layers with a state on one device. dtype: of the states."""
+
+    spec: StateSpec
+    device: str
+    dtype: str = STATE_DTYPE
 
 
 class KernelQuery(msgspec.Struct, frozen=True):

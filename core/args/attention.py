@@ -13,8 +13,8 @@ class AttentionArgs(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: Annotated[
         str | None,
         Arg(
-            "Attention backend of all layers, or one a layer kind: full=NAME,sliding=NAME,latent=NAME. Unset: the platform "
-            "decides.",
+            "Attention backend of all layers, or one a layer kind: full=NAME,sliding=NAME,latent=NAME,state=NAME. Unset: the "
+            "platform decides.",
             plugin="attention",
         ),
     ] = None

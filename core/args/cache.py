@@ -6,7 +6,7 @@ import msgspec
 
 from core.args.arg import Arg
 
-_RECURRENT = "models with recurrent state are not served"
+_RECURRENT = "states are kept in float32, and prefixes of models with a state are not cached"
 
 
 class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,7 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         Arg(
             "GiB of host memory for KV blocks that leave the KV cache, over all ranks. Unset: none.",
             gt=0,
+            le=1e9,
         ),
     ] = None
     kv_offloading_backend: Annotated[
@@ -83,7 +84,7 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     kv_offloading_disk_size: Annotated[
-        float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0)
+        float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0, le=1e9)
     ] = 10.0
     kv_sharing_fast_prefill: Annotated[
         bool,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from core.api.specs import KVGroup
 from core.cli.tables import print_table
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
@@ -55,6 +56,7 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
         "kv_bytes": plan.kv,
         "kv_bytes_per_token": plan.kv_per_token,
         "kv_block_bytes": plan.block,
+        "state_bytes": plan.state,
         "kv_groups": [[group.kind, len(group.layers), group.window] for group in plan.groups],
         "num_blocks": plan.num_blocks,
         "block_size": plan.block_size,
@@ -100,19 +102,23 @@ def hidden(name: str, value: Any) -> Any:
 def _print_memory(plan: MemoryPlan) -> None:
     blocks = f"{plan.num_blocks} blocks of {plan.block_size} tokens, {human_bytes(plan.block)} each"
     longest = f"{plan.max_concurrency:.1f} requests of {plan.max_model_len} tokens at the same time"
-    groups = ", ".join(
-        f"{len(group.layers)} that see {group.window} tokens" if group.window else f"{len(group.layers)} that see all"
-        for group in plan.groups
-    )
+    groups = ", ".join(map(_group, plan.groups))
+    states = f"; {human_bytes(plan.state)} of states for each sequence" if plan.state else ""
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
         *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
         ["  KV cache", human_bytes(plan.kv), blocks],
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
-        ["", "", f"groups of layers: {groups}"],
+        ["", "", f"groups of layers: {groups}{states}"],
         ["  workspace", human_bytes(plan.workspace), "buffers of the largest step; untouched pages cost nothing"],
     ]
     print_table(("  what", "size", "of"), rows)
+
+
+def _group(group: KVGroup) -> str:
+    if group.kind == "state":
+        return f"{len(group.layers)} with a state"
+    return f"{len(group.layers)} that see " + (f"{group.window} tokens" if group.window else "all")
 
 
 def _tokens(plan: MemoryPlan) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.api.config import PluginChoices
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
+from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
 from core.args.convert import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
@@ -21,7 +21,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import Choice, Selection, select_attention
 
-LAYER_KINDS = ("full", "sliding", "latent")
+LAYER_KINDS = ("full", "sliding", "latent", "state")
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def attention_names(text: str | None) -> dict[str, str]:
 def choose_attention(
     settings: Settings,
     registry: PluginRegistry,
-    specs: Sequence[AttentionSpec | LatentSpec],
+    specs: Sequence[MixerSpec],
     device: str,
     platform: Manifest,
     wishes: Any,
@@ -73,9 +73,13 @@ def choose_attention(
     named = attention_names(settings["attention_backend"])
     wanted = [wishes] if isinstance(wishes, str) else list(wishes or ())
     found: dict[str, Choice] = {}
-    for spec in dict.fromkeys(specs):
-        query = AttentionQuery(
-            spec=spec, device=device, dtype=settings["kv_cache_dtype"], block_size=settings["block_size"]
+    for index, spec in enumerate(specs):
+        if spec in specs[:index]:
+            continue
+        query = (
+            StateQuery(spec, device)
+            if isinstance(spec, StateSpec)
+            else AttentionQuery(spec, device, settings["kv_cache_dtype"], settings["block_size"])
         )
         choice = select_attention(registry, named.get(spec.kind), query, wanted, platform.row.name)
         before = found.setdefault(f"attention.{spec.kind}", choice)

@@ -38,11 +38,8 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
         if not choice.manifests:
             raise unknown from None
     else:
-        return (
-            checkpoint,
-            _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families"),
-            None,
-        )
+        spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
+        return replace(checkpoint, manifest=families.canonical(manifest)), spec, None
     row = choice.manifest.row
     family: ModelFamily = load_plugin(choice.manifest, LoadContext(facts=manifest.facts(), manifest=manifest))
     label = f"model plugin '{row.name}' ({origin(row)})"

@@ -35,7 +35,7 @@ def fit(settings: Settings, plan: MemoryPlan, asked_length: int | None) -> list[
     if plan.tokens < 1:
         raise UserError(
             f"The KV cache of {human_bytes(plan.kv)} holds {plan.num_blocks} blocks of {human_bytes(plan.block)}; "
-            "at least 2 are needed. Raise --kv-cache-memory-bytes (or --num-gpu-blocks-override, or "
+            f"at least {plan.blocks_of(1) + 1} are needed. Raise --kv-cache-memory-bytes (or --num-gpu-blocks-override, or "
             "--gpu-memory-utilization)."
         )
     if length <= plan.tokens:

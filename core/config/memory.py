@@ -10,8 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError
-from core.api.specs import KV_TYPES, AttentionSpec, DensePlan, KVGroup, LatentSpec, LayerSpec, PartPlan, Unsupported
-from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
+from core.api.specs import (
+    KV_TYPES,
+    AttentionSpec,
+    DensePlan,
+    KVGroup,
+    LatentSpec,
+    LayerSpec,
+    PartPlan,
+    StateSpec,
+    Unsupported,
+)
+from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
 from core.models.spec import DecoderSpec, mixer_parts
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -47,7 +57,12 @@ class MemoryPlan:
     @property
     def kv_per_token(self) -> float:
         """Bytes of a token's keys and values in all layers, as long as no window has passed it."""
-        return self.block * len(self.groups) / self.block_size
+        return self.block * sum(group.kind != "state" for group in self.groups) / self.block_size
+
+    @property
+    def state(self) -> int:
+        """Bytes of the blocks that hold a sequence's states; 0 without layers that have one."""
+        return self.block * sum(group.num_state_blocks for group in self.groups)
 
     @property
     def tokens(self) -> int:
@@ -70,6 +85,23 @@ class MemoryPlan:
 def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
     """Bytes of one KV block over all layers."""
     return block_size * sum(KV_TYPES[dtype].token_bytes(spec) for spec in specs)
+
+
+def kv_groups(spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool) -> tuple[tuple[KVGroup, ...], int]:
+    """The groups of a model's layers, and the bytes of one block of the pool. hybrid: see `group_layers`."""
+    windows: list[int | None] = []
+    layer_bytes: list[int] = []
+    states: set[int] = set()
+    for index, mixer in enumerate(block.mixer for block in spec.blocks):
+        if isinstance(mixer, StateSpec):
+            states.add(index)
+            windows.append(None)
+            layer_bytes.append(mixer.state_bytes)
+        else:
+            windows.append(mixer.window)
+            layer_bytes.append(block_bytes([mixer], block_size, dtype))
+    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states)
+    return groups, page_bytes(groups, layer_bytes)
 
 
 def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ServerConfig
 from core.api.errors import ConfigError, CoreError
-from core.api.specs import AttentionSpec, LatentSpec
+from core.api.specs import MixerSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -25,14 +25,13 @@ from core.config.choices import Chosen
 from core.config.engine import engine_config, scheduler_config
 from core.config.family import find_family
 from core.config.files import host_memory, look, own_config
-from core.config.memory import MemoryPlan, block_bytes, workspace_bytes
+from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
 from core.config.numerics import numerics_id
 from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
 from core.config.settings import Row, Settings
 from core.config.waivers import waivers
 from core.config.weights import planned_weights, proposer_weights
-from core.kv.groups import group_layers, page_bytes
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
@@ -218,7 +217,7 @@ class _Resolver:
         self,
         registry: PluginRegistry,
         checkpoint: Checkpoint,
-        specs: list[AttentionSpec | LatentSpec],
+        specs: list[MixerSpec],
         device: Device,
         wishes: Any,
     ) -> None:
@@ -275,11 +274,8 @@ class _Resolver:
     def sizes(self, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
         """Weights, KV cache and whether the context fits."""
         settings, facts, given = self.settings, self.facts, self.settings.given()
-        size, specs = settings["block_size"], [block.mixer for block in spec.blocks]
-        layer_bytes = [block_bytes([spec], size, settings["kv_cache_dtype"]) for spec in specs]
-        hybrid = not settings["disable_hybrid_kv_cache_manager"]
-        groups = group_layers([spec.window for spec in specs], layer_bytes, hybrid=hybrid)
-        facts.block_bytes = page_bytes(groups, layer_bytes)
+        size, hybrid = settings["block_size"], not settings["disable_hybrid_kv_cache_manager"]
+        groups, facts.block_bytes = kv_groups(spec, size, settings["kv_cache_dtype"], hybrid=hybrid)
         weights = planned_weights(settings, self.chosen, checkpoint.manifest, spec)
         proposer = proposer_weights(settings, self.chosen, checkpoint.manifest)
         facts.weights_bytes = weights + proposer

@@ -3,8 +3,9 @@
 Owns: the sentences. Never does: choose, or judge whether a plugin keeps what it declares (`core plugins check` does).
 Called by: resolve.
 
-The promise is kept when each plugin that computes declares `batch_invariant`, or declares `reference_numerics` and runs
-with --numerics reference. Drafts waive nothing: they are verified by the target model with the request's own noise.
+The promise is kept when each plugin that computes declares `batch_invariant` (or, among `invariant_kinds`, the layer kind
+that it serves), or declares `reference_numerics` and runs with --numerics reference. Drafts waive nothing: they are verified
+by the target model with the request's own noise.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ WAY_OUT = "--numerics reference makes it independent, slowly"
 
 def waivers(chosen: Chosen, numerics: str) -> list[str]:
     """A sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is none."""
-    found = [
-        _sentence(manifest)
-        for manifest in chosen.manifests()
-        if manifest.row.kind in ("attention", "kernels") and not promises(manifest, numerics)
+    computing = [
+        (manifest, stage.partition(".")[2])
+        for stage, choice in chosen.stages.items()
+        for manifest in choice.manifests
+        if manifest.row.kind in ("attention", "kernels")
     ]
+    broken = [manifest for manifest, layers in computing if not promises(manifest, numerics, layers)]
+    found = list(dict.fromkeys(map(_sentence, broken)))
     kernels = chosen.stages.get("kernels")
     if numerics == "fast" and (kernels is None or not kernels.manifests):
         found.append(
@@ -30,11 +34,12 @@ def waivers(chosen: Chosen, numerics: str) -> list[str]:
     return found
 
 
-def promises(manifest: Manifest, numerics: str) -> bool:
-    """Whether a plugin declares that a request's results depend on itself alone."""
+def promises(manifest: Manifest, numerics: str, layers: str = "") -> bool:
+    """Whether a plugin declares that a request's results depend on itself alone. layers: the kind that it serves."""
     capabilities = manifest.spec.capabilities
     slowly = numerics == "reference" and capabilities.get("reference_numerics")
-    return bool(capabilities.get("batch_invariant") or slowly)
+    always = capabilities.get("batch_invariant") or layers in capabilities.get("invariant_kinds", ())
+    return bool(always or slowly)
 
 
 def _sentence(manifest: Manifest) -> str:

@@ -6,12 +6,14 @@ Never does: decide what runs (the scheduler) or compute (the model). Called by: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.api.messages import EngineRequest
+from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
 from core.executor.step_buffers import StepBuffers
@@ -70,10 +72,10 @@ class PersistentBatch:
     scored: slots whose requests ask for logprobs of the prompt.
     """
 
-    def __init__(self, buffers: StepBuffers, block_size: int) -> None:
+    def __init__(self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup]) -> None:
         self.buffers = buffers
         self.block_size = block_size
-        self.tables = BlockTables(buffers, block_size)
+        self.tables = BlockTables(buffers, block_size, groups)
         max_num_seqs = buffers.seq_lens.array.shape[0]
         self.sequences: list[RunningSequence | None] = [None] * max_num_seqs
         self.num_tokens = np.zeros(max_num_seqs, np.int32)

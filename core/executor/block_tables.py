@@ -1,4 +1,4 @@
-"""The block tables of running sequences, one for each KV group.
+"""The block tables of running sequences, one for each KV group; that of a state group has the blocks of the state.
 
 Owns: the worker's copy of the tables, and a step's slice of them in the step's buffers. Never does: allocate blocks.
 Called by: the persistent batch.
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array
 from core.executor.step_buffers import StepBuffers
 
@@ -19,11 +20,14 @@ from core.executor.step_buffers import StepBuffers
 class BlockTables:
     """int32 [rows, blocks a sequence] for each group; entries behind a window are 0 or stale and never read."""
 
-    def __init__(self, buffers: StepBuffers, block_size: int) -> None:
+    def __init__(self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup]) -> None:
         self.block_size = block_size
+        self._groups = groups
         self._buffers = buffers
         self._tables = [np.zeros_like(buffer.array) for buffer in buffers.block_tables]
         self._lengths = [[0] * table.shape[0] for table in self._tables]
+        every = zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True)
+        self._keyed = [parts for parts, group in zip(every, groups, strict=True) if group.kind != "state"]
 
     def start(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Begin the tables of a sequence."""
@@ -41,14 +45,13 @@ class BlockTables:
 
     def advance(self, rows: Int32Array, positions: NDArray[np.int64]) -> None:
         """Each of a step's sequences, the same as in the step before, computes its next position alone."""
-        buffers = self._buffers
         starting = (positions % self.block_size == 0).nonzero()[0]
-        for slots in buffers.slot_mappings:
+        for _, _, slots in self._keyed:
             slots.array[: len(rows)] += 1
         if not len(starting):
             return
         columns = positions[starting] // self.block_size
-        for stored, tables, slots in zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True):
+        for stored, tables, slots in self._keyed:
             blocks = stored[rows[starting], columns]
             tables.array[starting, columns] = blocks
             slots.array[starting] = blocks * np.int64(self.block_size)
@@ -59,13 +62,16 @@ class BlockTables:
         """Put a step's tables and slots into the buffers; returns them, (block_table, slot_mapping) for each group.
 
         rows: of the step's sequences. owner, positions: index of the sequence and position of each token. width: blocks
-        of the longest sequence.
+        of the longest sequence. A state group has no slots.
         """
         block, offset = np.divmod(positions, self.block_size)
         filled: list[tuple[Tensor, Tensor]] = []
         buffers = self._buffers
-        for stored, tables, slots in zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True):
-            tables.array[: len(rows), :width] = table = stored[rows, :width]
-            np.add(table[owner, block] * np.int64(self.block_size), offset, out=slots.array[: len(positions)])
+        every = zip(self._tables, buffers.block_tables, buffers.slot_mappings, self._groups, strict=True)
+        for stored, tables, slots, group in every:
+            columns = group.num_state_blocks or width
+            tables.array[: len(rows), :columns] = table = stored[rows, :columns]
+            if group.kind != "state":
+                np.add(table[owner, block] * np.int64(self.block_size), offset, out=slots.array[: len(positions)])
             filled.append((tables.upload(len(rows)), slots.upload(len(positions))))
         return filled

@@ -112,6 +112,6 @@ class ForwardPass:
         for mixer, group in zip(self.model.mixers, self.groups, strict=True):
             key = id(mixer.backend), group
             if key not in built:
-                built[key] = mixer.backend.build(views[group])
+                built[key] = mixer.build(views[group])
             metadata.append(built[key])
         return metadata

@@ -17,20 +17,25 @@ from torch import Tensor
 from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
+from core.kv.groups import place_bytes
 from core.plugin.contracts import Runtime
 
 
 class KVMemory:
-    """layer_bytes: one block of each layer. Raises ConfigError when layers that share a buffer differ in bytes."""
+    """layer_bytes: one block of each layer; of those in a `state` group, a sequence's state.
+
+    Raises ConfigError when layers with keys that share a buffer differ in bytes.
+    """
 
     def __init__(
         self, runtime: Runtime, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int
     ) -> None:
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
-        for index in range(max(len(group.layers) for group in groups)):
-            layers = [group.layers[index] for group in groups if index < len(group.layers)]
-            sizes = {layer_bytes[layer] for layer in layers}
+        for index, size in enumerate(place_bytes(groups, layer_bytes)):
+            here = [group for group in groups if index < len(group.layers)]
+            layers = [group.layers[index] for group in here]
+            sizes = {layer_bytes[group.layers[index]] for group in here if group.kind != "state"}
             if len(sizes) > 1:
                 raise ConfigError(
                     [
@@ -38,7 +43,6 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            size = sizes.pop()
             self._buffers.append(runtime.allocate(num_blocks * size).view(num_blocks, size))
             self._buffer_of.update(dict.fromkeys(layers, index))
         self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()

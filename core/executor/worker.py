@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.config import EngineConfig
-from core.api.errors import ConfigError
+from core.api.config import CacheConfig, EngineConfig
+from core.api.errors import ConfigError, PluginError
+from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.forward import ForwardPass, capture_of
@@ -28,9 +29,10 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, renamed
+from core.models.families import canonical, decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
+from core.models.mixers.state import StateMixer
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
     AttentionParams,
@@ -78,7 +80,7 @@ class Worker:
         buffers = StepBuffers(
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
-            -(-(config.model.max_model_len + config.scheduler.num_speculative_tokens + 1) // config.cache.block_size),
+            self._max_table_length,
             MAX_LOGIT_ROWS,
             self.runtime.device,
             len(self.groups),
@@ -86,7 +88,7 @@ class Worker:
         capture = capture_of(model, self.runtime, enforce_eager=config.model.enforce_eager)
         self.runner = ModelRunner(
             ForwardPass(model, buffers, capture, self._group_of_layers()),
-            PersistentBatch(buffers, config.cache.block_size),
+            PersistentBatch(buffers, config.cache.block_size, self.groups),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
             self._proposer(model),
         )
@@ -102,6 +104,12 @@ class Worker:
     def _max_num_tokens(self) -> int:
         """Most tokens of one step."""
         return max(self.config.scheduler.max_num_batched_tokens, self.config.scheduler.max_num_seqs)
+
+    @property
+    def _max_table_length(self) -> int:
+        """Blocks in the longest row of a block table."""
+        length = self.config.model.max_model_len + self.config.scheduler.num_speculative_tokens + 1
+        return max(-(-length // self.config.cache.block_size), *(group.num_state_blocks for group in self.groups))
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step."""
@@ -178,7 +186,7 @@ class Worker:
             for name in sorted(set(names.values()))
         }
         layers = [(block.mixer, backends[names[block.mixer.kind]]) for block in self.spec.blocks]
-        layer_bytes = [backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes for spec, backend in layers]
+        layer_bytes = [_layer_bytes(spec, backend, cache) for spec, backend in layers]
         self.groups = cache.groups or single_group(len(layers))
         block_bytes = page_bytes(self.groups, layer_bytes)
         self.num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
@@ -193,8 +201,12 @@ class Worker:
         self.kv_nbytes = self.num_blocks * block_bytes
         for index, (spec, backend) in enumerate(layers):
             learned = (params[index],) if index in params else ()
-            raw = self.kv_memory.of_layer(index)
-            model.mixers[index].bind(backend, backend.bind(spec, cache.block_size, cache.dtype, raw, *learned))
+            raw, mixer = self.kv_memory.of_layer(index), model.mixers[index]
+            if isinstance(mixer, StateMixer):
+                handle = backend.bind_state(spec, STATE_DTYPE, raw, mixer.params)
+            else:
+                handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
+            mixer.bind(backend, handle)
 
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""
@@ -205,7 +217,7 @@ class Worker:
         """The model's shape, and its tensors under canonical names."""
         name, hf_config = self.config.plugins.model, self.config.model.hf_config
         if name is None:
-            return decoder_spec(hf_config), manifest
+            return decoder_spec(hf_config), canonical(manifest)
         context = self._context("model", name, facts=manifest.facts(), manifest=manifest)
         family: ModelFamily = self.plugins.load("model", name, context)
         tensors = renamed(manifest.tensors, family.canonical_name)
@@ -219,3 +231,16 @@ class Worker:
         parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
         proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
         return proposer
+
+
+def _layer_bytes(spec: MixerSpec, backend: Any, cache: CacheConfig) -> int:
+    """One block of a layer, or a sequence's state in it, which has what was planned for it. Raises PluginError."""
+    if not isinstance(spec, StateSpec):
+        return int(backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes)
+    told = backend.state_layout(spec, STATE_DTYPE)
+    if not 0 < told <= spec.state_bytes:
+        raise PluginError(
+            f"attention backend '{backend.name}' wants {told} bytes for a state of {spec.op}; expected at most "
+            f"{spec.state_bytes}, which is what the model's family plans."
+        )
+    return spec.state_bytes

@@ -4,13 +4,17 @@ Owns: the division of a model's layers into groups, and how many tokens a pool t
 Called by: the configuration (memory plan), the worker (which buffer a layer lies in), the manager.
 
 A block of a group holds `block_size` tokens for all layers of that group. Groups have equally many layers, so blocks are
-equal in bytes and any group may use any of them. Layers that see a window then need blocks for the window only.
+equal in bytes and any group may use any of them. Layers that see a window then need blocks for the window only. Layers with
+a state are in groups of their own: a state takes as many whole blocks as hold its bytes, whatever the sequence's length.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
+
+import msgspec
 
 from core.api.specs import KVGroup
 from core.kv.growth import growth_of
@@ -28,24 +32,51 @@ def single_group(num_layers: int) -> tuple[KVGroup, ...]:
 
 
 def group_layers(
-    windows: Sequence[int | None], layer_bytes: Sequence[int], *, hybrid: bool = True
+    windows: Sequence[int | None],
+    layer_bytes: Sequence[int],
+    *,
+    hybrid: bool = True,
+    states: Collection[int] = frozenset(),
 ) -> tuple[KVGroup, ...]:
-    """Divide layers into groups; those that keep every token come first.
+    """Divide layers into groups; those that keep every token come first, those with a state last.
 
-    windows: of each layer, None for one that sees all keys. layer_bytes: a block of each layer; unequal ones cannot share
-    a pool, so all layers then form one group. hybrid: False for one group in any case.
+    windows: of each layer, None for one that sees all keys. layer_bytes: a block of each layer, of those in `states` a
+    sequence's state. Layers with keys whose blocks differ in bytes cannot share a pool, so they then form one group.
+    hybrid: False for one group of them in any case.
     """
+    keyed = [index for index in range(len(windows)) if index not in states]
+    groups = _keyed_groups(keyed, windows, layer_bytes, hybrid) if keyed else ()
+    return (*groups, *_state_groups(groups, sorted(states), layer_bytes)) if states else groups
+
+
+def _keyed_groups(
+    layers: Sequence[int], windows: Sequence[int | None], layer_bytes: Sequence[int], hybrid: bool
+) -> tuple[KVGroup, ...]:
+    """The layers with keys and values."""
     kinds: dict[int | None, list[int]] = {}
-    for index, window in enumerate(windows):
-        kinds.setdefault(window, []).append(index)
-    if not hybrid or len(set(layer_bytes)) > 1 or not any(window is not None for window in kinds):
-        return single_group(len(windows))
+    for index in layers:
+        kinds.setdefault(windows[index], []).append(index)
+    unequal = len({layer_bytes[index] for index in layers}) > 1
+    if not hybrid or unequal or not any(window is not None for window in kinds):
+        return (KVGroup("full", tuple(layers)),)
     size = _group_size([len(layers) for layers in kinds.values()])
     return tuple(
-        KVGroup("full" if window is None else "sliding", tuple(layers[start : start + size]), window)
-        for window, layers in sorted(kinds.items(), key=lambda item: (item[0] is not None, item[0] or 0))
-        for start in range(0, len(layers), size)
+        KVGroup("full" if window is None else "sliding", tuple(mine[start : start + size]), window)
+        for window, mine in sorted(kinds.items(), key=lambda item: (item[0] is not None, item[0] or 0))
+        for start in range(0, len(mine), size)
     )
+
+
+def _state_groups(keyed: Sequence[KVGroup], states: Sequence[int], layer_bytes: Sequence[int]) -> Iterator[KVGroup]:
+    """Groups of as many layers as the others have (more where there would be too many), equal states together."""
+    fewest = -(-len(states) // max(MAX_GROUPS - len(keyed), 1))
+    size = max(*(len(group.layers) for group in keyed), fewest) if keyed else len(states)
+    ordered = sorted(states, key=lambda layer: layer_bytes[layer])
+    groups = [KVGroup("state", tuple(ordered[start : start + size])) for start in range(0, len(ordered), size)]
+    places = place_bytes([*keyed, *groups], layer_bytes)
+    for group in groups:
+        blocks = [-(-layer_bytes[layer] // place) for layer, place in zip(group.layers, places, strict=False)]
+        yield msgspec.structs.replace(group, num_state_blocks=max(blocks))
 
 
 def _group_size(counts: Sequence[int]) -> int:
@@ -58,9 +89,21 @@ def _group_size(counts: Sequence[int]) -> int:
     return min(sizes, key=lambda size: (num_groups(size) * size - sum(counts), -size))
 
 
-def page_bytes(groups: Iterable[KVGroup], layer_bytes: Sequence[int]) -> int:
-    """Bytes of one block of the pool: of the group with most of them."""
-    return max(sum(layer_bytes[layer] for layer in group.layers) for group in groups)
+def place_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
+    """Bytes of one block in each buffer: of the layers with keys that lie there, else of the largest state."""
+    keyed = [group.layers for group in groups if group.kind != "state"]
+    states = [group.layers for group in groups if group.kind == "state"]
+    places = [
+        max((layer_bytes[layer] for layer in layers if layer is not None), default=0) for layers in zip_longest(*keyed)
+    ]
+    for layers in list(zip_longest(*states))[len(places) :]:
+        places.append(max(layer_bytes[layer] for layer in layers if layer is not None))
+    return places
+
+
+def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
+    """Bytes of one block of the pool, in all buffers."""
+    return sum(place_bytes(groups, layer_bytes))
 
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:

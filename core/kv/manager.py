@@ -34,6 +34,7 @@ class KVManager:
 
     groups: KV groups; none given: one that keeps every token. max_step_tokens: most tokens of one sequence in a step,
     drafts included. tiers: where evicted blocks go on living. observers: hear of cached blocks.
+    num_growing: groups that take more blocks as a sequence grows: all but those of states.
     num_query_tokens, num_hit_tokens: tokens asked of and found in the prefix cache, over all admissions;
     num_tier_tokens: those among them that came from a tier.
     """
@@ -54,6 +55,7 @@ class KVManager:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
         self.groups = tuple(groups) or single_group(1)
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
+        self.num_growing = sum(growth.holds_slots for growth in self.growth)
         self.pool = BlockPool(num_blocks, len(self.groups))
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching and all(growth.holds_slots for growth in self.growth)
@@ -149,7 +151,7 @@ class KVManager:
         """Make room for one token more in each of these sequences, whose blocks are all full, so that each has room for
         `lengths` tokens. Returns what `allocate_slots` would, for each; None, and nothing is taken, when blocks may be
         too few for all."""
-        if len(sequences) * len(self.groups) > self.pool.num_free:
+        if len(sequences) * self.num_growing > self.pool.num_free:
             return None
         grown: list[list[list[int]]] = []
         if not self._is_plain:

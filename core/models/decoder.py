@@ -80,10 +80,11 @@ class StepViews:
         self.expert_weights = workspace.view("expert_weights", num_tokens)
 
 
-def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """(cos, sin) of `length` positions for each block; equal ones are shared."""
-    shared = {key: tables(*key, length, device) for key in {(b.rope, b.rotary_size) for b in spec.blocks}}
-    return [shared[block.rope, block.rotary_size] for block in spec.blocks]
+def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[tuple[Tensor, Tensor] | None]:
+    """(cos, sin) of `length` positions for each block, None for layers with a state; equal ones are shared."""
+    keys = [None if block.rope is None else (block.rope, block.rotary_size) for block in spec.blocks]
+    shared = {key: tables(*key, length, device) for key in set(keys) if key is not None}
+    return [None if key is None else shared[key] for key in keys]
 
 
 class Decoder:
@@ -97,7 +98,7 @@ class Decoder:
         spec: DecoderSpec,
         weights: DecoderWeights,
         kernels: KernelSet,
-        tables: list[tuple[Tensor, Tensor]],
+        tables: list[tuple[Tensor, Tensor] | None],
         workspace: Workspace,
         dtype: torch.dtype,
         max_tokens: int,

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.api.checkpoint import TensorInfo
+from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import UserError, nearest
-from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RoutingSpec
+from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RoutingSpec, StateSpec
+from core.models import lfm2
+from core.models.configuration import positive as _positive
 from core.models.rope import rope_spec, score_stretch
 from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
@@ -28,7 +30,11 @@ NEVER = 1 << 30
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
     layer is full, the others slide. expert_names: see `ExpertsSpec`; renormalize: expert weights add up to one unless the
-    configuration says otherwise. latent: attention is latent (MLA). routing: of the experts, see `_routing`."""
+    configuration says otherwise. latent: attention is latent (MLA). routing: of the experts, see `_routing`.
+
+    usual: a configuration under the usual names. state: of one layer, None for one with attention. names: parts of tensor
+    names in checkpoints, and what they are canonically.
+    """
 
     name: str
     model_types: tuple[str, ...]
@@ -41,6 +47,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     full_every: int = 0
     eps_default: float = 1e-6
+    usual: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
+    names: tuple[tuple[str, str], ...] = ()
     expert_names: tuple[str, str, str, str] | None = None
     renormalize: bool = True
     latent: bool = False
@@ -92,6 +101,16 @@ FAMILIES: tuple[Family, ...] = (
         expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
         routing="corrected_sigmoid",
     ),
+    Family(
+        name="lfm2",
+        model_types=("lfm2",),
+        architectures=("Lfm2ForCausalLM",),
+        tied_by_default=True,
+        qk_norm=True,
+        usual=lfm2.usual,
+        state=lfm2.state,
+        names=lfm2.NAMES,
+    ),
 )
 
 
@@ -113,24 +132,29 @@ def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], s
     return {names[name]: msgspec.structs.replace(info, name=names[name]) for name, info in tensors.items()}
 
 
+def canonical(manifest: CheckpointManifest) -> CheckpointManifest:
+    """The checkpoint of a family of the table, its tensors under canonical names."""
+    names = family_for(manifest.config).names
+
+    def canonical_name(name: str) -> str:
+        for own, usual in names:
+            name = name.replace(f".{own}.", f".{usual}.")
+        return name
+
+    return msgspec.structs.replace(manifest, tensors=renamed(manifest.tensors, canonical_name)) if names else manifest
+
+
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
     """Resolve a configuration; `family` is a row of one's own. Raises UserError for missing or impossible values."""
     family = family or family_for(hf_config)
+    hf_config = family.usual(hf_config) if family.usual else hf_config
     num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
-    blocks = tuple(
-        BlockSpec(
-            _latent(hf_config) if family.latent else _attention(family, hf_config, index),
-            rope_spec(hf_config, _is_full(family, hf_config, index), interleaved=family.latent),
-            _experts(family, hf_config, index),
-        )
-        for index in range(num_layers)
-    )
     return DecoderSpec(
         family=family.name,
         hidden_size=hidden,
         intermediate_size=_positive(hf_config, "intermediate_size"),
         vocab_size=_positive(hf_config, "vocab_size"),
-        blocks=blocks,
+        blocks=tuple(_block(family, hf_config, index) for index in range(num_layers)),
         eps=float(hf_config.get("rms_norm_eps", family.eps_default)),
         activation=_activation(hf_config),
         max_position=_positive(hf_config, "max_position_embeddings", 2048),
@@ -156,13 +180,14 @@ def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return decoder_spec(hf_config).tensor_shapes()
 
 
-def _positive(hf_config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = hf_config.get(name)
-    if value is None:
-        value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} is {value!r} in the model's configuration; expected a positive integer.")
-    return value
+def _block(family: Family, hf_config: Mapping[str, Any], index: int) -> BlockSpec:
+    experts = _experts(family, hf_config, index)
+    state = family.state(hf_config, index) if family.state else None
+    if state is not None:
+        return BlockSpec(state, None, experts)
+    mixer = _latent(hf_config) if family.latent else _attention(family, hf_config, index)
+    rope = rope_spec(hf_config, _is_full(family, hf_config, index), interleaved=family.latent)
+    return BlockSpec(mixer, rope, experts)
 
 
 def _attention(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:

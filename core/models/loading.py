@@ -100,7 +100,7 @@ class WeightLoading:
             mixer = self.spec.blocks[index].mixer
             assert isinstance(mixer, LatentSpec)
             self._expect(f"{index}.absorbed", (parts.absorbed,), lambda pending: self._halves(pending, mixer))
-        vectors = {name for name, _ in self.spec.block_norms(index).values()}
+        vectors = {name for name, _ in (*self.spec.block_norms(index).values(), *parts.params.values())}
         return vectors if correction is None else {*vectors, correction[0]}
 
     def _check_shapes(self) -> None:
@@ -213,8 +213,10 @@ class WeightLoading:
         for index in range(len(self.spec.blocks)):
             layers: dict[str, Linear] = {role: self.built[f"{index}.{role}"] for role in self.spec.block_linears(index)}
             norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
+            named = mixer_parts(self.spec, index).params.items()
+            params = {role: self.vectors[name].to(self.device) for role, (name, _) in named}
             heads = self.built.get(f"{index}.absorbed")
-            mixer = build_mixer(self.spec, index, self.kernels, layers, heads, norms)
+            mixer = build_mixer(self.spec, index, self.kernels, layers, heads, norms, params)
             blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
         embedding: LinearKernel = self.built["embedding"]
         head: LinearKernel = embedding if self.spec.tied else self.built["head"]

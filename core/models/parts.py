@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LatentSpec, LayerSpec
+from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, StateSpec
 
 
 class MixerParts(msgspec.Struct, frozen=True):
     """By role. linears: parts of one entry share their input and may be fused. norms: tensor name and size.
 
-    buffers: width of each buffer of a step.
+    buffers: width of each buffer of a step. params: other tensors of the mixer, name and shape.
     absorbed: a matrix that the core holds plain, cut into heads, whatever the checkpoint's format, or None; halves: what it
     is cut into, each (heads, N, K).
     interleaved: linear parts whose output has rotary pairs (2i, 2i + 1), by name: rows of a head, and how many of its
@@ -27,6 +27,7 @@ class MixerParts(msgspec.Struct, frozen=True):
     absorbed: LayerSpec | None = None
     halves: tuple[LayerSpec, ...] = ()
     interleaved: dict[str, tuple[int, int]] = {}
+    params: dict[str, tuple[str, tuple[int, ...]]] = {}
 
 
 def attention_parts(
@@ -69,3 +70,12 @@ def latent_parts(a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interle
     cut = tuple(LayerSpec(up.name, "linear", (a.num_heads, *shape)) for shape in halves)
     pairs = {queries.name: (head, a.rope_size), keys.name: (kv, a.rope_size)} if interleaved else {}
     return MixerParts(linears, norms, buffers, up, cut, pairs)
+
+
+def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
+    """The inputs side by side, what the op gives, and the op's own tensors."""
+    inputs = (LayerSpec(f"{prefix}.{name}", "linear", (n, hidden), state.bias) for name, n in state.inputs.items())
+    out = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), state.bias)
+    buffers = {"state_in": state.input_size, "state_out": state.output_size}
+    params = {name: (f"{prefix}.{name}", shape) for name, shape in state.params.items()}
+    return MixerParts({"in": tuple(inputs), "out": (out,)}, {}, buffers, params=params)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RopeSpec, RoutingSpec
-from core.models.parts import MixerParts, attention_parts, latent_parts
+from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.models.parts import MixerParts, attention_parts, latent_parts, state_parts
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
@@ -31,15 +31,21 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. mixer: how a token sees those before it; experts: in place of its MLP, or None."""
+    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
+    of its MLP, or None."""
 
-    mixer: AttentionSpec | LatentSpec
-    rope: RopeSpec
+    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
+    of its MLP, or None."""
+
+    mixer: MixerSpec
+    rope: RopeSpec | None = None
     experts: ExpertsSpec | None = None
 
     @property
     def rotary_size(self) -> int:
         """Numbers of a head that rotate with the position."""
+        if isinstance(self.mixer, StateSpec):
+            return 0
         return self.mixer.rope_size if isinstance(self.mixer, LatentSpec) else self.mixer.head_size
 
 
@@ -176,6 +182,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for index in range(len(self.blocks)):
             for name, size in self.block_norms(index).values():
                 shapes[name] = (size,)
+            shapes.update(mixer_parts(self, index).params.values())
             correction = self.correction(index)
             if correction is not None:
                 shapes[correction[0]] = (correction[1],)
@@ -185,9 +192,12 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
     """What the mixer of one block is made of."""
-    mixer, prefix = spec.blocks[index].mixer, f"model.layers.{index}.self_attn"
+    block, hidden = spec.blocks[index], spec.hidden_size
+    mixer, layer = block.mixer, f"model.layers.{index}"
+    if isinstance(mixer, StateSpec):
+        return state_parts(mixer, f"{layer}.mixer", hidden)
+    prefix = f"{layer}.self_attn"
     if isinstance(mixer, LatentSpec):
-        interleaved = spec.blocks[index].rope.interleaved
-        return latent_parts(mixer, prefix, spec.hidden_size, bias=spec.out_bias, interleaved=interleaved)
-    biases = spec.qkv_bias, spec.out_bias
-    return attention_parts(mixer, prefix, spec.hidden_size, biases, qk_norm=spec.qk_norm)
+        interleaved = block.rope is not None and block.rope.interleaved
+        return latent_parts(mixer, prefix, hidden, bias=spec.out_bias, interleaved=interleaved)
+    return attention_parts(mixer, prefix, hidden, (spec.qkv_bias, spec.out_bias), qk_norm=spec.qk_norm)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec, StateQuery
 from core.plugin.hookspecs import PluginSpec
 
 if TYPE_CHECKING:
@@ -20,15 +20,8 @@ if TYPE_CHECKING:
 
 LISTS = frozenset(
     {
-        "layer_kinds",
-        "dtypes",
-        "kv_dtypes",
-        "head_sizes",
-        "block_sizes",
-        "devices",
-        "formats",
-        "model_types",
-        "quantization",
+        *("dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"),
+        *("layer_kinds", "invariant_kinds", "state_ops"),
     }
 )
 BOOLEANS = frozenset(
@@ -74,6 +67,15 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
         if wanted and not spec.capabilities.get(name, False):
             found.append(Reason(name, f"layers without {name}", "yes"))
     return found
+
+
+def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
+    """Against what a backend declares about layers with a state: that it serves them, and `state_ops`."""
+    found, kinds = device_reasons(spec, query.device), layer_kinds(spec.capabilities)
+    if query.spec.kind not in kinds:
+        hint = "--attention-backend full=NAME,state=NAME names one for each kind"
+        return [*found, Reason("layer_kind", " or ".join(kinds), query.spec.kind, hint)]
+    return [*found, *_member(spec, "state_ops", "state_op", query.spec.op)]
 
 
 def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from core.api.specs import (
     LayerSpec,
     PartPlan,
     RoutingSpec,
+    StateSpec,
     Unsupported,
 )
 
@@ -307,6 +308,50 @@ class LatentBackend(Protocol):
         """out[T, H, R] = softmax(scale * (q_latent · c + q_pe · k_pe)) · c, causal, over the cache.
 
         q_latent [T, H, R], q_pe [T, H, Dr]. Rows and heads of every tensor may be strided, here and in `write_latent`.
+        """
+        ...
+
+
+@runtime_checkable
+class StateBackend(Protocol):
+    """Kind `attention`, for layers with a state (`StateSpec`): a recurrence along each sequence.
+
+    Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
+    layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
+    sequence, in order, one step after the other; a sequence that must be computed again starts over. `capture`: see
+    `AttentionBackend`.
+
+    For ops that the core does not describe, `example_state(op) -> StateSpec` is a small layer for `core plugins check`.
+    """
+
+    name: str
+    numerics: str
+
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """Bytes of one sequence's state in one layer, at most `spec.state_bytes`."""
+        ...
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
+        """Once a layer. Returns the layer's handle.
+
+        raw: uint8 [num_blocks, block_bytes], zeroed. A state is the bytes, one after another, of as many blocks as hold
+        it: the first ones in its row of the block table, wherever they lie. params: by name, as `spec.params` says,
+        float32 on the device.
+        """
+        ...
+
+    def build_state(self, view: BatchView) -> Any:
+        """Once a step: metadata for `forward_state`, shared by all layers of one KV group bound to this backend.
+
+        view.block_table: the blocks of each state. A sequence whose `seq_lens` is its query length begins in this step:
+        what its blocks hold is not its own. view.slot_mapping has no meaning.
+        """
+        ...
+
+    def forward_state(self, handle: Any, inputs: Tensor, metadata: Any, out: Tensor) -> None:
+        """out [T, output_size] of inputs [T, input_size] and the states, which move on to each sequence's last token.
+
+        Rows of both may be strided.
         """
         ...
 

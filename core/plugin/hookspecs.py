@@ -19,7 +19,7 @@ import pluggy
 from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
 from core.api.config import EngineConfig
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, KernelQuery
+from core.api.specs import AttentionQuery, KernelQuery, StateQuery
 
 if TYPE_CHECKING:
     from core.plugin.contracts import Kernels
@@ -38,10 +38,11 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `typing.Annotated[..., msgspec.Meta(description=...)]`), or None.
     capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
                   `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `alibi`, `batch_invariant`
-                  (booleans), `formats` (canonical formats), `model_types` (lists). For the memory plan: kernels declare
-                  `row_multiple` (outputs packed side by side), platforms `activation_dtype` (between layers; absent: the
-                  run's). Platforms may declare `quantization` (methods), `chunked_prefill`, `prefix_caching` and
-                  `device_graphs` (booleans); loaders `quantized` (a boolean).
+                  (booleans), `layer_kinds`, `invariant_kinds`, `state_ops` (lists), `formats` (canonical formats),
+                  `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
+                  side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
+                  `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans); loaders
+                  `quantized` (a boolean).
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.
@@ -132,7 +133,7 @@ class ManifestHooks:
         """Platforms: look for devices, without torch. Runs in a helper process with a time limit."""
 
     @hookspec(firstresult=True)
-    def core_supports(self, query: AttentionQuery | KernelQuery | CheckpointFacts) -> list[Reason]:
+    def core_supports(self, query: AttentionQuery | StateQuery | KernelQuery | CheckpointFacts) -> list[Reason]:
         """Say what is missing; an empty list means supported."""
         raise AssertionError("a specification is never called")
 

@@ -16,8 +16,8 @@ import msgspec
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, PluginError, UserError
-from core.api.specs import AttentionQuery
-from core.plugin.capabilities import attention_reasons, device_reasons
+from core.api.specs import AttentionQuery, StateQuery
+from core.plugin.capabilities import attention_reasons, device_reasons, state_reasons
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
@@ -144,13 +144,18 @@ def select_kernels(registry: PluginRegistry, device: str) -> Choice:
 
 
 def select_attention(
-    registry: PluginRegistry, name: str | None, query: AttentionQuery, preference: Sequence[str], preferred_by: str
+    registry: PluginRegistry,
+    name: str | None,
+    query: AttentionQuery | StateQuery,
+    preference: Sequence[str],
+    preferred_by: str,
 ) -> Choice:
     """The backend of one layer kind. preference: names that the platform prefers, best first."""
     label = f"attention.{query.spec.kind}"
 
     def check(manifest: Manifest) -> Sequence[object]:
-        return attention_reasons(manifest.spec, query) or manifest.call("core_supports", query=query)
+        declared = state_reasons if isinstance(query, StateQuery) else attention_reasons
+        return declared(manifest.spec, query) or manifest.call("core_supports", query=query)  # type: ignore[arg-type]
 
     if name is not None:
         return _explicit(registry, "attention", label, name, check, f"--attention-backend {name}")

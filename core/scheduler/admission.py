@@ -104,7 +104,7 @@ class Admission:
         more, so that a sequence that comes back is not sent away at once: between an admission and the next preemption
         somebody fills a whole block."""
         running = len(self.state.running)
-        return (running + 1) * len(self.state.kv.groups) if running and self.state.num_pressed else 0
+        return (running + 1) * self.state.kv.num_growing if running and self.state.num_pressed else 0
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

@@ -142,10 +142,11 @@ class Scheduler:
         """
         state = self._state
         state.stats.num_failed_steps += 1
-        suspects = [s for s in self._flights.popleft().sequences() if s.status is SequenceStatus.RUNNING]
+        computed = self._flights.popleft().sequences()
+        suspects = [sequence for sequence in computed if sequence.status is SequenceStatus.RUNNING]
         self.cancel_steps(but=suspects)
-        if len(suspects) == 1:
-            state.ended.append(state.end(suspects[0], "error", sentence, keep_cached=False))
+        if len(computed) == 1:
+            state.ended += [state.end(sequence, "error", sentence, keep_cached=False) for sequence in suspects]
         else:
             for sequence in suspects:
                 state.suspend(sequence)

@@ -5,12 +5,15 @@ Owns: those checks. Never does: know a layout; the reference is `core.testing.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, LatentSpec
 from core.config.memory import block_bytes
-from core.plugin.capabilities import attention_reasons
+from core.config.waivers import promises
+from core.plugin.capabilities import attention_reasons, layer_kinds
+from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
@@ -84,8 +87,9 @@ def refusals_have_reasons(subject: Subject) -> None:
 
 def serves_what_it_declares(subject: Subject) -> None:
     """Every feature, layer kind, KV dtype, head size and block size that it declares is served for some layer."""
+    # whether ops of layers with a state are served, `core.testing.states` finds
     declared = subject.manifest.spec.capabilities
-    unserved = {f"{name} {value}" for name in LISTED for value in declared.get(name, ())}
+    unserved = {f"{name} {value}" for name in LISTED for value in declared.get(name, ())} - {"layer_kinds state"}
     unserved |= {name for name in FEATURES if declared.get(name) is True}
     unknown = set(declared.get("kv_dtypes", ())) - set(KV_TYPES)
     if unknown:
@@ -160,11 +164,13 @@ def same_step_same_bits(subject: Subject) -> None:
 
 def batch_invariant_as_claimed(subject: Subject) -> None:
     """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
-    if not subject.manifest.spec.capabilities.get("batch_invariant"):
+    kinds = {*layer_kinds(subject.manifest.spec.capabilities)} - {"state"}
+    claimed = {kind for kind in kinds if promises(subject.manifest, "fast", kind)}
+    if not claimed:
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
-    for what, spec, block_size, _ in _ordinary(subject):
+    for what, spec, block_size, _ in _ordinary(subject, "grouped heads", "a window"):
         for dtype in _choices(subject)[2]:
-            if not _reasons(subject, spec, block_size, dtype):
+            if spec.kind in claimed and not _reasons(subject, spec, block_size, dtype):
                 _invariant(subject, what, spec, block_size, dtype)
 
 
@@ -184,7 +190,20 @@ def _invariant(subject: Subject, what: str, spec: Cached, block_size: int, dtype
             same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}, in {dtype}")
 
 
-CHECKS = (
+def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
+    """The check, for backends that serve layers with keys and values."""
+
+    @functools.wraps(check)
+    def run(subject: Subject) -> None:
+        kinds = layer_kinds(subject.manifest.spec.capabilities)
+        if set(kinds) == {"state"}:
+            raise Skipped("it serves layers with a state only (capability layer_kinds)")
+        check(subject)
+
+    return run
+
+
+KEYED = (
     claims_are_true,
     refusals_have_reasons,
     serves_what_it_declares,
@@ -194,6 +213,7 @@ CHECKS = (
     same_step_same_bits,
     batch_invariant_as_claimed,
 )
+CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
 
 
 def _reasons(subject: Subject, spec: Cached, block_size: int, dtype: str) -> list[Reason]:

@@ -55,6 +55,7 @@ DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 KV = {"=kv_cache_memory_bytes": 1000}
 DP = {"data_parallel_size": 4}
+LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"])
 LIMIT = "limit_mm_per_prompt"
 SPECULATOR = {"speculators_model_type": "eagle3"}
 SPECULATOR["speculators_config"] = {
@@ -285,6 +286,12 @@ CASES = [
      [{"kv_offloading_size": 1.0, "enable_prefix_caching": False}], "--kv-offloading-size has no effect"),
     ("c7_prefix_caching", [{"enable_prefix_caching": False}],
      [{"kv_events_config": {"topic": "t"}, "enable_prefix_caching": False}], "--kv-events-config has no effect"),
+    ("c8_states", [{"=enable_prefix_caching": True}, model()],
+     [{"=enable_prefix_caching": True}, LFM2], ("enable_prefix_caching", False)),
+    ("c8_states", [{"enable_prefix_caching": False}, LFM2],
+     [{"enable_prefix_caching": True}, LFM2], "--enable-prefix-caching is switched off"),
+    ("c9_states", [{"speculative_config": SPEC}, model()],
+     [{"speculative_config": SPEC}, LFM2], "leave --speculative-config out"),
     ("n33_ambiguous", [{"offload_group_size": 1}],
      [{"offload_group_size": 1, "cpu_offload_gb": 1.0}], "name --offload-backend"),
     ("n33_backend", [{}], [{"offload_group_size": 2}], ("offload_backend", "prefetch")),

@@ -22,6 +22,13 @@ def test_native_kernels_waive_nothing(tiny_llama: Path, numerics: str) -> None:
     assert resolved(tiny_llama, numerics=numerics).waivers == []
 
 
+def test_states_waive_nothing(tiny_lfm2: Path) -> None:
+    """Short convolutions in plain torch are computed number by number; attention in plain torch is not."""
+    assert resolved(tiny_lfm2).waivers == []
+    (told,) = resolved(tiny_lfm2, attention_backend="torch_sdpa").waivers
+    assert "torch_sdpa" in told
+
+
 def test_plain_torch_is_named_part_by_part(tiny_llama: Path) -> None:
     kernels = "kernels: no plugin fits, and operations in plain torch depend on the batch they run in"
     attention = "attention plugin 'torch_sdpa' does not declare batch_invariant"

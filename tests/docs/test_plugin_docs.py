@@ -24,14 +24,17 @@ HOOKS = [name for name in vars(hookspecs.ManifestHooks) if name.startswith("core
 FURTHER = {
     "platform": [contracts.Runtime],
     "kernels": [contracts.LinearKernel, contracts.RaceKernel, contracts.HeadsKernel],
-    "attention": [contracts.LatentBackend],
+    "attention": [contracts.LatentBackend, contracts.StateBackend],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
 STRUCTS = {
     "README": [hookspecs.PluginSpec, hookspecs.LoadContext],
     "platform": [hookspecs.Device, hookspecs.Probe, hookspecs.Proposal, hookspecs.PlatformView],
     "quantization": [specs.LayerSpec, specs.Shard, specs.DensePlan, specs.PartPlan, specs.Unsupported],
-    "attention": [specs.AttentionSpec, specs.LatentSpec, specs.AttentionQuery, specs.KVLayout, contracts.BatchView],
+    "attention": [
+        *(specs.AttentionSpec, specs.LatentSpec, specs.StateSpec, specs.AttentionQuery, specs.StateQuery),
+        *(specs.KVLayout, contracts.BatchView),
+    ],
     "kernels": [specs.KernelQuery],
     "speculative": [contracts.ProposerInput],
     "loader": [

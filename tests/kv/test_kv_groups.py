@@ -77,6 +77,58 @@ def test_groups_are_few_and_every_layer_is_in_one(counts):
         assert {windows[layer] for layer in group.layers} == {group.window}
 
 
+def test_lfm2_has_a_full_group_and_states_in_groups_of_equal_size():
+    states = {index for index in range(16) if index not in (2, 5, 8, 10, 12, 14)}
+    groups = group_layers([None] * 16, [100 if index not in states else 250 for index in range(16)], states=states)
+    assert [(group.kind, len(group.layers), group.num_state_blocks) for group in groups] == [
+        ("full", 6, 0),
+        ("state", 6, 3),
+        ("state", 4, 3),
+    ]
+    assert groups[0].layers == (2, 5, 8, 10, 12, 14)
+    assert page_bytes(groups, [100] * 16) == 600, "a state is in blocks of the others' size"
+
+
+def test_small_states_take_one_block_and_unequal_ones_as_many_as_the_largest_of_their_group():
+    groups = group_layers([None] * 5, [100, 5, 400, 5, 100], states={1, 2, 3})
+    assert groups == (KVGroup("full", (0, 4)), KVGroup("state", (1, 3), None, 1), KVGroup("state", (2,), None, 4))
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_windows_and_states_together(hybrid):
+    windows = [None, 8, 8, None, None, None]
+    groups = group_layers(windows, [10, 10, 10, 30, 30, 30], hybrid=hybrid, states={3, 4, 5})
+    kinds = [(group.kind, group.layers, group.window, group.num_state_blocks) for group in groups]
+    if hybrid:
+        assert kinds[:3] == [("full", (0,), None, 0), ("sliding", (1,), 8, 0), ("sliding", (2,), 8, 0)]
+        assert kinds[3:] == [("state", (index,), None, 3) for index in (3, 4, 5)]
+    else:
+        assert kinds == [("full", (0, 1, 2), None, 0), ("state", (3, 4, 5), None, 3)]
+
+
+def test_states_alone_are_one_group_whose_block_is_one_state():
+    groups = group_layers([None] * 3, [40, 7, 40], states={0, 1, 2})
+    assert groups == (KVGroup("state", (1, 0, 2), None, 1),)
+    assert page_bytes(groups, [40, 7, 40]) == 87
+
+
+@pytest.mark.parametrize("num_states", [1, 15, 16, 40, 90])
+def test_groups_of_states_are_few(num_states):
+    """Beside one layer with keys; where groups are longer than it, its own block is the larger for it."""
+    layer_bytes = [100] + [30] * num_states
+    groups = group_layers([None] * (1 + num_states), layer_bytes, states=range(1, 1 + num_states))
+    assert len(groups) <= 16
+    assert sorted(layer for group in groups for layer in group.layers) == list(range(1 + num_states))
+    longest = max(len(group.layers) for group in groups)
+    assert page_bytes(groups, layer_bytes) == 100 + 30 * (longest - 1)
+
+
+def test_a_state_costs_its_blocks_once_in_the_plan():
+    groups = (KVGroup("full", (0, 1)), KVGroup("state", (2, 3), None, 5))
+    assert longest_sequence(groups, 16, 64, 15) == 160
+    assert longest_sequence(groups, 16, 64, 5) == 0 == longest_sequence(groups, 16, 64, 4)
+
+
 def test_blocks_behind_the_window_come_back():
     kv = make()
     sequence = admit(kv, range(4))

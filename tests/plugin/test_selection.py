@@ -6,7 +6,7 @@ import pytest
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, UserError
-from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec, StateQuery, StateSpec
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
     select_attention,
@@ -21,6 +21,7 @@ FILES = FileFacts("m", "/m", True, ("config.json",))
 FULL = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125), "cpu", "bfloat16", 16)
 SLIDING = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125, window=8), "cpu", "bfloat16", 16)
 LATENT = AttentionQuery(LatentSpec(4, 32, 16, 24, 24, 0.16), "cpu", "bfloat16", 16)
+STATE = StateQuery(StateSpec(op="spiral", inputs={"in_proj": 8}, output_size=8, state_size=4), "cpu")
 
 
 def layer(dtype="bfloat16", **features):
@@ -186,6 +187,30 @@ def test_doubles_are_fatal_when_they_win(make_plugin):
         select_loader(PluginRegistry(rows), None, FILES)
     rows.append(make_plugin("loader", "best", claims("x"), priority=1))
     assert chosen(select_loader(PluginRegistry(rows), None, FILES)) == ("best",)
+
+
+def test_layers_with_a_state_go_to_those_that_serve_the_op(make_plugin):
+    rows = [
+        make_plugin(
+            "attention", "keys", "@hookimpl\ndef core_supports(query): return [] if query.block_size else []\n"
+        ),
+        make_plugin("attention", "other", capabilities={"layer_kinds": ["state"], "state_ops": ["circle"]}, priority=9),
+        make_plugin(
+            "attention", "picky", refuses("more"), capabilities={"layer_kinds": ["state"], "state_ops": ["spiral"]}
+        ),
+        make_plugin(
+            "attention", "elsewhere", capabilities={"layer_kinds": ["state"], "state_ops": ["spiral"], "devices": ["x"]}
+        ),
+        make_plugin("attention", "mine", capabilities={"layer_kinds": ["full", "state"], "state_ops": ["spiral"]}),
+    ]
+    choice = select_attention(PluginRegistry(rows), None, STATE, (), "p")
+    assert chosen(choice) == ("mine",) and choice.selection.kind == "attention.state"
+    lost = {candidate.name: " ".join(candidate.reasons) for candidate in choice.selection.candidates}
+    assert "layer_kind: needs full or sliding, got state" in lost["keys"]
+    assert "state_op: needs circle, got spiral" in lost["other"]
+    assert "thing" in lost["picky"] and "device" in lost["elsewhere"]
+    with pytest.raises(UserError, match=r"keys.* refuses: layer_kind: .*--attention-backend full=NAME,state=NAME"):
+        select_attention(PluginRegistry(rows), "keys", STATE, (), "p")
 
 
 def test_layers_of_a_kind_go_to_those_that_declare_it(make_plugin):

@@ -115,6 +115,7 @@ def core_load(context):
 @pytest.mark.parametrize(
     "kinds, code, words",
     [
+        (["state"], LATENT, "without state_layout, bind_state, build_state, forward_state; see .*StateBackend"),
         (["latent"], LATENT, r"without forward_latent; see core.plugin.contracts.LatentBackend\."),
         (
             ["full", "latent"],

@@ -14,7 +14,7 @@ LATENT_BACKEND = (Path(__file__).parents[1] / "external/latent_pages/core_latent
 SDPA = TEMPLATES.parents[2] / "plugins/attention/torch_sdpa"
 STORE = "from __future__ import annotations\n" + "".join(
     line
-    for file in ("cache.py", "latent.py", "backend.py")
+    for file in ("cache.py", "latent.py", "states.py", "backend.py")
     for line in (SDPA / file).read_text().splitlines(keepends=True)
     if not line.startswith(("from __future__", "from plugins."))
 )
@@ -182,3 +182,11 @@ def test_declared_and_refused(tmp_path, capabilities, serves, sentence):
     source += f"    return [] if {serves} else [Reason('layer', 'another')]\n"
     source += "def build(module): return module.TorchSDPA()\n"
     assert sentence in failing(tmp_path, "attention", source, "that it declares is served")
+
+
+def test_kinds_claimed_to_be_invariant_are_tried(tmp_path):
+    changes, words, _ = STORED["scales by what came before"]
+    capabilities = f", capabilities={{{ALL_TYPES}, {EVERY_KIND}, 'invariant_kinds': ['sliding']}}"
+    source = plugin(tmp_path, "attention", STORE, changes, capabilities)
+    source += "\ndef build(module): return module.TorchSDPA(by_query=True)\n"
+    assert "a window" in failing(tmp_path, "attention", source, words)

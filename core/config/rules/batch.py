@@ -76,6 +76,16 @@ def n9_platform_without(facts: Facts) -> Findings:
             yield Warn(f"--{name.replace('_', '-')} is switched off: {why}.")
 
 
+def c8_states(facts: Facts) -> Findings:
+    """Models with layers that keep a state: it holds the last token's only, so no prefix can be taken up again."""
+    if not facts.has_states or facts["enable_prefix_caching"] is False:
+        return
+    why = "the model has layers with a state, which exists for the newest token of a sequence alone"
+    yield Derive("enable_prefix_caching", False, f"off: {why}", force=True)
+    if facts.given("enable_prefix_caching"):
+        yield Warn(f"--enable-prefix-caching is switched off: {why}.")
+
+
 def n5_whole_prompts(facts: Facts) -> Findings:
     """Chunked prefill off: the budget holds the longest prompt, but no more than all sequences need."""
     if facts["enable_chunked_prefill"]:
@@ -217,6 +227,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("N8", ("enable_chunked_prefill", "runner"), "warning", n8_against_support),
     Rule("N8", ("enable_chunked_prefill", "enable_prefix_caching", "runner"), "error", n8_pooling),
+    Rule("C8", ("enable_prefix_caching",), "derived", c8_states, "model"),
     Rule("N5", ("enable_chunked_prefill", "max_model_len", *BATCH), "derived", n5_whole_prompts, "model"),
     Rule("N10", (), "error", n10_pattern),
     Rule("N51", ("max_num_partial_prefills", "max_long_partial_prefills"), "error", n51_partial_prefills),

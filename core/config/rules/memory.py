@@ -199,6 +199,7 @@ RULES: tuple[Rule, ...] = (
         ("enable_prefix_caching", *OFFLOADED, "kv_events_config", "kv_cache_metrics"),
         "warning",
         c7_prefix_caching,
+        "model",
     ),
     Rule("N33", OFFLOAD, "error", n33_ambiguous),
     Rule("N33", OFFLOAD, "derived", n33_backend),

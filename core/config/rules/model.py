@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.specs import AttentionSpec
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
@@ -27,7 +28,8 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
     named = {name: config[name] for name in LENGTH_KEYS if is_count(config.get(name))}
     name = min(named, key=lambda key: named[key], default="max_position_embeddings")
     limit = named.get(name, facts.spec.max_position)
-    factor = min((b.rope.factor if b.rope.rope_type == "linear" else 1.0 for b in facts.spec.blocks), default=1.0)
+    ropes = [block.rope for block in facts.spec.blocks if block.rope is not None]
+    factor = min((rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes), default=1.0)
     if factor > 1.0:
         return math.floor(limit * factor), name, f"the model's {name}, {limit}, times {factor:g} of RoPE scaling"
     return limit, name, f"the model's {name}"
@@ -57,7 +59,8 @@ def r8_too_long(facts: Facts) -> Findings:
 
 def r10_window(facts: Facts) -> Findings:
     """Without its window the model may see no more than the window."""
-    windows = [b.mixer.window for b in facts.spec.blocks if b.mixer.window] if facts.spec else []
+    specs = [block.mixer for block in facts.spec.blocks] if facts.spec else []
+    windows = [spec.window for spec in specs if isinstance(spec, AttentionSpec) and spec.window]
     if not facts["disable_sliding_window"] or not windows:
         return
     window, length = min(windows), facts["max_model_len"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.specs import StateSpec
 from core.config.settings import Settings
 from core.models.spec import DecoderSpec
 from core.plugin.hookspecs import Device, PluginSpec
@@ -110,6 +111,11 @@ class Facts:
     def speculative(self) -> dict[str, Any]:
         """`speculative_config` with underscores in its keys; empty when unset."""
         return {str(key).replace("-", "_"): value for key, value in (self["speculative_config"] or {}).items()}
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the model has layers with a state; False before it is known."""
+        return self.spec is not None and any(isinstance(block.mixer, StateSpec) for block in self.spec.blocks)
 
     @property
     def num_drafts(self) -> int:

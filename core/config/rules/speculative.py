@@ -29,6 +29,15 @@ def r6_count(facts: Facts) -> Findings:
         )
 
 
+def c9_states(facts: Facts) -> Findings:
+    """A rejected draft can be forgotten, but not what it did to a state."""
+    if facts.has_states and facts.speculative:
+        yield Problem(
+            "--speculative-config: the model has layers with a state, and what rejected drafts do to it cannot be undone; "
+            "leave --speculative-config out."
+        )
+
+
 def r40_budget(facts: Facts) -> Findings:
     """One sequence with its drafts has to fit a step."""
     budget, drafts = facts["max_num_batched_tokens"], facts.num_drafts
@@ -150,6 +159,7 @@ CONFIG = ("speculative_config",)
 LORA = ("max_num_batched_tokens", "max_num_seqs", "enable_lora")
 RULES: tuple[Rule, ...] = (
     Rule("R6", CONFIG, "error", r6_count),
+    Rule("C9", CONFIG, "error", c9_states, "model"),
     Rule("R40", (*CONFIG, "max_num_batched_tokens"), "error", r40_budget),
     Rule("N12", (*CONFIG, *LORA), "error", n12_lora_budget, "platform"),
     Rule("R49", CONFIG, "error", r49_ngrams),

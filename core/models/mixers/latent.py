@@ -15,7 +15,7 @@ from core.api.specs import LatentSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import HeadsKernel, LatentBackend, LinearKernel
+from core.plugin.contracts import BatchView, HeadsKernel, LatentBackend, LinearKernel
 
 EPS: Final = 1e-6
 """Of the norms of both latents; the configuration's own is for the others."""
@@ -97,14 +97,19 @@ class LatentMixer:
         """Whether the backend's calls can be recorded, too."""
         return getattr(self.backend, "capture", "never") == "any"
 
-    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor]) -> None:
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
+        assert tables is not None, "latent attention needs rotary tables"
         self.cos, self.sin = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
 
     def bind(self, backend: LatentBackend, handle: Any) -> None:
         """Take the backend and its handle of this layer."""
         self.backend, self.handle = backend, handle
+
+    def build(self, view: BatchView) -> Any:
+        """The backend's metadata of a step."""
+        return self.backend.build(view)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""

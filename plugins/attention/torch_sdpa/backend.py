@@ -1,4 +1,4 @@
-"""Paged attention over torch's scaled_dot_product_attention.
+"""Paged attention over torch's scaled_dot_product_attention, and the way to layers with a state (`states.py`).
 
 Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
 Never does: promise equal bits for different batches, unless it is made with `by_query`.
@@ -7,16 +7,18 @@ Called by: the decoder, through the attention contract.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec
+from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
 from plugins.attention.torch_sdpa.cache import StoredHeads
 from plugins.attention.torch_sdpa.latent import LatentLayer
+from plugins.attention.torch_sdpa.states import OPS, ShortConv, StateMetadata
 
 
 @dataclass(slots=True)
@@ -138,6 +140,22 @@ class TorchSDPA:
             blocks = view.block_table[index, : -(-seq_len // view.block_size)].long()
             c, k_pe = handle.read(blocks, dtype)
             attend(q_latent[mine], q_pe[mine], c[:seq_len], k_pe[:seq_len], out[mine])
+
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """The numbers of the state, in float32."""
+        return spec.state_bytes
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> ShortConv:
+        """The op, on the layer's bytes."""
+        return OPS[spec.op](spec, raw, params)
+
+    def build_state(self, view: BatchView) -> StateMetadata:
+        """Which sequence each row belongs to."""
+        return StateMetadata(view)
+
+    def forward_state(self, handle: ShortConv, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W], for all sequences at once."""
+        handle.forward(inputs, metadata, out)
 
 
 def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:

@@ -1,0 +1,44 @@
+"""States of sequences in blocks of the KV cache, as tensors.
+
+Owns: their place in the bytes of a layer, reading and writing them for a whole batch. Never does: know what they mean.
+Called by: attention backends in torch that serve layers with a state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.plugin.contracts import BatchView
+
+
+class StateStore:
+    """One layer's states, each of a `shape` of numbers of `dtype`.
+
+    raw: uint8 [num_blocks, block_bytes]; a state takes the first blocks of its row of the block table, one after another.
+    """
+
+    def __init__(self, raw: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
+        self.raw, self.shape, self.dtype = raw, tuple(shape), dtype
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self.num_blocks = max(-(-self.nbytes // raw.shape[1]), 1)
+
+    def read(self, view: BatchView) -> Tensor:
+        """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
+        pages = self.raw[view.block_table[:, : self.num_blocks].long()].flatten(1)[:, : self.nbytes]
+        states = pages.contiguous().view(self.dtype).view(-1, *self.shape)
+        begins = [seq_len == query_len for seq_len, query_len in zip(view.seq_lens_list, view.query_lens, strict=True)]
+        if any(begins):
+            states[torch.tensor(begins, device=states.device)] = 0
+        return states
+
+    def write(self, view: BatchView, states: Tensor) -> None:
+        """Put [B, *shape] back where it came from."""
+        pages = states.to(self.dtype).contiguous().flatten(1).view(torch.uint8)
+        blocks, block_bytes = view.block_table[:, : self.num_blocks].long(), self.raw.shape[1]
+        padded = F.pad(pages, (0, self.num_blocks * block_bytes - self.nbytes))
+        self.raw[blocks] = padded.view(len(states), self.num_blocks, block_bytes)

@@ -1,0 +1,73 @@
+"""Layers with a state in plain torch: the reference that every other backend is tested against.
+
+Owns: one class an op. Never does: multiply with the projections around it. Called by: `backend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.api.specs import StateSpec
+from core.layers.states import StateStore
+from core.plugin.contracts import BatchView
+
+
+class Padding(NamedTuple):
+    """Where a step's rows lie when the past of each sequence is put in front of its rows.
+
+    rows: int64 [T]. before, after: int64 [B, past], the past of each sequence in front of this step, and behind it.
+    """
+
+    rows: Tensor
+    before: Tensor
+    after: Tensor
+
+
+class StateMetadata:
+    """One step of layers with a state."""
+
+    def __init__(self, view: BatchView) -> None:
+        self.view = view
+        self._paddings: dict[int, Padding] = {}
+
+    def padding(self, past: int) -> Padding:
+        """With `past` rows for each sequence, made once for all layers."""
+        if past not in self._paddings:
+            view, device = self.view, self.view.cu_seqlens_q.device
+            lengths = torch.tensor(view.query_lens, device=device)
+            owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
+            rows = torch.arange(view.num_tokens, device=device) + (owner + 1) * past
+            ends = rows[lengths.cumsum(0) - 1].unsqueeze(1) + 1
+            before = torch.arange(-past, 0, device=device)
+            self._paddings[past] = Padding(rows, ends - lengths.unsqueeze(1) + before, ends + before)
+        return self._paddings[past]
+
+
+class ShortConv:
+    """`short_conv`: y = C * convolution of B * x, tap by tap, so that a row's bits depend on its own inputs alone."""
+
+    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
+        self.past, self.channels = spec.sizes["kernel"] - 1, spec.sizes["channels"]
+        self.states = StateStore(raw, (self.past, self.channels))
+        self.taps = params["conv.weight"].view(self.channels, self.past + 1).t().contiguous()
+        self.bias = params.get("conv.bias")
+
+    def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
+        """out [T, C] of inputs [T, 3 C]: each tap is one product over the rows of all sequences."""
+        b, c, x = inputs.float().split(self.channels, dim=1)
+        rows, before, after = step.padding(self.past)
+        padded = torch.empty(len(inputs) + before.numel(), self.channels, device=inputs.device)
+        padded[rows] = newest = b * x
+        padded[before] = self.states.read(step.view)
+        self.states.write(step.view, padded[after])
+        y = self.taps[self.past] * newest if self.bias is None else self.taps[self.past] * newest + self.bias
+        for tap in range(self.past):
+            y = y + self.taps[tap] * padded[rows - (self.past - tap)]
+        out.copy_(c * y)
+
+
+OPS = {"short_conv": ShortConv}

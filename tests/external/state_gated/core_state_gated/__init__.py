@@ -1,0 +1,1 @@
+"""Gated linear attention, and a family of models with it."""
