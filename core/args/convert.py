@@ -263,7 +263,8 @@ def convert_struct(
         except msgspec.ValidationError as error:
             words = choices(infos[name].type)
             said = f"expected one of {', '.join(words)}" if words else f"{str(error)[:1].lower()}{str(error)[1:]}"
-            problems.append(f"{prefix}.{key} {value!r}: {said}.{nearest(str(value), words)}")
+            alike = nearest(value, words) if isinstance(value, str) and not value.isdigit() else ""
+            problems.append(f"{prefix}.{key} {value!r}: {said}.{alike}")
     missing = [name for name, info in infos.items() if info.required and name not in converted]
     problems += [f"{prefix}.{name}: required, but not given." for name in missing if name not in values]
     if struct is None or problems:

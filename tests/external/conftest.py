@@ -43,7 +43,7 @@ def python(site):
 
     def run(*words, timeout=240, cwd=None, **environment):
         paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "2", **environment}
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **environment}
         return subprocess.run(
             [sys.executable, "-P", *words],
             env={**os.environ, **variables},

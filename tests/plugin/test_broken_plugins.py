@@ -221,7 +221,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         },
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
-    monkeypatch.setattr("core.plugin.probe.start.__defaults__", (6.0,))
+    monkeypatch.setattr("core.plugin.probe.start.__defaults__", (3.0,))
     listed = {item.row.name: item for item in PluginRegistry(rows).listing()}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
@@ -229,7 +229,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         "hangs": "unavailable",
     }
     assert "driver lost" in listed["raises"].reason
-    assert "did not answer within 6 s" in listed["hangs"].reason or "no answer within" in listed["hangs"].reason
+    assert "did not answer within 3 s" in listed["hangs"].reason or "no answer within" in listed["hangs"].reason
 
 
 def test_two_packages_with_one_name_are_fatal_only_when_chosen(install):

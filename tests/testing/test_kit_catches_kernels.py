@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.testing import cases
+from core.testing.kernels import CHECKS
 from core.testing.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
@@ -194,7 +195,7 @@ EVERY_CHEAT = {
                 "return Dropping(*sides, activation, self.gated)\n\n"
                 "class Dropping(ReferenceExperts):\n"
                 "    def __call__(self, x, ids, weights, out, *, accumulate=False):\n"
-                "        early = (ids.flatten() == ids.flatten()[:, None]).tril(-1).sum(-1) < 12\n"
+                "        early = (ids.flatten() == ids.flatten()[:, None]).tril(-1).sum(-1) < 25\n"
                 "        super().__call__(x, ids, weights * early.view(ids.shape), out, accumulate=accumulate)\n",
             )
         ],
@@ -232,7 +233,10 @@ def test_an_honest_provider_passes(tmp_path):
     source = plugin(tmp_path, "kernels", EVERY, (), ", capabilities={'devices': ['cpu']}")
     path = tmp_path / "cheat.py"
     path.write_text(source + BUILD)
-    found = [case.finding() for case in cases("kernels", "cheat", plugins=str(path))]
+    found = [case.finding() for case in cases("kernels", "cheat", plugins=str(path))[-len(CHECKS) :]]
+    assert {f.check for f in found if f.verdict == "skipped"} == {
+        "With `batch_invariant`: a row's bits are the same alone and among others"
+    }
     assert [f for f in found if f.verdict == "failed"] == []
 
 
