@@ -142,7 +142,9 @@ class Scheduler:
         """
         state = self._state
         state.stats.num_failed_steps += 1
-        suspects = [s for s in self._flights.popleft().sequences() if s.status is SequenceStatus.RUNNING]
+        flight = self._flights.popleft()
+        state.kv.forget(flight.unwritten)
+        suspects = [s for s in flight.sequences() if s.status is SequenceStatus.RUNNING]
         self.cancel_steps(but=suspects)
         if len(suspects) == 1:
             state.ended.append(state.end(suspects[0], "error", sentence, keep_cached=False))
@@ -158,7 +160,9 @@ class Scheduler:
         """Plans without a result will never have one: their sequences wait again, except for `but`."""
         state = self._state
         while self._flights:
-            for sequence in self._flights.popleft().sequences():
+            flight = self._flights.popleft()
+            state.kv.forget(flight.unwritten)
+            for sequence in flight.sequences():
                 if sequence.status is SequenceStatus.RUNNING and sequence not in but:
                     state.suspend(sequence)
                     if sequence not in state.suspects:
