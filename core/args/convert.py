@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -230,6 +231,17 @@ def _in_range(field: Field, value: Any) -> Any:
     return value
 
 
+def choices(hint: Any) -> list[str]:
+    """Every value that a type of literals allows; empty for other types."""
+    if hasattr(hint, "__metadata__"):
+        return choices(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is typing.Literal:
+        return [str(value) for value in typing.get_args(hint)]
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    found = [["none"] if member is type(None) else choices(member) for member in members]
+    return [word for words in found for word in words] if all(found) else []
+
+
 def convert_struct(
     struct: type[msgspec.Struct] | None, values: Mapping[str, Any], prefix: str
 ) -> tuple[msgspec.Struct | None, list[str]]:
@@ -249,7 +261,9 @@ def convert_struct(
         try:
             converted[name] = msgspec.convert(value, infos[name].type, strict=False)
         except msgspec.ValidationError as error:
-            problems.append(f"{prefix}.{key} {value!r}: {str(error)[:1].lower()}{str(error)[1:]}.")
+            words = choices(infos[name].type)
+            said = f"expected one of {', '.join(words)}" if words else f"{str(error)[:1].lower()}{str(error)[1:]}"
+            problems.append(f"{prefix}.{key} {value!r}: {said}.{nearest(str(value), words)}")
     missing = [name for name, info in infos.items() if info.required and name not in converted]
     problems += [f"{prefix}.{name}: required, but not given." for name in missing if name not in values]
     if struct is None or problems:

@@ -51,6 +51,7 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
     """The memory plan: bytes and tokens."""
     return {
         "weights_bytes": plan.weights,
+        "proposer_bytes": plan.proposer,
         "kv_bytes": plan.kv,
         "kv_bytes_per_token": plan.kv_per_token,
         "kv_block_bytes": plan.block,
@@ -105,6 +106,7 @@ def _print_memory(plan: MemoryPlan) -> None:
     )
     rows = [
         ["  weights", human_bytes(plan.weights), "as the kernels hold them"],
+        *([["  proposer", human_bytes(plan.proposer), "its own weights"]] if plan.proposer else []),
         ["  KV cache", human_bytes(plan.kv), blocks],
         ["", "", f"{_tokens(plan)} tokens of {human_bytes(round(plan.kv_per_token))}; {longest}"],
         ["", "", f"groups of layers: {groups}"],

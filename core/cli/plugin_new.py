@@ -35,7 +35,7 @@ def new(words: list[str]) -> int:
         print(f"  {file.relative_to(folder)}")
     plugin = name.strip().lower().replace("-", "_")
     print("\nNext:")
-    print(f"  pip install --no-build-isolation -e {folder}")
+    print(f'  pip install -e "{folder}[test]"')
     print(f"  core plugins check {kind}.{plugin}")
-    print(f"  pytest {folder}")
+    print(f"  python -m pytest {folder}")
     return 0

@@ -26,7 +26,7 @@ class MemoryPlan:
 
     weights: all matrices as the kernels hold them. block: one KV block in the layers of a group. workspace: a step's
     buffers (pages that no step touches are never taken). max_model_len: tokens of the longest request. groups: layers
-    that share a block table. max_step_tokens: most tokens of one sequence in a step.
+    that share a block table. max_step_tokens: most tokens of one sequence in a step. proposer: its own weights.
     """
 
     weights: int
@@ -37,6 +37,7 @@ class MemoryPlan:
     max_model_len: int = 0
     groups: tuple[KVGroup, ...] = single_group(1)
     max_step_tokens: int = 0
+    proposer: int = 0
 
     @property
     def kv(self) -> int:

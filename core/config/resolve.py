@@ -31,7 +31,7 @@ from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
 from core.config.settings import Row, Settings
 from core.config.waivers import waivers
-from core.config.weights import planned_weights
+from core.config.weights import planned_weights, proposer_weights
 from core.kv.groups import group_layers, page_bytes
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
@@ -280,7 +280,9 @@ class _Resolver:
         hybrid = not settings["disable_hybrid_kv_cache_manager"]
         groups = group_layers([spec.window for spec in specs], layer_bytes, hybrid=hybrid)
         facts.block_bytes = page_bytes(groups, layer_bytes)
-        facts.weights_bytes = planned_weights(settings, self.chosen, checkpoint.manifest, spec)
+        weights = planned_weights(settings, self.chosen, checkpoint.manifest, spec)
+        proposer = proposer_weights(settings, self.chosen, checkpoint.manifest)
+        facts.weights_bytes = weights + proposer
         self.rules("memory")
         memory, override = settings["kv_cache_memory_bytes"], settings["num_gpu_blocks_override"]
         num_blocks = override if override is not None else memory // facts.block_bytes
@@ -288,13 +290,14 @@ class _Resolver:
         between = facts.capability("activation_dtype") or settings["dtype"]
         workspace = workspace_bytes(spec, tokens, between)
         plan = MemoryPlan(
-            facts.weights_bytes,
+            weights,
             facts.block_bytes,
             num_blocks,
             size,
             workspace,
             groups=groups,
             max_step_tokens=scheduler_config(settings).max_step_tokens,
+            proposer=proposer,
         )
         self.warnings += limits.fit(settings, plan, given.get("max_model_len"))
         return replace(plan, max_model_len=settings["max_model_len"])

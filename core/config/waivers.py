@@ -39,5 +39,6 @@ def promises(manifest: Manifest, numerics: str) -> bool:
 
 def _sentence(manifest: Manifest) -> str:
     kind, name = manifest.row.kind, manifest.row.name
-    way_out = WAY_OUT if manifest.spec.capabilities.get("reference_numerics") else "choose another that does"
+    way_out = "choose another that does" if kind == "attention" else f"--plugins no:{name} leaves it out"
+    way_out = WAY_OUT if manifest.spec.capabilities.get("reference_numerics") else way_out
     return f"{kind} plugin '{name}' does not declare batch_invariant; {way_out}"

@@ -1,6 +1,6 @@
-"""Bytes of the weights, planned with the chosen quantization method and kernels before a weight is read.
+"""Bytes of the weights, planned with the chosen quantization method, kernels and proposer before a weight is read.
 
-Owns: loading the method for its `plan`, and asking kernels how they pack. Never does: read a weight.
+Owns: loading the method for its `plan`, asking kernels how they pack and the proposer what it holds. Never does: read a weight.
 Called by: resolve.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
 from core.args.convert import convert_struct
-from core.config.choices import Chosen
+from core.config.choices import Chosen, speculative_arguments
 from core.config.memory import Plan, weights_bytes
 from core.config.settings import Settings
 from core.models.spec import DecoderSpec
@@ -28,6 +28,19 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
         return int(fitting[0].get("row_multiple", 1)) if fitting else 1
 
     return weights_bytes(spec, _plan(settings, chosen, manifest), settings["dtype"], multiple)
+
+
+def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:
+    """Bytes of the proposer's own weights, 0 when it tells none, or when its arguments are wrong (which is reported
+    elsewhere). Raises UserError or PluginError."""
+    stage = chosen.stages.get("speculative")
+    if stage is None or not stage.manifests:
+        return 0
+    plugin = stage.manifest
+    values, problems = convert_struct(plugin.spec.arguments, speculative_arguments(settings, chosen), "")
+    if problems:
+        return 0
+    return int(plugin.call("core_weights_nbytes", arguments=values, facts=manifest.facts()) or 0)
 
 
 def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:

@@ -33,7 +33,7 @@ LISTS = frozenset(
 )
 BOOLEANS = frozenset(
     {
-        *("window", "cap", "sinks", "batch_invariant", "reference_numerics"),
+        *("window", "cap", "sinks", "alibi", "batch_invariant", "reference_numerics"),
         *("chunked_prefill", "prefix_caching", "device_graphs", "quantized"),
     }
 )

@@ -1,7 +1,8 @@
 """A time limit for calls into plugins, so that one that hangs is a sentence and not a silent start.
 
-Owns: the interruption of a call in this thread. Never does: end a thread or a process; code that never returns to the
-interpreter cannot be interrupted (platforms are probed in helper processes for that reason). Called by: manifest.
+Owns: the interruption of a call in its thread. Never does: end a thread or a process; code that never returns to the
+interpreter cannot be interrupted (platforms are probed in helper processes for that reason).
+Called by: manifests, which share the `Deadlines` of their registry.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
+
+IDLE_SECONDS = 1.0
+"""After so long without a limit to watch, the watching thread ends."""
 
 
 class DeadlineExceeded(BaseException):
@@ -22,15 +27,69 @@ class DeadlineExceeded(BaseException):
         super().__init__(f"no answer within {seconds:g} s")
 
 
-@contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise DeadlineExceeded inside the block after `seconds`. A timer that is already running goes on afterwards."""
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
-        with _alarm(seconds):
+class Deadlines:
+    """Time limits of any number of calls, in any thread.
+
+    In the main thread a signal interrupts, at the cost of some microseconds a call. For all other threads together one
+    thread watches; it starts with the first limit.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._limits: set[_Limit] = set()
+        self._wakes = 0.0  # when the watching thread looks again, on the monotonic clock; 0: there is none
+
+    @contextlib.contextmanager
+    def limit(self, seconds: float) -> Iterator[None]:
+        """Raise DeadlineExceeded inside the block after `seconds`. A timer that is already running goes on afterwards."""
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+            with _alarm(seconds):
+                yield
+        else:
+            with self._watched(seconds):
+                yield
+
+    @contextlib.contextmanager
+    def _watched(self, seconds: float) -> Iterator[None]:
+        limit = _Limit(time.monotonic() + seconds, threading.get_ident())
+        with self._changed:
+            self._limits.add(limit)
+            if not self._wakes:
+                self._wakes = limit.end
+                threading.Thread(target=self._watch, name="plugin deadlines", daemon=True).start()
+            elif limit.end < self._wakes:
+                self._changed.notify()
+        try:
             yield
-    else:
-        with _interruption(seconds):
-            yield
+        except DeadlineExceeded:
+            if limit in self._limits:
+                raise  # another limit, outside of this one or within it
+            raise DeadlineExceeded(seconds) from None
+        finally:
+            with self._changed:
+                self._limits.discard(limit)
+
+    def _watch(self) -> None:
+        """Interrupt whoever is late; end when there has been nothing to watch for a while."""
+        now = busy = time.monotonic()
+        with self._changed:
+            while self._limits or now - busy < IDLE_SECONDS:
+                for limit in [limit for limit in self._limits if limit.end <= now]:
+                    self._limits.discard(limit)
+                    _interrupt(limit.thread)
+                busy = now if self._limits else busy
+                self._wakes = min([now + IDLE_SECONDS, *(limit.end for limit in self._limits)])
+                self._changed.wait(self._wakes - now)
+                now = time.monotonic()
+            self._wakes = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Limit:
+    """One call. end: on the monotonic clock. thread: its identifier."""
+
+    end: float
+    thread: int
 
 
 @contextlib.contextmanager
@@ -53,26 +112,6 @@ def _alarm(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(left, 0.001), interval)
 
 
-@contextlib.contextmanager
-def _interruption(seconds: float) -> Iterator[None]:
-    """In other threads: an exception is set, and raised when the interpreter is reached again."""
-    ident = threading.get_ident()
-    lock = threading.Lock()
-    over = False
-
-    def expire() -> None:
-        with lock:
-            if not over:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(DeadlineExceeded))
-
-    timer = threading.Timer(seconds, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except DeadlineExceeded:
-        raise DeadlineExceeded(seconds) from None
-    finally:
-        with lock:
-            over = True
-        timer.cancel()
+def _interrupt(thread: int) -> None:
+    """Set an exception in a thread, raised when it reaches the interpreter again."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(DeadlineExceeded))

@@ -11,8 +11,7 @@ import json
 import tomllib
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlparse
 
 from core.plugin.kinds import KINDS, normalize
 
@@ -26,7 +25,7 @@ def editable_source(distribution: str) -> Path | None:
         return None
     if not isinstance(told, dict) or not (told.get("dir_info") or {}).get("editable"):
         return None
-    return Path(url2pathname(urlparse(str(told.get("url", ""))).path))
+    return Path(unquote(urlparse(str(told.get("url", ""))).path))
 
 
 def stale(distribution: str) -> str:

@@ -37,8 +37,8 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     arguments:    a frozen msgspec Struct class with the plugin's own arguments (field comments through
                   `typing.Annotated[..., msgspec.Meta(description=...)]`), or None.
     capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
-                  `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `batch_invariant` (booleans),
-                  `formats` (canonical formats), `model_types` (lists). For the memory plan: kernels declare
+                  `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `alibi`, `batch_invariant`
+                  (booleans), `formats` (canonical formats), `model_types` (lists). For the memory plan: kernels declare
                   `row_multiple` (outputs packed side by side), platforms `activation_dtype` (between layers; absent: the
                   run's). Platforms may declare `quantization` (methods), `chunked_prefill`, `prefix_caching` and
                   `device_graphs` (booleans); loaders `quantized` (a boolean).
@@ -145,6 +145,13 @@ class ManifestHooks:
         """Kernels and attention: the `numerics` that the loaded object will have, told without torch.
 
         platform: the platform's own arguments that were given. A hook that does not need them leaves them out.
+        """
+
+    @hookspec(firstresult=True)
+    def core_weights_nbytes(self, arguments: Any, facts: CheckpointFacts) -> int | None:
+        """Proposers: bytes of their own weights that the loaded object will hold, told without torch, for the memory plan.
+
+        arguments: the plugin's own, as its Struct (None when it has none). facts: of the model that drafts are for.
         """
 
     @hookspec(firstresult=True)

@@ -22,7 +22,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.api.reason import Reason
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.deadline import deadline
+from core.plugin.deadline import Deadlines
 from core.plugin.discovery import origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
@@ -49,10 +49,11 @@ class Manifest:
     warning: a sentence about something that works at a price, or an empty string.
     """
 
-    def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
+    def __init__(self, row: ResolvedPlugin, module: Any, contract: int, deadlines: Deadlines) -> None:
         self.row = row
         self.contract = contract
         self.warning = ""
+        self._deadlines = deadlines
         self._manager = _register(row, module)
         self.spec: PluginSpec = self.call("core_spec")
         if row.name in RESERVED_NAMES:
@@ -65,7 +66,8 @@ class Manifest:
 
     def implements(self, hook: str) -> bool:
         """Whether the manifest has `hook`."""
-        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+        caller = getattr(self._manager.hook, hook, None)
+        return caller is not None and bool(caller.get_hookimpls())
 
     def call(self, hook: str, **arguments: Any) -> Any:
         """Call one hook. None (or no reasons) when the manifest lacks it.
@@ -77,7 +79,7 @@ class Manifest:
                 raise ManifestError(f"{_label(self.row)}: the manifest has no {hook}.")
             return [] if hook == "core_supports" else None
         try:
-            with deadline(LOAD_TIME_LIMIT if hook == "core_load" else TIME_LIMIT):
+            with self._deadlines.limit(LOAD_TIME_LIMIT if hook == "core_load" else TIME_LIMIT):
                 answer = getattr(self._manager.hook, hook)(**arguments)
         except (KeyboardInterrupt, UserError):
             raise
@@ -89,12 +91,16 @@ class Manifest:
         return answer
 
 
-def load_manifest(row: ResolvedPlugin) -> Manifest:
-    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised."""
+def load_manifest(row: ResolvedPlugin, deadlines: Deadlines | None = None) -> Manifest:
+    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised.
+
+    deadlines: those of the registry, None for a single manifest.
+    """
+    deadlines = deadlines or Deadlines()
     had_torch = "torch" in sys.modules
     begin = time.perf_counter()
     try:
-        with deadline(TIME_LIMIT):
+        with deadlines.limit(TIME_LIMIT):
             module = _import(row)
     except KeyboardInterrupt:
         raise
@@ -108,7 +114,7 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
         way_out = "upgrade the engine" if contract > CONTRACT else "upgrade the plugin"
         raise ManifestError(f"{_label(row)}: CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
     imported = time.perf_counter() - begin
-    manifest = Manifest(row, module, contract)
+    manifest = Manifest(row, module, contract, deadlines)
     if not had_torch and "torch" in sys.modules:
         manifest.warning = (
             f"{_label(row)}: the manifest imports torch, which costs every command {imported:.1f} s; "
@@ -159,11 +165,34 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
+class _Hooks(pluggy.PluginManager):
+    """The hooks of one manifest, so that its mistakes stay its own.
+
+    Looks at marked functions and at their specifications alone: a module has dozens of other names, and pluggy's own look
+    at each takes several times as long as the import.
+    """
+
+    def __init__(self, manifest: Any) -> None:
+        super().__init__("core")
+        held = vars(manifest).items() if isinstance(manifest, ModuleType) else ()
+        self._marked = {name: value.core_impl for name, value in held if hasattr(value, "core_impl")}
+        self._hooks = {options.get("specname") or name for name, options in self._marked.items()}
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """Options of a function marked with `hookimpl`, else None."""
+        return super().parse_hookimpl_opts(plugin, name) if name in self._marked or not self._marked else None
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        """Options of a function marked with `hookspec`, else None; those that the manifest does not have are left out."""
+        wanted = name in self._hooks or not self._hooks
+        return getattr(getattr(module_or_class, name), "core_spec", None) if wanted else None
+
+
 def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
-    """A manager of its own for one manifest, so that its mistakes stay its own."""
-    manager = pluggy.PluginManager("core")
-    manager.add_hookspecs(ManifestHooks)
+    """A manager of its own for one manifest."""
+    manager = _Hooks(module)
     try:
+        manager.add_hookspecs(ManifestHooks)
         manager.register(module, name=row.name)
         manager.check_pending()
     except KeyboardInterrupt:
@@ -179,6 +208,9 @@ def _expectation(hook: str, answer: Any) -> str:
         return "" if isinstance(answer, PluginSpec) else "a PluginSpec"
     if hook in ("core_claim", "core_numerics"):
         return "" if answer is None or isinstance(answer, str) else "a sentence or None"
+    if hook == "core_weights_nbytes":
+        right = answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0)
+        return "" if right else "a number of bytes or None"
     if hook == "core_probe":
         return "" if isinstance(answer, Probe) else "a Probe"
     if hook == "core_supports":

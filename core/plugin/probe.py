@@ -1,18 +1,16 @@
-"""Platforms are asked for their devices in helper processes, so that a driver that hangs or crashes harms nobody.
+"""Platforms are asked for their devices in processes of their own, so that a driver that hangs or crashes harms nobody.
 
-Owns: the helper process, its time limit and its answer. Never does: choose a platform, import torch.
-Called by: the registry; as `python -m core.plugin.probe`, by itself.
+Owns: the helper process that asks them (`core.plugin.probe_helper`), its time limit and its answers. Never does: choose a
+platform, import torch or a plugin. Called by: the registry.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,89 +19,89 @@ from core.api.errors import PluginError
 from core.plugin.hookspecs import Device, Probe
 
 TIME_LIMIT = 10.0
+"""Seconds in which a platform must answer."""
+GRACE = 10.0
+"""Seconds beyond that in which the helper itself must have started and ended."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the helper reads from its standard input."""
+
+    rows: tuple[ResolvedPlugin, ...]
+    time_limit: float
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the helper prints. broken: the manifest itself failed, with this sentence."""
+    """What one platform said. broken: the manifest itself failed, with this sentence."""
 
     devices: tuple[Device, ...] = ()
     unavailable: str = ""
     broken: str = ""
 
+    def outcome(self) -> Probe | PluginError:
+        """For the registry."""
+        return PluginError(self.broken) if self.broken else Probe(self.devices, self.unavailable)
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """A helper at work. process: None when there is nobody to ask."""
+
+    task: Task
+    process: subprocess.Popen[bytes] | None
+
 
 def probe_all(rows: Sequence[ResolvedPlugin], time_limit: float = TIME_LIMIT) -> list[Probe | PluginError]:
     """Ask every platform of `rows` at the same time; one answer each, in order. Takes at most about `time_limit` seconds."""
-    return collect(start(rows), time_limit)
+    return collect(start(rows, time_limit))
 
 
-def start(rows: Sequence[ResolvedPlugin]) -> list[tuple[ResolvedPlugin, subprocess.Popen[bytes]]]:
-    """Start one helper a platform; `collect` reads their answers."""
-    started = []
-    for row in rows:
-        command = [sys.executable, "-P", "-m", "core.plugin.probe", msgspec.json.encode(row).decode()]
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        started.append((row, child))
-    return started
+def start(rows: Sequence[ResolvedPlugin], time_limit: float = TIME_LIMIT) -> Probing:
+    """Start the helper for all of `rows`; `collect` reads its answers."""
+    task = Task(tuple(rows), time_limit)
+    if not rows:
+        return Probing(task, None)
+    command = [sys.executable, "-P", "-m", "core.plugin.probe_helper"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as words:
+        words.write(msgspec.json.encode(task))
+    process.stdin = None
+    return Probing(task, process)
 
 
-def collect(
-    started: Sequence[tuple[ResolvedPlugin, subprocess.Popen[bytes]]], time_limit: float = TIME_LIMIT
-) -> list[Probe | PluginError]:
-    """The answers of started helpers; those still silent after `time_limit` seconds are ended."""
-    deadline = time.monotonic() + time_limit
-    return [_answer(row, child, deadline, time_limit) for row, child in started]
-
-
-def _answer(
-    row: ResolvedPlugin, child: subprocess.Popen[bytes], deadline: float, time_limit: float
-) -> Probe | PluginError:
+def collect(probing: Probing) -> list[Probe | PluginError]:
+    """One answer for each row of a started helper; those still silent after the time limit were ended."""
+    process, rows = probing.process, probing.task.rows
+    if process is None:
+        return []
     try:
-        out, err = child.communicate(timeout=max(deadline - time.monotonic(), 0.01))
+        out, err = process.communicate(timeout=probing.task.time_limit + GRACE)
+        return [answer.outcome() for answer in msgspec.json.decode(out, type=tuple[Answer, ...])]
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-        return Probe(unavailable=f"the probe did not answer within {time_limit:g} s")
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        raise
-    try:
-        answer = msgspec.json.decode(out, type=Answer)
+        sentence = f"the probes did not answer within {probing.task.time_limit:g} s"
     except msgspec.MsgspecError:
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
-        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-        return Probe(unavailable=f"the probe of '{row.name}' ended with {how}: {last[0]}")
-    if answer.broken:
-        return PluginError(answer.broken)
-    return Probe(devices=answer.devices, unavailable=answer.unavailable)
+        sentence = f"the probes' {ending(process.returncode, err)}"
+    finally:
+        _end(process)
+    return [Probe(unavailable=sentence) for _ in rows]
 
 
-def _ask(row: ResolvedPlugin) -> Answer:
-    """Call `core_probe` here, in the helper."""
-    from core.plugin.manifest import load_manifest
-
-    try:
-        probe = load_manifest(row).call("core_probe")
-    except PluginError as error:
-        return Answer(broken=str(error))
-    if probe is None:
-        return Answer(broken=f"platform plugin '{row.name}' ({row.distribution}): the manifest has no core_probe.")
-    unavailable = probe.unavailable or ("" if probe.devices else "no device was found")
-    return Answer(devices=probe.devices, unavailable=unavailable)
+def ending(returncode: int, words: bytes) -> str:
+    """How a process ended, with the last line that it said."""
+    how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+    said = words.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+    return f"process ended with {how}: {said[0]}"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Helper process: answer on the real standard output; whatever the plugin prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    answer = _ask(msgspec.json.decode(argv[0], type=ResolvedPlugin))
-    answers.write(msgspec.json.encode(answer))
-    answers.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Have a helper that is still there end those that it asks, and itself."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+            return
+        process.kill()
+        process.communicate()

@@ -17,11 +17,13 @@ from core.api.errors import ConfigError, CoreError, PluginError, UserError, near
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin import probe
+from core.plugin.deadline import Deadlines
 from core.plugin.discovery import discover, duplicates, origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
+from core.plugin.probe import Probing
 
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 Status = Literal["available", "unavailable", "broken", "blocked"]
@@ -50,6 +52,7 @@ class PluginRegistry:
         self._rows: list[ResolvedPlugin] = list(discover() if rows is None else rows)
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
+        self._deadlines = Deadlines()
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
         if words:
             self._apply(words)
@@ -66,7 +69,7 @@ class PluginRegistry:
         """The manifest of `row`, imported once. Raises ManifestError."""
         if row not in self._loaded:
             try:
-                self._loaded[row] = load_manifest(row)
+                self._loaded[row] = load_manifest(row, self._deadlines)
             except ManifestError as error:
                 self._loaded[row] = error
         loaded = self._loaded[row]
@@ -129,13 +132,12 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> list[Any]:
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Probing:
         asked = self.rows("platform") if rows is None else rows
-        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
-        return probe.start(wanted)
+        return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
 
-    def _finish_probes(self, started: list[Any]) -> None:
-        self._probes |= zip((row for row, _ in started), probe.collect(started), strict=True)
+    def _finish_probes(self, started: Probing) -> None:
+        self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
 
     def _listed(self, row: ResolvedPlugin) -> Listed:
         if self.blocked(row):

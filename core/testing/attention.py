@@ -5,10 +5,10 @@ Owns: those checks. Never does: know a layout; the reference is `core.testing.re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, LatentSpec
 from core.config.memory import block_bytes
 from core.plugin.capabilities import attention_reasons
 from core.testing.case import Failure, Skipped, Subject
@@ -26,6 +26,10 @@ VARIANTS = {
     "a window of one": {"num_heads": 4, "num_kv_heads": 2, "window": 1},
     "a soft cap": {"num_heads": 4, "num_kv_heads": 2, "cap": 5.0},
     "a window and a soft cap": {"num_heads": 4, "num_kv_heads": 2, "window": 20, "cap": 10.0},
+    "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
+    "sinks and a window": {"num_heads": 6, "num_kv_heads": 2, "sinks": True, "window": 9},
+    "slopes": {"num_heads": 6, "num_kv_heads": 2, "alibi": True},
+    "slopes, sinks and a soft cap": {"num_heads": 4, "num_kv_heads": 4, "alibi": True, "sinks": True, "cap": 5.0},
 }
 """Kinds of layers that a backend is tried with; a new member of AttentionSpec is one more row."""
 LATENTS = {
@@ -34,6 +38,8 @@ LATENTS = {
     "latents of DeepSeek-V3": LatentSpec(16, rank=512, rope_size=64, head_size_nope=128, head_size_v=128, scale=0.07),
 }
 """The same for latent layers."""
+FEATURES = ("window", "cap", "sinks", "alibi")
+LISTED = ("layer_kinds", "kv_dtypes", "head_sizes", "block_sizes")
 Cached = AttentionSpec | LatentSpec
 
 
@@ -76,9 +82,32 @@ def refusals_have_reasons(subject: Subject) -> None:
                 raise Failure(f"{failure}; it neither serves this nor refuses it with a Reason") from None
 
 
+def serves_what_it_declares(subject: Subject) -> None:
+    """Every feature, layer kind, KV dtype, head size and block size that it declares is served for some layer."""
+    declared = subject.manifest.spec.capabilities
+    unserved = {f"{name} {value}" for name in LISTED for value in declared.get(name, ())}
+    unserved |= {name for name in FEATURES if declared.get(name) is True}
+    unknown = set(declared.get("kv_dtypes", ())) - set(KV_TYPES)
+    if unknown:
+        raise Failure(f"declares the KV dtype '{min(unknown)}', which nobody can choose; known: {', '.join(KV_TYPES)}")
+    reasons: list[Reason] = []
+    for _, spec, block_size, dtype in _combinations(subject):
+        found = _reasons(subject, spec, block_size, dtype)
+        reasons += found
+        if found:
+            continue
+        unserved -= {f"layer_kinds {spec.kind}", f"kv_dtypes {dtype}", f"block_sizes {block_size}"}
+        if isinstance(spec, AttentionSpec):
+            unserved -= {f"head_sizes {spec.head_size}", *(name for name in FEATURES if getattr(spec, name))}
+    if unserved:
+        why = "; ".join(dict.fromkeys(str(reason) for reason in reasons))
+        raise Failure(f"declares {', '.join(sorted(unserved))} but refuses every layer with it: {why}")
+
+
 def chunks_equal_whole(subject: Subject) -> None:
     """Prompts in chunks, then one token after the other, equal the whole prompt at once."""
-    for variant, spec, block_size, dtype in _ordinary(subject, "grouped heads", "a window"):
+    variants = "grouped heads", "a window", "sinks and a window", "slopes, sinks and a soft cap"
+    for variant, spec, block_size, dtype in _ordinary(subject, *variants):
         for chunk in (1, 7):
             _compare(subject, f"{variant}, chunks of {chunk}", spec, block_size, dtype, chunk)
 
@@ -133,25 +162,32 @@ def batch_invariant_as_claimed(subject: Subject) -> None:
     """With `batch_invariant`: a sequence's bits depend on nothing but itself: company, chunks, block size."""
     if not subject.manifest.spec.capabilities.get("batch_invariant"):
         raise Skipped("it does not claim batch_invariant; `core config explain` says so to users")
-    for what, spec, block_size, dtype in _ordinary(subject):
-        random = generator("invariant")
-        mine = Conversation.random(75, spec, dtype, random)
-        others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
-        alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
-        company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
-        same_bits(company, alone, f"{what}: a sequence in a batch, compared with alone")
-        for chunk in (1, 16):
-            chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
-            same_bits(chunked, alone, f"{what}: a prompt in chunks of {chunk}, compared with at once")
-        for other in BLOCK_SIZES:
-            if not _reasons(subject, spec, other, dtype):
-                resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
-                same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}")
+    for what, spec, block_size, _ in _ordinary(subject):
+        for dtype in _choices(subject)[2]:
+            if not _reasons(subject, spec, block_size, dtype):
+                _invariant(subject, what, spec, block_size, dtype)
+
+
+def _invariant(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str) -> None:
+    random = generator("invariant")
+    mine = Conversation.random(75, spec, dtype, random)
+    others = [Conversation.random(n, spec, dtype, random) for n in (3, 50)]
+    alone = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()[0]
+    company = PagedRun(subject.loaded, spec, block_size, dtype, [others[0], mine, others[1]], random).all()[1]
+    same_bits(company, alone, f"{what}: a sequence in a batch, compared with alone, in {dtype}")
+    for chunk in (1, 16):
+        chunked = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all(chunk)[0]
+        same_bits(chunked, alone, f"{what}: a prompt in chunks of {chunk}, compared with at once, in {dtype}")
+    for other in BLOCK_SIZES:
+        if not _reasons(subject, spec, other, dtype):
+            resized = PagedRun(subject.loaded, spec, other, dtype, [mine], random).all()[0]
+            same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}, in {dtype}")
 
 
 CHECKS = (
     claims_are_true,
     refusals_have_reasons,
+    serves_what_it_declares,
     chunks_equal_whole,
     writes_only_its_slots,
     layout_is_planned,
@@ -169,39 +205,47 @@ def _reasons(subject: Subject, spec: Cached, block_size: int, dtype: str) -> lis
 def _combinations(subject: Subject) -> Iterator[tuple[str, Cached, int, str]]:
     """Each layer variant once, and each head size, block size and dtype once with grouped heads and with latents."""
     head, block, dtype = _usual(subject)
-    declared = subject.manifest.spec.capabilities
+    sizes, blocks, dtypes = _choices(subject)
     for what, extra in VARIANTS.items():
         yield what, AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **extra), block, dtype  # type: ignore[arg-type]
-    for size in declared.get("head_sizes") or HEAD_SIZES:
+    for size in sizes:
         yield f"head size {size}", AttentionSpec(6, 2, size, size, size**-0.5), block, dtype
     for what, latent in LATENTS.items():
         yield what, latent, block, dtype
     usual: dict[str, Cached] = {"": AttentionSpec(6, 2, head, head, head**-0.5), " of latents": LATENTS["latents"]}
     for what, spec in usual.items():
-        for other in declared.get("block_sizes") or BLOCK_SIZES:
-            yield f"blocks of {other}{what}", spec, other, dtype
-        for other in declared.get("kv_dtypes") or DTYPES:
+        for size in blocks:
+            yield f"blocks of {size}{what}", spec, size, dtype
+        for other in dtypes:
             yield f"a cache of {other}{what}", spec, block, other
 
 
-def _usual(subject: Subject) -> tuple[int, int, str]:
+def _choices(subject: Subject) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
+    """Head sizes, block sizes and KV dtypes: those that it declares, or some of each."""
     declared = subject.manifest.spec.capabilities
-    sizes, blocks = declared.get("head_sizes") or HEAD_SIZES, declared.get("block_sizes") or BLOCK_SIZES
-    dtypes = declared.get("kv_dtypes") or DTYPES
+    return (
+        declared.get("head_sizes") or HEAD_SIZES,
+        declared.get("block_sizes") or BLOCK_SIZES,
+        declared.get("kv_dtypes") or DTYPES,
+    )
+
+
+def _usual(subject: Subject) -> tuple[int, int, str]:
+    sizes, blocks, dtypes = _choices(subject)
     return sizes[0], 16 if 16 in blocks else blocks[0], "float32" if "float32" in dtypes else dtypes[0]
 
 
 def _ordinary(subject: Subject, *variants: str) -> Iterator[tuple[str, Cached, int, str]]:
-    """What it serves of some variants (grouped heads when none is named) and of the latents."""
+    """What it serves of some variants (grouped heads when none is named), and the first that it serves of the latents."""
     head, block, dtype = _usual(subject)
     for variant in variants or ("grouped heads",):
         spec = AttentionSpec(head_size=head, head_size_v=head, scale=head**-0.5, **VARIANTS[variant])  # type: ignore[arg-type]
         if not _reasons(subject, spec, block, dtype):
             yield variant, spec, block, dtype
-    served = ((what, spec) for what, spec in LATENTS.items() if not _reasons(subject, spec, block, dtype))
-    for what, latent in served:
-        yield what, latent, block, dtype
-        return
+    for what, latent in LATENTS.items():
+        if not _reasons(subject, latent, block, dtype):
+            yield what, latent, block, dtype
+            return
 
 
 def _compare(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str, chunk: int) -> None:
@@ -211,4 +255,5 @@ def _compare(subject: Subject, what: str, spec: Cached, block_size: int, dtype: 
     for number, (c, got) in enumerate(zip(conversations, run.all(chunk), strict=True)):
         numbers = f"head size {like.head_size}, blocks of {block_size} in {dtype}"
         label = f"{what}, {numbers}, sequence {number} of {len(c.k)} tokens"
-        close(got, dense_attention(c.q, c.k, c.v, like), TOLERANCES.get(dtype, 5e-2), label)
+        expected = dense_attention(c.q, *c.held, like, run.params)
+        close(got, expected, TOLERANCES.get(dtype, 5e-2), label, axis=-1)

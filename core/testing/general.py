@@ -28,6 +28,7 @@ HOOKS = {
     "core_probe": ("platform",),
     "core_propose": ("platform",),
     "core_numerics": ("kernels", "attention"),
+    "core_weights_nbytes": ("speculative",),
 }
 """Which kinds are asked with a hook; on other kinds it would never be called."""
 

@@ -27,18 +27,24 @@ def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
         raise Failure(f"{what}: {differing} of {got.numel()} values differ, expected equal bits")
 
 
-def close(got: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    """Raises Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude)."""
+def close(got: Tensor, expected: Tensor, tolerance: float, what: str, axis: int | None = None) -> None:
+    """Raises Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude).
+
+    axis: magnitudes are those along this axis, None: of the whole tensor.
+    """
     if got.shape != expected.shape:
         raise Failure(f"{what}: shape {tuple(got.shape)}, expected {tuple(expected.shape)}")
     if not bool(torch.isfinite(got.double()).all()):
         raise Failure(f"{what}: holds values that are not finite, or was not written everywhere")
     if expected.numel() == 0:
         return
-    limit = tolerance * (1.0 + float(expected.double().abs().max()))
-    worst = float((got.double() - expected.double()).abs().max())
-    if worst > limit:
-        raise Failure(f"{what}: differs by {worst:.3g} from the reference, allowed are {limit:.3g}")
+    size = expected.double().abs()
+    limits = tolerance * (1.0 + (size.max() if axis is None else size.amax(axis, keepdim=True))).expand(size.shape)
+    apart = (got.double() - expected.double()).abs()
+    worst = int((apart / limits).argmax())
+    if apart.flatten()[worst] > limits.flatten()[worst]:
+        difference, limit = float(apart.flatten()[worst]), float(limits.flatten()[worst])
+        raise Failure(f"{what}: differs by {difference:.3g} from the reference, allowed are {limit:.3g}")
 
 
 def distance(got: Tensor, expected: Tensor) -> float:

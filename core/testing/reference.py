@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from core.api.specs import AttentionSpec, LatentSpec
-from core.plugin.contracts import BatchView
+from core.plugin.contracts import AttentionParams, BatchView
 
 CACHE_DTYPES = {
     "float32": torch.float32,
@@ -25,9 +25,14 @@ CACHE_DTYPES = {
 }
 SCALED_CACHES = {"fp8_per_token_head": (448.0, torch.float8_e4m3fn), "int8_per_token_head": (127.0, torch.int8)}
 """By KV dtype: the largest number of its elements, of which each token and head has a scale, and their type."""
+LAYER_SCALES = {"fp8_e4m3": (16.0, 40.0), "fp8_e5m2": (0.5, 1.5)}
+"""KV dtypes of which a layer has one scale of K and one of V, and the scales that `Conversation` needs."""
 
 NAN_BYTE = 0xFF
 """A cache filled with it holds NaN in every floating-point type."""
+
+
+PLAIN = AttentionParams()
 
 
 def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
@@ -37,8 +42,18 @@ def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
     return AttentionSpec(spec.num_heads, 1, spec.rank + spec.rope_size, spec.rank, spec.scale)
 
 
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-    """Causal attention of the last positions, q [Tq, Hq, D], over all of k [L, Hkv, D] and v [L, Hkv, Dv], in float64."""
+def layer_params(spec: AttentionSpec, dtype: str) -> AttentionParams:
+    """Uneven numbers for whatever a layer with this KV dtype may bring: sinks, slopes, and scales of K and of V."""
+    sinks = torch.linspace(-2, 3, spec.num_heads) if spec.sinks else None
+    slopes = 0.7 ** torch.arange(1, spec.num_heads + 1) if spec.alibi else None
+    return AttentionParams(*LAYER_SCALES.get(dtype, (1.0, 1.0)), sinks, slopes)
+
+
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params: AttentionParams = PLAIN) -> Tensor:
+    """Causal attention of the last positions, q [Tq, Hq, D], over all of k [L, Hkv, D] and v [L, Hkv, Dv], in float64.
+
+    k and v as the cache gives them back; of `params` sinks and slopes count.
+    """
     group = spec.num_heads // spec.num_kv_heads
     k, v = k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q.double(), k) * spec.scale
@@ -46,10 +61,16 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Ten
         scores = torch.tanh(scores / spec.cap) * spec.cap
     query = torch.arange(len(k) - len(q), len(k)).unsqueeze(1)
     key = torch.arange(len(k)).unsqueeze(0)
+    if params.slopes is not None:
+        scores = scores + params.slopes.double().view(-1, 1, 1) * (key - query)
     mask = key <= query
     if spec.window is not None:
         mask &= key > query - spec.window
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if params.sinks is not None:
+        sinks = params.sinks.double().view(-1, 1, 1).expand(-1, len(q), 1)
+        scores = torch.cat([scores, sinks], -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(k)], v)
 
 
 def batch_view(
@@ -76,9 +97,15 @@ def batch_view(
     )
 
 
-def as_cached(x: Tensor, dtype: str) -> Tensor:
-    """x [L, Hkv, D] as a cache of a KV dtype holds it; unchanged for a dtype that is a backend's own."""
+def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
+    """x [L, Hkv, D] as a cache of a KV dtype gives it back; unchanged for a dtype that is a backend's own.
+
+    scale: of the whole layer; numbers beyond the largest are held as the largest.
+    """
     plain = CACHE_DTYPES.get(dtype)
+    if dtype in LAYER_SCALES and plain is not None:
+        most = torch.finfo(plain).max
+        return (x / scale).clamp(-most, most).to(plain).float() * scale
     if plain is not None:
         return x.to(plain).float()
     if dtype not in SCALED_CACHES:
@@ -91,24 +118,42 @@ def as_cached(x: Tensor, dtype: str) -> Tensor:
 
 @dataclass
 class Conversation:
-    """One sequence: q [L, Hq, D], k [L, Hkv, D], v [L, Hkv, Dv], rounded to the cache's dtype; see `as_attention`."""
+    """One sequence: q [L, Hq, D], k [L, Hkv, D], v [L, Hkv, Dv]; held: k and v as the cache gives them back.
+
+    For latent layers see `as_attention`. Eight bits must be used as the KV dtype says, else they hold something else: with
+    one scale a layer, values are too large for it without their scale; with a scale a token and head, values of neighbours
+    differ 32 times.
+    """
 
     q: Tensor
     k: Tensor
     v: Tensor
+    held: tuple[Tensor, Tensor]
 
     @classmethod
     def random(cls, length: int, spec: AttentionSpec | LatentSpec, dtype: str, random: torch.Generator) -> Conversation:
-        """Normal values."""
+        """Normal values, of sizes that need the scales of the KV dtype."""
+        like = as_attention(spec)
+        params = layer_params(like, dtype)
+        q = torch.randn(length, like.num_heads, like.head_size, generator=random)
+        k = torch.randn(length, like.num_kv_heads, like.head_size, generator=random)
+        if dtype in LAYER_SCALES:
+            q, k = q / 1000, k * 1000
+        sizes = _uneven(length, like.num_kv_heads) if dtype in SCALED_CACHES else torch.ones(1)
         if isinstance(spec, LatentSpec):
-            q = torch.randn(length, spec.num_heads, spec.rank + spec.rope_size, generator=random)
-            both = torch.randn(length, 1, spec.rank + spec.rope_size, generator=random)
-            c, k_pe = (as_cached(x, dtype) for x in both.split([spec.rank, spec.rope_size], -1))
-            return cls(q, torch.cat([c, k_pe], -1), c)
-        q = torch.randn(length, spec.num_heads, spec.head_size, generator=random)
-        k = torch.randn(length, spec.num_kv_heads, spec.head_size, generator=random)
-        v = torch.randn(length, spec.num_kv_heads, spec.head_size_v, generator=random)
-        return cls(q, as_cached(k, dtype), as_cached(v, dtype))
+            c, k_pe = k[..., : spec.rank] * sizes, k[..., spec.rank :]
+            q[..., : spec.rank] /= sizes.max()
+            held, held_pe = (as_cached(x, dtype, params.k_scale) for x in (c, k_pe))
+            return cls(q, torch.cat([c, k_pe], -1), c, (torch.cat([held, held_pe], -1), held))
+        v = torch.randn(length, like.num_kv_heads, like.head_size_v, generator=random) * sizes
+        if dtype in LAYER_SCALES:
+            v *= 4000
+        return cls(q, k, v, (as_cached(k, dtype, params.k_scale), as_cached(v, dtype, params.v_scale)))
+
+
+def _uneven(length: int, heads: int) -> Tensor:
+    """[L, Hkv, 1]: 1 and 32 in turn, along tokens and along heads."""
+    return 32.0 ** ((torch.arange(length).unsqueeze(1) + torch.arange(heads)) % 2).unsqueeze(-1)
 
 
 class PagedRun:
@@ -134,7 +179,10 @@ class PagedRun:
         self.tables = [[ids.pop() for _ in range(count)] for count in needed]
         size = backend.kv_layout(spec, block_size, dtype).block_bytes
         self.raw = torch.zeros(sum(needed) + 2, size, dtype=torch.uint8)
-        self.handle = backend.bind(spec, block_size, dtype, self.raw)
+        like = as_attention(spec)
+        self.params = layer_params(like, dtype)
+        learned = (self.params,) if like.sinks or like.alibi or dtype in LAYER_SCALES else ()
+        self.handle = backend.bind(spec, block_size, dtype, self.raw, *learned)
         self.raw.fill_(NAN_BYTE)
 
     def step(self, query_lens: Sequence[int], seq_lens: Sequence[int]) -> list[Tensor]:

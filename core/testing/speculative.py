@@ -6,13 +6,20 @@ Owns: those checks. Never does: judge how good drafts are. Called by: `core.test
 from __future__ import annotations
 
 import random
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+import torch
+
+from core.args.convert import convert_struct
 from core.plugin.contracts import ProposerInput
 from core.plugin.table import load_plugin
 from core.testing.case import Failure, Subject
 
 VOCABULARY = 64
+SMALL = 1 << 16
+"""Bytes that nobody has to plan."""
 Key = tuple[str, int]
 
 
@@ -71,7 +78,57 @@ def takes_what_comes(subject: Subject) -> None:
         raise Failure("propose answered drafts for a batch without sequences")
 
 
-CHECKS = (keeps_its_budget, repeats_itself, ignores_neighbours, starts_anew, takes_what_comes)
+def tells_its_weights(subject: Subject) -> None:
+    """The memory plan counts its own weights: core_weights_nbytes tells the bytes that the loaded object holds."""
+    struct = subject.manifest.spec.arguments
+    values, problems = convert_struct(struct, dict(subject.arguments), "arguments")
+    if problems:
+        raise Failure(" ".join(problems))
+    facts = subject.sample.manifest.facts()
+    told = subject.manifest.call("core_weights_nbytes", arguments=values, facts=facts)
+    held = held_bytes(_fresh(subject))
+    if told is None and held > SMALL:
+        raise Failure(
+            f"it holds {held} bytes of weights that no memory plan counts; tell them with core_weights_nbytes"
+        )
+    if told is not None and abs(told - held) > max(SMALL // 16, told // 100):
+        raise Failure(f"core_weights_nbytes tells {told} bytes, the loaded object holds {held}")
+
+
+def held_bytes(thing: Any) -> int:
+    """Bytes of all tensors and arrays that an object can reach, each once. The model's own (`options`) are not given here."""
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    pending = [thing]
+    while pending:
+        part = pending.pop()
+        if id(part) in seen or isinstance(part, (type, ModuleType, FunctionType, str, bytes, int, float)):
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.Tensor):
+            found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+        elif isinstance(part, np.ndarray):
+            found[part.ctypes.data] = part.nbytes
+        elif isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            pending += part
+        else:
+            pending += [part.__self__] if isinstance(part, MethodType) else []
+            pending += [getattr(part, "__dict__", {})]
+            slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ())]
+            pending += [getattr(part, name, None) for name in slots]
+    return sum(found.values())
+
+
+CHECKS = (
+    keeps_its_budget,
+    repeats_itself,
+    ignores_neighbours,
+    starts_anew,
+    takes_what_comes,
+    tells_its_weights,
+)
 
 
 def _fresh(subject: Subject) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import pytest
 
+from core.api.errors import ConfigError
+from core.cli.main import main
 from core.config.resolve import resolve
 from core.executor.worker import Worker
 from core.plugin.registry import PluginRegistry
@@ -92,3 +97,79 @@ def test_what_fits_is_told(registry, tiny_llama):
     )
     plan = done.memory
     assert (plan.kv_per_token, plan.tokens, plan.max_concurrency) == (block / 16, 640, 2.5)
+
+
+PROPOSER = """
+from typing import Annotated
+import msgspec
+from core.api.errors import UserError
+from core.plugin.hookspecs import PluginSpec, hookimpl
+CONTRACT, KIND = 1, "speculative"
+class Arguments(msgspec.Struct, frozen=True):
+    layers: Annotated[int, msgspec.Meta(description="Layers.")]
+@hookimpl
+def core_spec(): return PluginSpec(name="heads", arguments=Arguments)
+@hookimpl
+def core_weights_nbytes(arguments, facts):
+    if arguments.layers < 0:
+        raise UserError(f"--speculative-config.layers {arguments.layers}: expected a number of layers.")
+    return {nbytes}
+@hookimpl
+def core_load(context): raise AssertionError("the plan loads no proposer")
+"""
+
+
+@pytest.fixture
+def heads(tmp_path):
+    """heads(answer, **arguments) -> engine arguments of a proposer that tells `answer` bytes."""
+
+    numbers = itertools.count()
+
+    def make(answer="arguments.layers * facts.config['hidden_size'] * 1000", **arguments):
+        path = tmp_path / f"heads{next(numbers)}.py"
+        path.write_text(PROPOSER.replace("{nbytes}", answer))
+        return {
+            "plugins": str(path),
+            "speculative_config": {"method": "heads", "num_speculative_tokens": 2, **arguments},
+        }
+
+    return make
+
+
+def test_a_proposers_own_weights_are_planned_and_leave_less_for_the_cache(tiny_llama, heads):
+    hidden = json.loads((tiny_llama / "config.json").read_text())["hidden_size"]
+
+    def memory(**arguments):
+        given = {"model": str(tiny_llama), "gpu_memory_utilization": 0.05, "max_model_len": 64, **SMALL, **arguments}
+        return resolve(given, context="llm", environ={}).memory
+
+    without, some, more = memory(), memory(**heads(layers=10)), memory(**heads(layers=500))
+    assert (without.proposer, some.proposer, more.proposer) == (0, 10_000 * hidden, 500_000 * hidden)
+    assert without.weights == some.weights == more.weights
+    left = some.num_blocks * some.block - more.num_blocks * more.block
+    assert left == pytest.approx(490_000 * hidden, abs=64 << 20), "what is free changes a little between the two"
+
+
+def test_explain_prints_a_proposers_weights(tiny_llama, heads, capsys):
+    words = ["config", "explain", str(tiny_llama), "--device", "cpu", "--plugins", heads(layers=3)["plugins"]]
+    drafts = ["--speculative-config.method", "heads", "--speculative-config.num-speculative-tokens", "2"]
+    assert main([*words, *drafts, "--speculative-config.layers", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["memory"]["proposer_bytes"]
+    assert told == 3000 * json.loads((tiny_llama / "config.json").read_text())["hidden_size"]
+    assert main([*words, *drafts, "--speculative-config.layers", "3"]) == 0
+    assert "its own weights" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "its own weights" not in capsys.readouterr().out
+
+
+def test_a_proposer_that_cannot_tell_is_a_problem_before_anything_is_loaded(tiny_llama, heads):
+    for arguments, words in (
+        (heads(layers=-1), "--speculative-config.layers -1: expected a number of layers"),
+        (heads("'many'", layers=1), "core_weights_nbytes answered 'many', expected a number of bytes"),
+        (heads("1 // 0", layers=1), "core_weights_nbytes failed: ZeroDivisionError"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve({"model": str(tiny_llama), **SMALL, **arguments}, context="llm", environ={})
+        assert words in str(caught.value) and len(caught.value.problems) == 1
+    with pytest.raises(ConfigError, match="layers"):
+        resolve({"model": str(tiny_llama), **SMALL, **heads(lyers=1)}, context="llm", environ={})

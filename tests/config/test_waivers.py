@@ -47,6 +47,19 @@ def test_a_plugin_that_promises_nothing_stays_a_waiver(tiny_llama: Path, tmp_pat
     assert done.waivers == ["attention plugin 'mine' does not declare batch_invariant; choose another that does"]
 
 
+def test_kernels_that_promise_nothing_can_be_left_out(tiny_llama: Path, tmp_path: Path) -> None:
+    """Nobody chooses kernels by name, so the way out is another one."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT, KIND = 1, 'kernels'\n"
+        "@hookimpl\ndef core_spec(): return PluginSpec(name='mine')\n"
+        "@hookimpl\ndef core_supports(query): return []\n"
+    )
+    told = resolved(tiny_llama, plugins=str(mine)).waivers
+    assert told == ["kernels plugin 'mine' does not declare batch_invariant; --plugins no:mine leaves it out"]
+    assert resolved(tiny_llama, plugins=f"{mine},no:mine").waivers == []
+
+
 def test_both_forms_of_explain_name_them(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["config", "explain", str(tiny_llama), "--device", "cpu", "--attention-backend", "torch_sdpa"]
     assert main([*words, "--json"]) == 0

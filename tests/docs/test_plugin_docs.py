@@ -112,6 +112,17 @@ def test_links_lead_somewhere():
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def test_the_packages_to_read_have_as_many_lines_as_is_said():
+    root = DOCS.parents[1]
+    rows = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|.*\| (\d+) \|$", README, re.M)
+    assert len(rows) >= 6
+    for name, link, lines in rows:
+        assert (DOCS / link).resolve() == root / "tests" / "external" / name
+        files = [path for path in (DOCS / link).rglob("*.py") if "build" not in path.parts]
+        there = sum(len(path.read_text("utf-8").splitlines()) for path in files)
+        assert int(lines) == there, f"docs/plugins/README.md: {name} has {there} lines of Python"
+
+
 def test_stability_names_the_numbers_that_are_accepted():
     current = max(ACCEPTED_CONTRACTS)
     assert f"This engine's is {current};" in page("stability")

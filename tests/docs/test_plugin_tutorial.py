@@ -37,6 +37,7 @@ def environment(tmp_path_factory):
         "PYTHONPATH": str(ROOT),
         "PIP_NO_INDEX": "1",
         "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it the other way round: 0 means no isolation
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "OMP_NUM_THREADS": "2",
     }
@@ -65,7 +66,7 @@ def test_the_tutorial_works_as_written(tmp_path, environment):
                 timeout=400,
                 check=False,
             )
-            printed, commands = done.stdout, commands + 1
+            printed, commands = done.stdout + done.stderr, commands + 1
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         elif kind == "text":
             for line in text.splitlines():

@@ -95,6 +95,34 @@ def test_a_users_block_removes_a_package(core, checkpoint):
     assert "blocked" in done.stderr
 
 
+ANOTHER_ENVIRONMENT = """
+import asyncio, os, sys
+from core.api.errors import CoreError
+from core.config.resolve import resolve
+from core.engine.zmq_client import ZmqClient
+
+drafts = {"method": "example_repeat", "num_speculative_tokens": 2}
+given = {"model": sys.argv[1], "speculative_config": drafts, "kv_cache_memory_bytes": 1 << 22, "max_model_len": 64}
+config = resolve(given, context="llm", environ={}).engine
+os.environ["PYTHONPATH"] = sys.argv[2] + os.pathsep + os.environ["PYTHONPATH"]
+try:
+    asyncio.run(ZmqClient.start(config))
+except CoreError as error:
+    print(error)
+"""
+
+
+def test_an_engine_process_with_another_version_refuses(python, checkpoint, site, tmp_path):
+    (info,) = site.glob("core_example_plugins-*.dist-info")
+    shutil.copytree(info, tmp_path / info.name.replace("1.2.3", "1.3.0"))
+    metadata = next(tmp_path.glob("*.dist-info")) / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1.2.3", "Version: 1.3.0"))
+    done = python("-c", ANOTHER_ENVIRONMENT, str(checkpoint), str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "chosen from core-example-plugins 1.2.3, but here 1.3.0 is installed" in done.stdout
+    assert "install the same version in every process's environment" in done.stdout
+
+
 GENERATE = """
 import json, sys
 from core import LLM, SamplingParams

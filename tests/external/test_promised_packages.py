@@ -215,6 +215,17 @@ def test_hidden_states_belong_to_the_newest_token(answers):
     assert all(newest == draft for newest, draft in answers["pairs"])
 
 
+def test_the_memory_plan_counts_the_heads(core, checkpoints):
+    """Before anything is loaded; a file that is missing is a sentence."""
+    words = ["config", "explain", str(checkpoints.plain), "--json", "--speculative-config.method", "draft_heads"]
+    words += ["--speculative-config.num-speculative-tokens", "2", "--speculative-config.weights"]
+    done = core(*words, str(checkpoints.heads()))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["memory"]["proposer_bytes"] == 2 * 4 * TINY["hidden_size"] ** 2
+    missing = core(*words, "/no/such/heads")
+    assert missing.returncode == 2 and "--speculative-config.weights /no/such/heads: cannot be read" in missing.stderr
+
+
 def test_only_the_buckets_are_compiled(answers):
     sizes = {program[2] for program in answers["programs"]}
     assert sizes == {4, 32}, "three sequences never need the program of one row"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import threading
@@ -10,15 +11,24 @@ import time
 import pytest
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.api.errors import CoreError, PluginError, UserError
+from core.api.errors import ConfigError, CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, KernelQuery
+from core.config.resolve import resolve
 from core.plugin import manifest as manifests
-from core.plugin.deadline import DeadlineExceeded, deadline
+from core.plugin.deadline import DeadlineExceeded, Deadlines
+from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_attention, select_kernels, select_loader, select_model, select_quantization
+from core.plugin.selection import (
+    select_attention,
+    select_kernels,
+    select_loader,
+    select_model,
+    select_quantization,
+    select_speculative,
+)
 from core.plugin.table import PluginTable
 
 FILES = FileFacts("m", "/m", True, ("weights.x",))
@@ -96,6 +106,12 @@ HOOKS = {
         lambda r, n: select_attention(r, n, QUERY, [], ""),
         True,
     ),
+    "core_supports of a proposer": (
+        "speculative",
+        "core_supports(query)",
+        lambda r, n: select_speculative(r, n or "good", FACTS),
+        True,
+    ),
     "core_supports of kernels": ("kernels", "core_supports(query)", lambda r, n: select_kernels(r, "cpu"), False),
 }
 GROUPS = {
@@ -123,7 +139,8 @@ def test_raising_and_hanging_hooks_lose_and_say_why(install, kind, hook, select,
     choice = select(registry, None)
     assert choice.selection.chosen == ("good",)
     (lost,) = [c for c in choice.selection.candidates if c.name == "bad"]
-    assert words in lost.reasons[0] and "bad-package 3.1" in lost.reasons[0]
+    if kind != "speculative":  # proposers are named by the user, the others are not even asked
+        assert words in lost.reasons[0] and "bad-package 3.1" in lost.reasons[0]
     if explicit:
         with pytest.raises(CoreError, match=words):
             select(registry, "bad")
@@ -163,6 +180,32 @@ def test_a_method_with_another_signature_is_a_sentence(install):
     assert "cannot be called as propose(batch)" in str(caught.value) and "'temperature'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "body, words", [("raise OSError('driver lost')", "OSError: driver lost"), (HANG, "no answer within 0.3 s")]
+)
+def test_wishes_and_numerics_that_raise_or_hang_are_one_problem(install, monkeypatch, tiny_llama, body, words):
+    """The hooks that are asked after a choice: the configuration is refused with the plugin's sentence, nothing else breaks."""
+    probe = "@hookimpl\ndef core_probe(): return Probe((Device('bad:0', '', 1 << 30),))\n"
+    backend = "@hookimpl\ndef core_supports(query): return []\n"
+    install("bad-package", "3.1", {"core.platforms": {"bad": f"{probe}@hookimpl\ndef core_propose(view):\n    {body}"}})
+    install(
+        "bad-numbers", "3.2", {"core.attention": {"worse": f"{backend}@hookimpl\ndef core_numerics():\n    {body}"}}
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
+    registry = PluginRegistry(discover())
+    for arguments, package in (
+        ({"device": "bad"}, "bad-package 3.1"),
+        ({"attention_backend": "worse"}, "bad-numbers 3.2"),
+    ):
+        given = {"model": str(tiny_llama), "device": "cpu", "max_model_len": 64, **arguments}
+        with pytest.raises(ConfigError) as caught:
+            resolve(given, context="llm", environ={}, registry=registry)
+        (problem,) = caught.value.problems
+        assert words in problem and package in problem
+    given = {"model": str(tiny_llama), "device": "cpu", "max_model_len": 64, "attention_backend": "torch_sdpa"}
+    assert resolve(given, context="llm", environ={}, registry=registry).numerics
+
+
 def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
     sound = "@hookimpl\ndef core_probe(): return Probe((Device('fine', '', 1),))"
     hang = f"@hookimpl\ndef core_probe():\n    {HANG}"
@@ -178,7 +221,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         },
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
-    monkeypatch.setattr("core.plugin.probe.collect.__defaults__", (6.0,))
+    monkeypatch.setattr("core.plugin.probe.start.__defaults__", (6.0,))
     listed = {item.row.name: item for item in PluginRegistry(rows).listing()}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
@@ -245,6 +288,15 @@ def test_a_stale_editable_installation_says_what_to_do(install, tmp_path, monkey
     assert broken.status == "broken" and f"pip install -e {source}" in broken.reason
 
 
+def test_a_worker_whose_installation_is_gone_or_has_lost_the_module_refuses(install):
+    (row,) = install("moved", "1.0", {"core.speculative": {"mine": ""}})
+    (install.site / "moved" / "mine.py").unlink()
+    sys.modules.pop("moved.mine", None)
+    importlib.invalidate_caches()
+    with pytest.raises(PluginError, match=r"moved 1\.0.*No module named 'moved\.mine'; install moved again"):
+        PluginTable([row]).load("speculative", "mine", LoadContext())
+
+
 def test_a_worker_with_another_version_refuses(install):
     (row,) = install("versioned", "1.0", {"core.speculative": {"mine": ""}})
     info = install.site / "versioned-1.0.dist-info"
@@ -260,32 +312,56 @@ def test_this_contract_and_the_one_before_are_accepted(install, number):
     assert load_manifest(row).contract == number
 
 
-def test_deadlines_interrupt_everywhere_and_keep_other_timers():
+def test_deadlines_interrupt_and_keep_other_timers():
     import signal
 
     fired = []
     signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
     begin = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(DeadlineExceeded), deadline(0.1):
+    with pytest.raises(DeadlineExceeded), Deadlines().limit(0.1):
         time.sleep(5)
     assert time.monotonic() - begin < 0.45 and not fired
     time.sleep(0.6)
     assert len(fired) == 1
-    caught = []
 
-    def work():
+
+def test_one_thread_interrupts_all_others_and_ends(monkeypatch):
+    monkeypatch.setattr("core.plugin.deadline.IDLE_SECONDS", 0.2)
+    deadlines, caught = Deadlines(), {}
+
+    def watchers():
+        return [thread for thread in threading.enumerate() if thread.name == "plugin deadlines"]
+
+    def work(seconds):
+        begin = time.monotonic()
         try:
-            with deadline(0.1):
-                while True:
+            with deadlines.limit(5):
+                pass
+            with deadlines.limit(5), deadlines.limit(seconds):
+                while time.monotonic() - begin < 4:
                     time.sleep(0.01)
         except DeadlineExceeded as error:
-            caught.append(str(error))
+            caught[seconds] = (str(error), time.monotonic() - begin)
 
-    thread = threading.Thread(target=work)
+    threads = [threading.Thread(target=work, args=(seconds,)) for seconds in (0.6, 0.1, 0.3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    assert len(watchers()) == 1
+    for thread in threads:
+        thread.join(10)
+    for seconds in (0.6, 0.1, 0.3):
+        sentence, took = caught[seconds]
+        assert sentence == f"no answer within {seconds:g} s" and seconds <= took < seconds + 0.5
+    until = time.monotonic() + 5
+    while watchers() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not watchers()
+    thread = threading.Thread(target=work, args=(0.1,))
     thread.start()
     thread.join(10)
-    assert not thread.is_alive() and caught
+    assert caught[0.1][1] < 0.6, "it starts again when it is needed again"
 
 
 def test_kernels_that_serve_one_operation_are_candidates(install):

@@ -100,3 +100,14 @@ def test_a_target_may_name_an_object(tmp_path, monkeypatch, make_plugin):
     monkeypatch.syspath_prepend(tmp_path)
     row = ResolvedPlugin(kind="loader", name="inner", target="holder_of_plugins:box")
     assert load_manifest(row).spec.name == "inner"
+
+
+def test_a_hook_may_have_another_function_name(make_plugin):
+    body = "@hookimpl(specname='core_claim')\ndef mine(facts): return 'by another name'\n"
+    assert load_manifest(make_plugin("loader", "renamed", body)).call("core_claim", facts=None) == "by another name"
+
+
+def test_a_module_without_hooks_is_told_what_is_missing(make_plugin):
+    row = make_plugin("loader", "bare", header="CONTRACT = 1\ndef hookimpl(f): return f\nPluginSpec = dict\n")
+    with pytest.raises(ManifestError, match="the manifest has no core_spec"):
+        load_manifest(row)

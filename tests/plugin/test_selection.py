@@ -23,6 +23,10 @@ SLIDING = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125, window=8), "cpu", "b
 LATENT = AttentionQuery(LatentSpec(4, 32, 16, 24, 24, 0.16), "cpu", "bfloat16", 16)
 
 
+def layer(dtype="bfloat16", **features):
+    return AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125, **features), "cpu", dtype, 16)
+
+
 def claims(text):
     return f"@hookimpl\ndef core_claim(facts): return {text!r}\n"
 
@@ -100,6 +104,13 @@ def test_platform_preference_beats_priority(make_plugin):
         ({"window": False}, SLIDING, "window"),
         ({"window": False}, FULL, None),
         ({"head_sizes": [64], "window": True}, SLIDING, None),
+        ({}, layer(sinks=True), "sinks: needs layers without sinks, got yes"),
+        ({"sinks": True}, layer(sinks=True), None),
+        ({}, layer(alibi=True), "alibi: needs layers without alibi, got yes"),
+        ({"alibi": True}, layer(alibi=True), None),
+        ({"cap": False}, layer(cap=5.0), "cap: needs layers without cap, got 5"),
+        ({"kv_dtypes": ["float32", "fp8_e4m3"]}, layer("fp8_per_token_head"), "got fp8_per_token_head"),
+        ({"kv_dtypes": ["float32", "fp8_e4m3"]}, layer("fp8_e4m3"), None),
     ],
 )
 def test_capabilities_are_checked_by_the_core(make_plugin, capabilities, query, code):

@@ -45,6 +45,25 @@ def test_arguments_become_the_plugins_own_struct(make_plugin):
         table.load("speculative", "mine", LoadContext(arguments={"wrds": 5}))
 
 
+def test_values_outside_the_choices_of_an_argument_name_the_choices(make_plugin):
+    """A list of choices, with and without None; a type that is no list keeps its own words."""
+    source = PROPOSER.replace(
+        "words: int = 2", "words: Literal['few', 'many'] = 'few'\n    size: Literal[1, 2] | None = None"
+    )
+    source = source.replace("import msgspec", "import msgspec\nfrom typing import Literal")
+    row, _ = hashed(make_plugin("speculative", "mine", source))
+    for arguments, sentence in (
+        ({"words": "manny"}, "speculative.mine.words 'manny': expected one of few, many. Did you mean 'many'?"),
+        ({"size": 3}, "speculative.mine.size 3: expected one of 1, 2, none."),
+    ):
+        with pytest.raises(PluginError) as caught:
+            PluginTable([row]).load("speculative", "mine", LoadContext(arguments=arguments))
+        assert str(caught.value) == sentence
+    row, _ = hashed(make_plugin("speculative", "mine", PROPOSER))
+    with pytest.raises(PluginError, match=r"speculative\.mine\.words 'two': expected `int`"):
+        PluginTable([row]).load("speculative", "mine", LoadContext(arguments={"words": "two"}))
+
+
 def test_what_is_not_in_the_table_is_not_loaded(make_plugin):
     with pytest.raises(PluginError, match="not in the resolved table; it holds: loader a"):
         PluginTable([make_plugin("loader", "a")]).load("loader", "b", LoadContext())

@@ -2,63 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
-
 import pytest
 
-from core.testing import Subject, cases
+from core.testing import Subject
 from core.testing.case import Case
-from core.testing.skeleton import TEMPLATES, renamed
-
-EXTERNAL = Path(__file__).parents[1] / "external"
-HEADER = """
-from core.api.reason import Reason
-from core.plugin.hookspecs import Device, PluginSpec, Probe, Proposal, hookimpl
-CONTRACT = 1
-"""
-
-
-def plugin(tmp_path, kind, code, changes=(), spec=""):
-    """A plugin in one file: a template's implementation with some words changed, and a manifest around it."""
-    text = renamed(code, "cheat", kind) if code else ""
-    for old, new in changes:
-        assert old in text, f"'{old}' is no longer in the template"
-        text = text.replace(old, new)
-    (tmp_path / "implementation.py").write_text(text)
-    manifest = f"""
-    import importlib.util, sys
-    KIND = {kind!r}
-    @hookimpl
-    def core_spec():
-        return PluginSpec(name="cheat", summary="it cheats"{spec})
-    @hookimpl
-    def core_load(context):
-        name = "implementation_of_cheat_" + {str(abs(hash(str(tmp_path))))!r}
-        spec = importlib.util.spec_from_file_location(name, {str(tmp_path / "implementation.py")!r})
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return build(module)
-    """
-    return HEADER + textwrap.dedent(manifest)
-
-
-def verdicts(tmp_path, kind, source, **options):
-    path = tmp_path / "cheat.py"
-    path.write_text(source)
-    skipped = ("A freshly spawned", "The manifest is light")
-    found = [
-        case.finding()
-        for case in cases(kind, "cheat", plugins=str(path), **options)
-        if not str(case).startswith(skipped)
-    ]
-    return {finding.check: finding for finding in found}
-
+from core.testing.skeleton import TEMPLATES
+from tests.testing.cheats import failing, plugin
 
 METHOD = (TEMPLATES / "quantization/core_my_plugin/method.py").read_text()
-BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
-LATENT_BACKEND = (EXTERNAL / "latent_pages/core_latent_pages/backend.py").read_text()
-KERNELS = (TEMPLATES / "kernels/core_my_plugin/kernels.py").read_text()
 PROPOSER = (TEMPLATES / "speculative/core_my_plugin/proposer.py").read_text()
 PLATFORM = (TEMPLATES / "platform/core_my_plugin/platform.py").read_text()
 
@@ -82,65 +33,6 @@ METHODS = {
     ),
     "mistakes the shape": ([("values.view(n, k)", "values.view(n, k)[:-1]")], "exactly the planned bytes"),
 }
-BACKENDS = {
-    "ignores windows": ([("if spec.window is not None:", "if False:")], "claims to support equals"),
-    "ignores the scale": ([("* spec.scale", "")], "claims to support equals"),
-    "reads beyond the end": (
-        [
-            (".flatten(0, 1)[:length].float()", ".flatten(0, 1).float()"),
-            ("key = torch.arange(length)", "key = torch.arange(len(k))"),
-        ],
-        "claims to support equals",
-    ),
-    "writes elsewhere": ([("block, offset = ", "handle.keys[-1] = 0\n        block, offset = ")], "its own slots"),
-    "takes more memory": ([("return KVLayout(2 *", "return KVLayout(4 *")], "more bytes than the memory plan"),
-    "sees the future": ([("hidden = key > query", "hidden = key > query + 1")], "claims to support equals"),
-    "changes its input": ([("block, offset = ", "k += 1\n        block, offset = ")], "leaves q, k and v alone"),
-}
-LATENT_BACKENDS = {
-    "forgets the rotated key": (
-        [("torch.cat([q_latent[mine], q_pe[mine]], -1)", "torch.cat([q_latent[mine], 0 * q_pe[mine]], -1)")],
-        "claims to support equals",
-    ),
-    "ignores the scale": ([("* handle.scale", "")], "claims to support equals"),
-    "sees the future": ([("keys > positions", "keys > positions + 1")], "claims to support equals"),
-    "reads beyond the end": ([("[table[number], :, : length - first]", "[table[number]]")], "claims to support equals"),
-    "forgets what was before a chunk": (
-        [
-            (
-                "range(-(-length // block_size))",
-                "range(max(0, length - len(query)) // block_size, -(-length // block_size))",
-            )
-        ],
-        "Prompts in chunks",
-    ),
-    "writes elsewhere": (
-        [("        page, column", "        handle.pages[-1] = 0\n        page, column")],
-        "its own slots",
-    ),
-    "takes more memory": (
-        [("return KVLayout(block_size", "return KVLayout(2 * block_size")],
-        "more bytes than the memory plan",
-    ),
-    "changes its input": (
-        [("        page, column", "        c += 1\n        page, column")],
-        "leaves q, k and v alone",
-    ),
-}
-KERNEL_CHEATS = {
-    "drops the bias": ([("total += self.bias", "pass")], "linear equals"),
-    "forgets to accumulate": ([("out += total", "out.copy_(total)")], "linear equals"),
-    "drops the minimum": ([("total += part.sum", "0 * part.sum")], "linear equals"),
-    "takes every device": ([('if query.device != "cpu":', "if False:")], "is refused with a reason"),
-    "tells too few bytes": (
-        [("self.shape, self.nbytes = weight.shape, weight.nbytes", "self.shape, self.nbytes = weight.shape, 1")],
-        "tells the bytes",
-    ),
-    "depends on company": (
-        [("total = torch.zeros(len(x)", "total = len(x) * 1e-7 + torch.zeros(len(x)")],
-        "alone and among",
-    ),
-}
 PROPOSERS = {
     "exceeds its budget": (
         [
@@ -155,6 +47,17 @@ PROPOSERS = {
     ),
     "cannot forget twice": ([("self._followers.pop(key, None)", "self._followers.pop(key)")], "are no errors"),
 }
+WEIGHTS = {
+    "holds weights that nobody plans": (
+        "",
+        "torch.zeros(300, 300)",
+        "holds 360000 bytes of weights that no memory plan",
+    ),
+    "tells too few": ("return 90000", "torch.zeros(300, 300)", "tells 90000 bytes, the loaded object holds 360000"),
+    "tells a view only": ("return 40000", "torch.zeros(300, 300)[:100, :100]", "holds 360000"),
+    "hides them in a module": ("", "[{'a': torch.nn.Linear(256, 256)}]", "holds 263168"),
+    "tells nonsense": ("return -1", "None", "core_weights_nbytes answered -1, expected a number of bytes or None"),
+}
 PLATFORMS = {
     "takes any device": ([("if device not in", "if device in ('nothing',) and device not in")], "does not exist"),
     "leaves dirt": ([("torch.zeros(nbytes", "torch.ones(nbytes")], "zeroed bytes"),
@@ -162,51 +65,25 @@ PLATFORMS = {
 }
 
 
-def failing(found, words):
-    """The finding whose title has `words` failed, with a sentence."""
-    (finding,) = [finding for check, finding in found.items() if words in check]
-    assert finding.verdict == "failed" and finding.sentence.strip(), finding
-    assert "Traceback" not in finding.sentence
-
-
 @pytest.mark.parametrize("changes, words", METHODS.values(), ids=METHODS)
 def test_methods(tmp_path, changes, words):
     source = plugin(tmp_path, "quantization", METHOD, changes) + "\ndef build(module): return module.Method(32)\n"
-    failing(verdicts(tmp_path, "quantization", source), words)
-
-
-@pytest.mark.parametrize("changes, words", BACKENDS.values(), ids=BACKENDS)
-def test_backends(tmp_path, changes, words):
-    capabilities = ", capabilities={'devices': ['cpu'], 'kv_dtypes': ['float32'], 'cap': False, 'block_sizes': [8]}"
-    source = plugin(tmp_path, "attention", BACKEND, changes, capabilities)
-    source += "\n@hookimpl\ndef core_supports(query):\n    same = query.spec.head_size == query.spec.head_size_v\n"
-    source += (
-        "    return [] if same else [Reason('head_size_v', 'the same')]\ndef build(module): return module.Backend()\n"
-    )
-    failing(verdicts(tmp_path, "attention", source), words)
-
-
-@pytest.mark.parametrize("changes, words", LATENT_BACKENDS.values(), ids=LATENT_BACKENDS)
-def test_latent_backends(tmp_path, changes, words):
-    capabilities = ", capabilities={'layer_kinds': ['latent'], 'kv_dtypes': ['float32']}"
-    source = plugin(tmp_path, "attention", LATENT_BACKEND, changes, capabilities)
-    failing(verdicts(tmp_path, "attention", source + "\ndef build(module): return module.LatentPages()\n"), words)
-
-
-@pytest.mark.parametrize("changes, words", KERNEL_CHEATS.values(), ids=KERNEL_CHEATS)
-def test_kernels(tmp_path, changes, words):
-    capabilities = ", capabilities={'devices': ['cpu'], 'batch_invariant': True}"
-    source = (
-        plugin(tmp_path, "kernels", KERNELS, changes, capabilities)
-        + "\ndef build(module): return module.CheatKernels()\n"
-    )
-    failing(verdicts(tmp_path, "kernels", source), words)
+    failing(tmp_path, "quantization", source, words)
 
 
 @pytest.mark.parametrize("changes, words", PROPOSERS.values(), ids=PROPOSERS)
 def test_proposers(tmp_path, changes, words):
     source = plugin(tmp_path, "speculative", PROPOSER, changes) + "\ndef build(module): return module.Proposer(2)\n"
-    failing(verdicts(tmp_path, "speculative", source), words)
+    failing(tmp_path, "speculative", source, words)
+
+
+@pytest.mark.parametrize("tells, holds, sentence", WEIGHTS.values(), ids=WEIGHTS)
+def test_weights_of_proposers(tmp_path, tells, holds, sentence):
+    source = plugin(tmp_path, "speculative", PROPOSER) + "\ndef build(module):\n    import torch\n"
+    source += f"    proposer = module.Proposer(2)\n    proposer.weights = {holds}\n    return proposer\n"
+    if tells:
+        source += f"@hookimpl\ndef core_weights_nbytes(facts):\n    {tells}\n"
+    assert sentence in failing(tmp_path, "speculative", source, "counts its own weights")
 
 
 @pytest.mark.parametrize("changes, words", PLATFORMS.values(), ids=PLATFORMS)
@@ -214,7 +91,7 @@ def test_platforms(tmp_path, changes, words):
     source = plugin(tmp_path, "platform", PLATFORM, changes, ", capabilities={'activation_dtype': 'float32'}")
     source += "\n@hookimpl\ndef core_probe(): return Probe((Device('cheat:0', 'a device', 1 << 30),))\n"
     source += "def build(module): return module.CheatPlatform(1)\n"
-    failing(verdicts(tmp_path, "platform", source), words)
+    failing(tmp_path, "platform", source, words)
 
 
 MANIFESTS = {
@@ -241,7 +118,7 @@ def test_manifests(tmp_path, spec, code, words):
     source = (
         plugin(tmp_path, "quantization", METHOD, (), spec) + code + "\ndef build(module): return module.Method(32)\n"
     )
-    failing(verdicts(tmp_path, "quantization", source), words)
+    failing(tmp_path, "quantization", source, words)
 
 
 def test_outcomes_are_told_apart():

@@ -1,0 +1,149 @@
+"""The helper process of `core.plugin.probe`: it forks once for each platform, and the fork asks.
+
+Owns: these forks, their time limit and what becomes of them. Never does: import a plugin in its own process, so a fork costs
+a millisecond and starts clean. Called by: `core.plugin.probe`, as `python -m core.plugin.probe_helper`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import PluginError
+from core.plugin.manifest import load_manifest
+from core.plugin.probe import Answer, Task, ending
+
+MOST_BYTES = 1 << 20
+"""Of what a platform answers and prints, the last of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A fork that asks one platform. answer, words: where its Answer, and what the plugin prints, is read; held: so far."""
+
+    row: ResolvedPlugin
+    pid: int
+    answer: int
+    words: int
+    held: dict[int, bytes]
+
+    def read(self, stream: int) -> bool:
+        """Take what is there; whether the stream goes on."""
+        data = os.read(stream, 1 << 16)
+        self.held[stream] = (self.held[stream] + data)[-MOST_BYTES:]
+        return bool(data)
+
+    def kill(self) -> None:
+        """End it with all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def fork(row: ResolvedPlugin) -> Child:
+    """A child that asks the platform of `row`."""
+    (answer, answer_out), (words, words_out) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _be_the_child(row, answer_out, words_out)
+    os.close(answer_out)
+    os.close(words_out)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, pid)  # here as well as there: whoever comes first
+    return Child(row, pid, answer, words, {answer: b"", words: b""})
+
+
+def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
+    """What each child answers within `time_limit` seconds. None is left."""
+    end = time.monotonic() + time_limit
+    late = set(children)
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            for stream in child.held:
+                selector.register(stream, selectors.EVENT_READ, child)
+        while late and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                child = key.data
+                if child.read(key.fd):
+                    continue
+                selector.unregister(key.fd)
+                if key.fd == child.answer:
+                    late.remove(child)
+    for child in late:
+        child.kill()
+    return [_answer(child, f"the probe did not answer within {time_limit:g} s" * (child in late)) for child in children]
+
+
+def _answer(child: Child, unavailable: str) -> Answer:
+    returncode = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+    if unavailable:
+        return Answer(unavailable=unavailable)
+    try:
+        return msgspec.json.decode(child.held[child.answer], type=Answer)
+    except msgspec.MsgspecError:
+        os.set_blocking(child.words, False)
+        with contextlib.suppress(BlockingIOError):
+            while child.read(child.words):
+                pass
+        return Answer(unavailable=f"the probe of '{child.row.name}': its {ending(returncode, child.held[child.words])}")
+
+
+def _be_the_child(row: ResolvedPlugin, out: int, words: int) -> NoReturn:
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream in (1, 2):
+            os.dup2(words, stream)
+        with os.fdopen(out, "wb") as answer:
+            answer.write(msgspec.json.encode(_ask(row)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _ask(row: ResolvedPlugin) -> Answer:
+    """Call `core_probe` in this process."""
+    try:
+        probe = load_manifest(row).call("core_probe")
+    except PluginError as error:
+        return Answer(broken=str(error))
+    if probe is None:
+        return Answer(broken=f"platform plugin '{row.name}' ({row.distribution}): the manifest has no core_probe.")
+    unavailable = probe.unavailable or ("" if probe.devices else "no device was found")
+    return Answer(devices=probe.devices, unavailable=unavailable)
+
+
+def main() -> NoReturn:
+    """Ask all platforms of the task on standard input; their answers go to standard output, in order."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    children: list[Child] = []
+    try:
+        for row in task.rows:
+            children.append(fork(row))
+        found = answers(children, task.time_limit)
+    except BaseException:
+        for child in children:
+            child.kill()
+        raise
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+    sys.stdout.flush()
+    os._exit(0)  # nothing is left to tidy up, and the parent waits
+
+
+if __name__ == "__main__":
+    main()
