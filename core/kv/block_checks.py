@@ -48,7 +48,7 @@ def _check_sequence(kv: KVManager, sequence: KVSequence) -> None:
         f"{computed} of {len(sequence.token_ids)} tokens in {sequence.num_slots} slots",
     )
     require(
-        sequence.num_registered_blocks * size <= computed,
+        sequence.num_registered_blocks * size <= max(computed, sequence.num_planned_tokens),
         "registered_blocks",
         f"{sequence.num_registered_blocks} blocks of {computed} computed tokens",
     )

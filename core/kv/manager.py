@@ -5,6 +5,9 @@ or who is preempted. Called by: the scheduler.
 
 Blocks are hashed and registered lazily: those of the tokens that a sequence starts with when somebody next looks a
 prefix up, those of generated tokens when the sequence leaves or their window has passed. So a decode step hashes nothing.
+
+A prefix may be shared before it is computed: a step writes all keys and values of a layer before any is read, so that a
+sequence may start in the step that computes the prefix for another one.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ class KVManager:
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._hasher = PrefixHasher(hash_algorithm)
         self._starting: dict[KVSequence, None] = {}
+        self._unwritten: list[int] = []
         self._is_plain = len(self.growth) == 1 and isinstance(self.growth[0], FullGrowth)
 
     @property
@@ -116,8 +120,8 @@ class KVManager:
         if hit.loads:
             self._load(sequence, hit)
         sequence.num_released = [growth.first_needed(hit.num_tokens) for growth in self.growth]
-        sequence.num_slots = sequence.num_computed_tokens = hit.num_tokens
-        sequence.num_registered_blocks = hit.num_tokens // self.block_size
+        sequence.num_slots = sequence.num_computed_tokens = sequence.num_planned_tokens = hit.num_tokens
+        sequence.num_shared_blocks = sequence.num_registered_blocks = hit.num_tokens // self.block_size
         sequence.num_initial_tokens = len(sequence.token_ids)
         if self.enable_prefix_caching:
             self._starting[sequence] = None
@@ -170,16 +174,20 @@ class KVManager:
     def free(self, sequence: KVSequence, *, keep_cached: bool = True) -> None:
         """Give all blocks of a sequence back, its tail first; nothing of it counts as computed any more.
 
-        keep_cached: False when the values may be wrong: blocks not yet in the prefix table stay out of it.
+        keep_cached: False when the values may be wrong: nobody finds the blocks that it has computed itself any more.
         """
         if keep_cached and self.enable_prefix_caching:
             self._register(sequence, sequence.num_computed_tokens // self.block_size)
+        elif not keep_cached:
+            own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
+            self.forget(block_id for ids in sequence.block_ids for block_id in ids[own] if block_id != NULL_BLOCK)
         self._starting.pop(sequence, None)
         tables = sequence.block_ids
         if tables:
             self.pool.free(reversed(tables[0]) if self._is_plain else _tail_first(tables))
         sequence.block_ids, sequence.num_released = [], []
         sequence.num_slots = sequence.num_computed_tokens = sequence.num_registered_blocks = 0
+        sequence.num_planned_tokens = sequence.num_shared_blocks = 0
 
     def reset(self) -> bool:
         """Forget all cached prefixes, in tiers too; False, and no change, while any block is in use."""
@@ -200,16 +208,28 @@ class KVManager:
         """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
         if self.tiers is not None:
             self.tiers.settle(transfers, pages)
-            for block_id, _ in transfers.loads if pages is None else ():
-                self.pool.uncache(block_id)
+            self.forget(block_id for block_id, _ in (transfers.loads if pages is None else ()))
 
     def register_starting(self) -> None:
-        """Offer the blocks that sequences start with, as far as they are computed, to the prefix table."""
+        """Offer the blocks that sequences start with, as far as they are planned, to the prefix table."""
         for sequence in list(self._starting):
-            num_tokens = min(sequence.num_computed_tokens, sequence.num_initial_tokens)
+            num_tokens = min(
+                max(sequence.num_computed_tokens, sequence.num_planned_tokens), sequence.num_initial_tokens
+            )
             self._register(sequence, num_tokens // self.block_size)
-            if sequence.num_computed_tokens >= sequence.num_initial_tokens:
+            if num_tokens >= sequence.num_initial_tokens:
                 self._starting.pop(sequence, None)
+
+    def take_unwritten(self) -> list[int]:
+        """Blocks that were offered since the last call although the steps that write them have no result yet: the caller
+        gives them to `forget` when one of those steps fails."""
+        unwritten, self._unwritten = self._unwritten, []
+        return unwritten
+
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Take blocks out of the prefix table."""
+        for block_id in block_ids:
+            self.pool.uncache(block_id)
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Key of a full block, computed once a sequence."""
@@ -282,10 +302,13 @@ class KVManager:
 
     def _register(self, sequence: KVSequence, num_blocks: int) -> None:
         """Offer the blocks before index `num_blocks`, but none behind a collision: the wrong prefix would lead to it."""
+        num_written = sequence.num_computed_tokens // self.block_size
         for index in range(sequence.num_registered_blocks, num_blocks):
             for group, ids in enumerate(sequence.block_ids):
                 if ids[index] != NULL_BLOCK and not self._cache(sequence, group, index, ids[index]):
                     return
+                if index >= num_written:
+                    self._unwritten.append(ids[index])
             sequence.num_registered_blocks = index + 1
 
     def _cache(self, sequence: KVSequence, group: int, index: int, block_id: int) -> bool:

@@ -15,10 +15,12 @@ class KVSequence:
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
     cache_salt, lora_name, media: prefixes are shared only where these are equal.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
+    num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
     block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
     num_released:          leading entries of each table that are 0 for that reason.
     num_slots:             token positions, from the first on, that all groups have room for.
     num_initial_tokens:    tokens that were known when it got its first blocks.
+    num_shared_blocks:     leading blocks that came from the prefix cache.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
     """
@@ -30,8 +32,10 @@ class KVSequence:
         "media",
         "num_computed_tokens",
         "num_initial_tokens",
+        "num_planned_tokens",
         "num_registered_blocks",
         "num_released",
+        "num_shared_blocks",
         "num_slots",
         "prefix_keys",
         "token_ids",
@@ -49,9 +53,11 @@ class KVSequence:
         self.lora_name = lora_name
         self.media = media
         self.num_computed_tokens = 0
+        self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []
         self.num_released: list[int] = []
         self.num_slots = 0
         self.num_initial_tokens = 0
+        self.num_shared_blocks = 0
         self.num_registered_blocks = 0
         self.prefix_keys: list[PrefixKey] = []

@@ -27,12 +27,14 @@ class Flight:
     decodes:     the sequences of the plan's first rows. chunks: of the others, with the tokens planned and whether they
                  reach the last known token, so that the step samples.
     num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
+    unwritten:   blocks that others may share although this step, or one before it, has yet to write them.
     """
 
     plan: StepPlan
     decodes: DecodeView | None = None
     chunks: list[tuple[SequenceState, int, bool]] = field(default_factory=list)
     num_departures: int = 0
+    unwritten: list[int] = field(default_factory=list)
 
     def sequences(self) -> list[SequenceState]:
         """All sequences of the step, in batch order."""
@@ -113,6 +115,7 @@ class StepPlanner:
             )
         plan.removed, self.state.removed = self.state.removed, []
         self.flight.num_departures = self.state.running.num_departures
+        self.flight.unwritten = self.state.kv.take_unwritten()
         return self.flight
 
     def _without_ending(self, view: DecodeView) -> DecodeView:

@@ -142,7 +142,9 @@ class Scheduler:
         """
         state = self._state
         state.stats.num_failed_steps += 1
-        computed = self._flights.popleft().sequences()
+        flight = self._flights.popleft()
+        state.kv.forget(flight.unwritten)
+        computed = flight.sequences()
         suspects = [sequence for sequence in computed if sequence.status is SequenceStatus.RUNNING]
         self.cancel_steps(but=suspects)
         if len(computed) == 1:
@@ -159,7 +161,9 @@ class Scheduler:
         """Plans without a result will never have one: their sequences wait again, except for `but`."""
         state = self._state
         while self._flights:
-            for sequence in self._flights.popleft().sequences():
+            flight = self._flights.popleft()
+            state.kv.forget(flight.unwritten)
+            for sequence in flight.sequences():
                 if sequence.status is SequenceStatus.RUNNING and sequence not in but:
                     state.suspend(sequence)
                     if sequence not in state.suspects:

@@ -34,7 +34,6 @@ class SequenceState(KVSequence):
     max_length:         prompt plus output tokens at which it ends.
     min_stop_length:    stop tokens end it only when prompt plus output are longer than this.
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
-    num_planned_tokens: tokens computed when all planned steps are done; kept up only until its prompt is planned whole.
     num_charged_tokens: tokens that its user has been charged for.
     drafts:             tokens to verify in the next step.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
@@ -55,7 +54,6 @@ class SequenceState(KVSequence):
         "num_cached_tokens",
         "num_charged_tokens",
         "num_pending",
-        "num_planned_tokens",
         "num_prompt_tokens",
         "order",
         "prompt_logprobs",
@@ -81,7 +79,6 @@ class SequenceState(KVSequence):
             self.max_length = min(max_length, self.num_prompt_tokens + params.max_tokens)
         self.min_stop_length = self.num_prompt_tokens + params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
-        self.num_planned_tokens = 0
         self.num_charged_tokens = 0
         self.drafts: list[int] = []
         self.num_cached_tokens = -1

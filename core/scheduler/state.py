@@ -109,7 +109,6 @@ class SchedulerState:
                 self.policy.charge(sequence.request, sequence.num_pending, 0)
         sequence.status = SequenceStatus.RUNNING
         sequence.blocks_missing = 0
-        sequence.num_planned_tokens = sequence.num_computed_tokens
         self.running.start(sequence)
 
     def introduce(self, sequence: SequenceState, plan: StepPlan) -> None:

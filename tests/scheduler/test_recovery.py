@@ -214,3 +214,30 @@ def test_thousands_of_cancelled_requests_leave_no_memory_behind(policy, round_si
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("leaves", [None, "first", "second"])
+def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
+    """The second starts in the step that computes the prefix which both share."""
+    scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
+    prefix = list(range(20, 34))
+    requests = [make_request("first", [*prefix, 1], 6), make_request("second", [*prefix, 2, 3], 6)]
+    requests.append(make_request("other", [9, 8, 7], 6))
+    for request in requests:
+        scheduler.add(request)
+    plan = scheduler.schedule()
+    assert plan.query_lens.tolist() == [15, 4, 3]
+    if leaves is not None:
+        scheduler.abort([leaves])
+    client.receive(scheduler.fail_step("the device was lost"))
+    scheduler.check_integrity()
+    scheduler.add(make_request("third", [*prefix, 4], 6))
+    plan = scheduler.schedule()
+    plan.removed = []  # the executor has not heard of them
+    client.receive(scheduler.update(plan, executor.execute(plan)))
+    run(scheduler, executor, client)
+    for request in requests:
+        if request.request_id != leaves:
+            assert client.tokens[request.key] == reference(request)[0]
+            assert client.last[request.key].finish_reason == "length"
+    assert client.tokens["third", 0] == reference(make_request("third", [*prefix, 4], 6))[0]

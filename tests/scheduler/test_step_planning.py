@@ -299,3 +299,31 @@ def test_many_cancelled_requests_leave_nothing_behind():
         assert scheduler.stats().num_waiting == 1
         scheduler.check_integrity()
         assert len(run(scheduler, FakeExecutor()).tokens) == 1
+
+
+def test_requests_of_one_step_share_the_prefix_that_it_computes():
+    scheduler, executor = make_scheduler(), FakeExecutor()
+    prefix = list(range(1, 23))
+    requests = [make_request(f"r{i}", [*prefix, 30 + i], 4) for i in range(4)]
+    for request in requests:
+        scheduler.add(request)
+    client = Client()
+    step(scheduler, executor, client)
+    assert executor.num_computed_tokens == 23 + 3 * 3  # five blocks of four tokens are computed once
+    run(scheduler, executor, client)
+    for request in requests:
+        assert client.tokens[request.key] == reference(request)[0]
+    assert [client.num_cached[request.key] for request in requests] == [0, 20, 20, 20]
+
+
+def test_a_prefix_is_shared_as_far_as_the_steps_chunk_goes():
+    scheduler, executor, client = make_scheduler(max_num_batched_tokens=16), FakeExecutor(), Client()
+    scheduler.add(make_request("long", list(range(1, 31)), 3))
+    scheduler.add(make_request("short", [*range(1, 11), 39], 3))
+    step(scheduler, executor, client)
+    step(scheduler, executor, client)
+    assert (
+        executor.num_computed_tokens == 16 + 14 + 2
+    )  # the second one shares eight tokens, and has two of its own left
+    run(scheduler, executor, client)
+    assert client.tokens["short", 0] == reference(make_request("short", [*range(1, 11), 39], 3))[0]
