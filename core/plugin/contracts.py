@@ -242,6 +242,7 @@ class AttentionParams:
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
+    A block table may name blocks that another sequence of the same step writes: they share a prefix.
 
     A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
     same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given

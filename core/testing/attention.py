@@ -116,6 +116,21 @@ def chunks_equal_whole(subject: Subject) -> None:
             _compare(subject, f"{variant}, chunks of {chunk}", spec, block_size, dtype, chunk)
 
 
+def prefixes_of_the_same_step(subject: Subject) -> None:
+    """A sequence may read keys and values that another one of the same step writes."""
+    for what, spec, block_size, dtype in _ordinary(subject):
+        random, like, shared = generator("shared"), as_attention(spec), 2 * block_size
+        first, second = (Conversation.random(shared + n, spec, dtype, random) for n in (9, 5))
+        for mine, other in zip((first.k, first.v, *first.held), (second.k, second.v, *second.held), strict=True):
+            other[:shared] = mine[:shared]
+        run = PagedRun(subject.loaded, spec, block_size, dtype, [second, first], random)
+        run.tables[0][:2] = run.tables[1][:2]
+        got = run.step([5, len(first.k)], [len(second.k), len(first.k)])[0]
+        expected = dense_attention(second.q[shared:], *second.held, like, run.params)
+        label = f"{what}: a prefix of {shared} tokens that another sequence of the step writes"
+        close(got, expected, TOLERANCES.get(dtype, 5e-2), label, axis=-1)
+
+
 def writes_only_its_slots(subject: Subject) -> None:
     """write changes the blocks of its own slots and no other byte of the cache."""
     for what, spec, block_size, dtype in _ordinary(subject):
@@ -208,6 +223,7 @@ KEYED = (
     refusals_have_reasons,
     serves_what_it_declares,
     chunks_equal_whole,
+    prefixes_of_the_same_step,
     writes_only_its_slots,
     layout_is_planned,
     same_step_same_bits,

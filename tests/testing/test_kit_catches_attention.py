@@ -33,6 +33,19 @@ BACKENDS = {
     "takes more memory": ([("return KVLayout(2 *", "return KVLayout(4 *")], "more bytes than the memory plan"),
     "sees the future": ([("hidden = key > query", "hidden = key > query + 1")], "claims to support equals"),
     "changes its input": ([("block, offset = ", "k += 1\n        block, offset = ")], "leaves q, k and v alone"),
+    "reads what others wrote before the step": (
+        [
+            ("block, offset = ", "self.old = handle.keys.clone(), handle.values.clone()\n        block, offset = "),
+            (
+                "            query = torch.arange(",
+                "            before = slice(0, length - queries)\n"
+                "            for x, old in zip((k, v), self.old):\n"
+                "                x[before] = old[blocks].flatten(0, 1)[before].float().repeat_interleave(group, 1)\n"
+                "            query = torch.arange(",
+            ),
+        ],
+        "another one of the same step writes",
+    ),
 }
 LATENT_BACKENDS = {
     "forgets the rotated key": (
