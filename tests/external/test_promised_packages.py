@@ -4,7 +4,6 @@ kit's checks, and models run on them. The oracle of every text is the same model
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,6 @@ print(json.dumps(found))
 
 def is_linear(name):
     return "_proj.weight" in name
-
-
-def sound(site):
-    """The installed package's code, in this process."""
-    if str(site) not in sys.path:
-        sys.path.append(str(site))
 
 
 class Checkpoints:
@@ -150,8 +143,9 @@ class Checkpoints:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory, site):
-    sound(site)
-    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))  # the packages' own code packs some of them
+        yield Checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="module")
