@@ -119,6 +119,8 @@ class _Resolver:
         plugins = registry or self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
         if plugins is None:
             raise ConfigError(self.problems)
+        if self.settings["device"].lower() == "auto":
+            plugins.start_probes()  # they answer while the checkpoint is looked at
         located = self.attempt(lambda: self.checkpoint(plugins))
         found = self.attempt(lambda: find_family(plugins, located)) if located else None
         checkpoint, spec, family = found or (located, None, None)

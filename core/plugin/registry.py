@@ -54,6 +54,7 @@ class PluginRegistry:
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
         self._deadlines = Deadlines()
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
+        self._probing: Probing | None = None
         if words:
             self._apply(words)
 
@@ -112,8 +113,15 @@ class PluginRegistry:
             raise ManifestError(f"{kind} plugin '{row.name}' ({origin(row)}): is an alias of another alias, '{alias}'.")
         return target
 
+    def start_probes(self) -> None:
+        """Ask every platform now; the next call of `probe`, which must come, waits for the answers."""
+        self._probing = self._start_probes()
+
     def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
         """What `rows` (None: every platform that is not blocked) answer; asked once, at the same time, in helper processes."""
+        if self._probing is not None:
+            self._finish_probes(self._probing)
+            self._probing = None
         self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
