@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,20 @@ from core.testing.skeleton import kinds, write_package
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PIP = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
+GENERATE = """
+import json, sys
+from core import LLM, SamplingParams
+
+def run(settings):
+    asked = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    room = {"max_model_len": 64, "kv_cache_memory_bytes": 4 << 20, "dtype": "float32", "use_tqdm_on_load": False}
+    with LLM(**{**room, **settings}) as llm:
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in json.loads(sys.argv[2])], asked, use_tqdm=False)
+        groups = [[group.kind, len(group.layers), group.num_state_blocks] for group in llm._config.cache.groups]
+        return [output.outputs[0].token_ids for output in outputs], llm.stats().num_preemptions, groups
+
+print(json.dumps({name: run(settings) for name, settings in json.loads(sys.argv[1]).items()}))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +68,19 @@ def python(site):
             check=False,
             cwd=cwd,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def generate(python):
+    """generate({name: settings of LLM}, prompts) -> {name: (16 tokens of each prompt, preemptions, KV groups)}, from a
+    process that sees the packages."""
+
+    def run(jobs, prompts):
+        done = python("-c", GENERATE, json.dumps(jobs), json.dumps(prompts))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
 
     return run
 

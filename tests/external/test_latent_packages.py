@@ -15,20 +15,6 @@ from tests.tiny_models import save_checkpoint
 HERE = Path(__file__).parent / "latent_pages"
 PROMPTS = [[1, *range(40, 75)], [1, 70, 71, 72], [1, *[90, 91] * 6]]
 MAX_LINES = 200
-GENERATE = """
-import json, sys
-from core import LLM, SamplingParams
-
-def run(settings):
-    asked = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    room = {"max_model_len": 64, "kv_cache_memory_bytes": 4 << 20, "dtype": "float32", "use_tqdm_on_load": False}
-    with LLM(**{**room, **settings}) as llm:
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in json.loads(sys.argv[2])], asked, use_tqdm=False)
-        preempted = llm.stats().num_preemptions
-    return [output.outputs[0].token_ids for output in outputs], preempted
-
-print(json.dumps({name: run(settings) for name, settings in json.loads(sys.argv[1]).items()}))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +36,7 @@ def greedy(models):
     return {name: [ids.tolist() for ids in rows] for name, rows in found.items()}
 
 
-def test_the_text_is_that_of_transformers(models, greedy, python):
+def test_the_text_is_that_of_transformers(models, greedy, generate):
     plain = {"attention_backend": "latent_pages"}
     jobs = {
         "v2": {"model": str(models["v2"]), **plain},
@@ -63,9 +49,7 @@ def test_the_text_is_that_of_transformers(models, greedy, python):
         },
         "v3 preempted": {"model": str(models["v3"]), "num_gpu_blocks_override": 7, **plain},
     }
-    done = python("-c", GENERATE, json.dumps(jobs), json.dumps(PROMPTS))
-    assert done.returncode == 0, done.stderr[-3000:]
-    for job, (tokens, preempted) in json.loads(done.stdout.splitlines()[-1]).items():
+    for job, (tokens, preempted, _) in generate(jobs, PROMPTS).items():
         assert tokens == greedy[job[:2]], job
         assert bool(preempted) == ("preempted" in job)
 

@@ -26,20 +26,6 @@ CONFIG = TINY | {
     "linear_key": KEY,
     "linear_value": VALUE,
 }
-GENERATE = """
-import json, sys
-from core import LLM, SamplingParams
-
-def run(settings):
-    asked = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    room = {"max_model_len": 64, "kv_cache_memory_bytes": 4 << 20, "dtype": "float32", "use_tqdm_on_load": False}
-    with LLM(**{**room, **settings}) as llm:
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in json.loads(sys.argv[2])], asked, use_tqdm=False)
-        groups = [[group.kind, len(group.layers), group.num_state_blocks] for group in llm._config.cache.groups]
-        return [output.outputs[0].token_ids for output in outputs], llm.stats().num_preemptions, groups
-
-print(json.dumps({name: run(settings) for name, settings in json.loads(sys.argv[1]).items()}))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +113,7 @@ def greedy(path, ids):
     return ids[-NUM_TOKENS:]
 
 
-def test_the_text_is_that_of_the_formula(sprig, python):
+def test_the_text_is_that_of_the_formula(sprig, generate):
     plain = {"model": str(sprig)}
     jobs = {
         "by itself": plain,
@@ -138,10 +124,8 @@ def test_the_text_is_that_of_the_formula(sprig, python):
         "preempted": {**plain, "num_gpu_blocks_override": 40, "block_size": 4},
         "8-bit KV": {**plain, "kv_cache_dtype": "int8_per_token_head", "attention_backend": None},
     }
-    done = python("-c", GENERATE, json.dumps(jobs), json.dumps(PROMPTS))
-    assert done.returncode == 0, done.stderr[-3000:]
     expected = [greedy(sprig, ids) for ids in PROMPTS]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = generate(jobs, PROMPTS)
     for job, (tokens, preempted, _) in found.items():
         if job != "8-bit KV":
             assert tokens == expected, job
