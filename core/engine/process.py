@@ -8,11 +8,11 @@ whose standard input stays open as long as the parent lives.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -175,9 +175,7 @@ def end_with_parent(address: str) -> None:
         while os.read(0, 4096):
             pass
         socket_path = address.removeprefix("ipc://")
-        with contextlib.suppress(OSError):
-            os.unlink(socket_path)
-            os.rmdir(os.path.dirname(socket_path))
+        shutil.rmtree(os.path.dirname(socket_path), ignore_errors=True)  # the socket may not be there yet
         os._exit(3)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -43,9 +43,13 @@ class Line(msgspec.Struct, frozen=True):
 def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
     """Every finding, as soon as it is there. A helper that hangs or dies gives a last, failed one."""
     command = [sys.executable, "-P", "-m", "core.testing.runner", msgspec.json.encode(task).decode()]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     running = "the start"
-    with tempfile.TemporaryFile() as words:
+    with (
+        tempfile.TemporaryDirectory(prefix="core-check-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as words,
+    ):
+        # The helper may be killed, and ends without tidying up: its temporary files lie where they are removed here.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder}
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words, env=environment
         )

@@ -325,6 +325,29 @@ def test_the_process_ends_with_its_parent() -> None:
     assert not Path(address.removeprefix("ipc://")).parent.exists()
 
 
+EARLY_ORPHAN = """
+import os, signal
+from core.engine.child import EngineProcess
+
+process = EngineProcess.spawn()
+print(process.pid, process.address, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_whose_parent_ends_before_it_binds_leaves_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY_ORPHAN], capture_output=True, text=True, timeout=20, env=child_environment()
+    )
+    pid, address = int(done.stdout.split()[0]), done.stdout.split()[1]
+    folder = Path(address.removeprefix("ipc://")).parent
+    deadline = time.monotonic() + 10.0
+    while (is_alive(pid) or folder.exists()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+    assert not folder.exists()
+
+
 def test_a_core_folder_in_the_working_directory_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "__init__.py").write_text("raise RuntimeError('the wrong core')")

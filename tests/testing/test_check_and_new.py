@@ -55,6 +55,14 @@ def test_a_broken_promise_is_a_sentence_and_exit_code_1(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_check_leaves_no_files_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)  # here, too, it is read again
+    found = list(findings(Task("quantization", "int8")))
+    assert found and all(finding.verdict in ("passed", "skipped") for finding in found)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "load, limit, words",
     [
