@@ -5,6 +5,7 @@ Owns: workers and servers, and room in memory for them. Never does: choose what 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ from benchmarks.peer.process import Launch, Worker
 from benchmarks.startup import Server, ServerError, free_port
 
 START_LIMIT_S = 600.0
+SETTLE_S = 3.0
+"""After an engine's start, for what it still does in the background, before the first thing that is asked of it."""
 MEMORY_RESERVE = 4 << 30
 """Bytes that must be free before another engine starts; else the one idle for longest ends."""
 
@@ -37,6 +40,7 @@ class Fleet:
         if worker is None:
             self._make_room()
             worker = Worker(launch, self._log(name), START_LIMIT_S)
+            time.sleep(SETTLE_S)
         else:
             worker.resume()
         try:

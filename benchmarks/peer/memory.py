@@ -47,8 +47,8 @@ class MemoryWatch:
 
 
 def kv_megabytes(peer: str, log: Path, written: int) -> float:
-    """MB of KV cache in memory. vLLM fills its whole cache with zeros; llama.cpp prints the size of its own; ours touches
-    a page when the first token falls into it, so `written` bytes of KV touch at most that much of the pool."""
+    """MB of KV cache in memory. vLLM fills its whole cache with zeros; llama.cpp prints the size of its own; ours takes
+    it in idle time and as tokens fall into it: after `written` bytes at least that much of the pool."""
     if peer == "core":
         return min(SERVER_KV_BYTES, written) / 1e6
     if peer == "vllm":

@@ -40,6 +40,13 @@ class CpuArguments(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, msgspec.Meta(ge=0, le=100_000)],
         msgspec.Meta(description="how long idle compute threads look for work before they sleep"),
     ] = 30
+    prefault_mib: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1 << 24)],
+        msgspec.Meta(
+            description="MiB of the KV cache to take from the system in idle time after the start; what is beyond is taken "
+            "when it is first written"
+        ),
+    ] = 1024
     isa: Annotated[
         InstructionSet | None,
         msgspec.Meta(
@@ -123,4 +130,6 @@ def core_load(context: LoadContext) -> Platform:
 
     arguments = context.arguments or CpuArguments()
     threads, processors = place(arguments.threads, arguments.thread_binding)
-    return CpuPlatform(threads, processors, arguments.spin_microseconds, arguments.isa)
+    return CpuPlatform(
+        threads, processors, arguments.spin_microseconds, arguments.isa, prefault_bytes=arguments.prefault_mib << 20
+    )

@@ -27,14 +27,22 @@ from plugins.platforms.cpu.tape import record
 class CpuRuntime:
     """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
 
-    undo: gives the process back the state that it had before, besides torch's threads.
+    undo: gives the process back the state that it had before, besides torch's threads. prefault: takes some bytes from an
+    address on from the system in idle time. prefault_bytes: how many of the allocated ones it gets.
     """
 
-    def __init__(self, kernels: KernelSet, num_threads: int, undo: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        kernels: KernelSet,
+        num_threads: int,
+        undo: contextlib.ExitStack,
+        prefault: Callable[[int, int], object] | None = None,
+        prefault_bytes: int = 0,
+    ) -> None:
         self.device = torch.device("cpu")
         self.kernels: Kernels = kernels
         self.num_threads = num_threads
-        self._undo = undo
+        self._undo, self._prefault, self._prefault_bytes = undo, prefault, prefault_bytes
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1 if kernels.native else num_threads)
 
@@ -47,12 +55,18 @@ class CpuRuntime:
         return available_memory()
 
     def allocate(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written."""
+        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken in idle time or when first
+        written."""
         memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
+        buffer = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
+        ahead = min(nbytes, self._prefault_bytes)
+        if self._prefault is not None and ahead > 0:
+            self._prefault(buffer.data_ptr(), ahead)
+            self._prefault_bytes -= ahead
+        return buffer
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
         """Run once and keep the native calls as a tape; None when a call was not on `num_rows` rows."""
@@ -66,14 +80,22 @@ class CpuRuntime:
 
 class CpuPlatform:
     """The platform `cpu`. num_threads: compute threads. processors: of each thread, or empty. isa: None: the active one.
+    prefault_bytes: of allocated memory, taken from the system in idle time.
 
     Raises UserError for an instruction set that does not run here.
     """
 
     def __init__(
-        self, num_threads: int, processors: Sequence[int] = (), spin_microseconds: int = 30, isa: str | None = None
+        self,
+        num_threads: int,
+        processors: Sequence[int] = (),
+        spin_microseconds: int = 30,
+        isa: str | None = None,
+        *,
+        prefault_bytes: int = 0,
     ) -> None:
         self.num_threads, self.processors, self.spin_microseconds = num_threads, processors, spin_microseconds
+        self._prefault_bytes = prefault_bytes
         self._native = kernels_or_reason()
         self._undo = contextlib.ExitStack()
         if isa is not None:
@@ -86,10 +108,13 @@ class CpuPlatform:
         """Open `cpu`, the only device there is."""
         if device not in ("cpu", "cpu:0"):
             raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
-        if not isinstance(self._native, Reason):
-            self._native.pool_spin(self.spin_microseconds)
-            self._bind(self._native)
-        return CpuRuntime(KernelSet(kernels, "cpu"), self.num_threads, self._undo)
+        chosen = KernelSet(kernels, "cpu")
+        if isinstance(self._native, Reason):
+            return CpuRuntime(chosen, self.num_threads, self._undo)
+        self._native.pool_spin(self.spin_microseconds)
+        self._bind(self._native)
+        self._undo.callback(self._native.prefault_stop)
+        return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
 
     def _bind(self, native: ModuleType) -> None:
         """The calling thread, which computes too, and the pool's threads. Raises UserError where the system refuses."""

@@ -15,6 +15,7 @@
 
 #include "native.h"
 #include "pool.h"
+#include "prefault.h"
 #include "tape.h"
 
 namespace {
@@ -388,6 +389,21 @@ KERNEL(py_attention) {
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
+KERNEL(py_prefault) { // address, bytes
+    Arguments a(items, count, 2);
+    void *address = a.pointer<void>();
+    const size_t bytes = (size_t)a.integer();
+    return a.ok() ? PyBool_FromLong(prefault(address, bytes)) : nullptr;
+}
+
+KERNEL(py_prefault_stop) {
+    (void)items, (void)count;
+    Py_BEGIN_ALLOW_THREADS;
+    prefault_stop();
+    Py_END_ALLOW_THREADS;
+    return none();
+}
+
 KERNEL(py_tape_begin) { // rows, batch
     Arguments a(items, count, 2);
     long rows = a.integer(), batch = a.integer();
@@ -432,6 +448,7 @@ PyMethodDef methods[] = {
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
+    METHOD(prefault),     METHOD(prefault_stop),
     {nullptr, nullptr, 0, nullptr},
 };
 
