@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.specs import RoutingSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.plugin.contracts import LinearKernel
+from core.plugin.contracts import GatedLinear, LinearKernel
 
 if TYPE_CHECKING:
     from core.models.decoder import StepViews
@@ -26,6 +26,7 @@ class GatedMLP:
     def __init__(self, kernels: KernelSet, gate_up: Linear, down: Linear, activation: str) -> None:
         self.kernels, self.gate_up, self.down, self.activation = kernels, gate_up, down, activation
         self.nbytes = gate_up.nbytes + down.nbytes
+        self._gated_gate_up: GatedLinear | None = getattr(gate_up.single, "gated", None)
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -38,8 +39,11 @@ class GatedMLP:
 
     def run(self, x: Tensor, gate_up: Tensor, inner: Tensor, out: Tensor, *, accumulate: bool) -> None:
         """The same of x [T, H], with gate_up [T, 2 * I] and inner [T, I] in between."""
-        self.gate_up(x, gate_up)
-        self.kernels.gated(gate_up, self.activation, inner)
+        if self._gated_gate_up is not None:
+            self._gated_gate_up(x, self.activation, inner)
+        else:
+            self.gate_up(x, gate_up)
+            self.kernels.gated(gate_up, self.activation, inner)
         self.down(inner, out, accumulate=accumulate)
 
 

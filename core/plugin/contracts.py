@@ -68,7 +68,10 @@ class QuantizationMethod(Protocol):
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). One that the runtime's `capture` can record has `capturable = True`."""
+    """A prepared weight of shape (N, K). One that the runtime's `capture` can record has `capturable = True`.
+
+    One may also have `gated`: a `GatedLinear`, or None where its shape does not allow it.
+    """
 
     shape: tuple[int, int]
     nbytes: int
@@ -79,6 +82,14 @@ class LinearKernel(Protocol):
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids], ids int64 [T]: the embedding."""
+        ...
+
+
+class GatedLinear(Protocol):
+    """A linear kernel's product and the gated activation behind it, in one call."""
+
+    def __call__(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N/2] = act(y[:, :N/2]) * y[:, N/2:], y = x @ W.T (+ bias): the bits of the product, then `Kernels.gated`."""
         ...
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import Kernels
+from core.plugin.contracts import GatedLinear, Kernels, LinearKernel
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
 from core.testing.numbers import close, generator, same_bits
@@ -60,7 +61,7 @@ def serves_what_it_declares(subject: Subject) -> None:
 
 
 def linear_equals_reference(subject: Subject) -> None:
-    """linear equals the reference for every format, activation and shape it supports: bias, accumulation, strides."""
+    """linear equals the reference for every format, activation and shape it supports: bias, accumulation, strides, gates."""
     tried = 0
     for activation, weight, label in _served(subject):
         tried += 1
@@ -173,3 +174,21 @@ def _compare_linear(kernels: Kernels, activation: Activation, weight: CanonicalW
             mine(x, got, accumulate=accumulate)
             reference(x, expected, accumulate=accumulate)
             close(got, expected, tolerance, f"{label}, {rows} rows{', accumulated' if accumulate else ''}")
+        _compare_gated(kernels, mine, x, f"{label}, {rows} rows")
+
+
+def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str) -> None:
+    """A kernel's own gated product against its plain one and the gate."""
+    together: GatedLinear | None = getattr(linear, "gated", None)
+    if together is None:
+        return
+    served = not kernels.supports(KernelQuery("gated", x.device.type))
+    gate = kernels.gated if served else ReferenceKernels().gated
+    rows, inner = len(x), linear.shape[0] // 2
+    both = torch.empty(rows, linear.shape[0])
+    linear(x, both)
+    for activation in ("silu", "gelu_tanh"):
+        got, expected = (torch.full((rows, inner + 4), torch.nan)[:, :inner] for _ in range(2))
+        together(x, activation, got)
+        gate(both, activation, expected)
+        same_bits(got, expected, f"{label}, gated by {activation} in one call, compared with in two")

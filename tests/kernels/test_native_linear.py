@@ -55,6 +55,34 @@ def test_bits_do_not_depend_on_threads_rows_or_chunks(native, kernels, isa, rows
         assert torch.equal(part, whole[300 - rows :])
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_a_gated_product_has_the_bits_of_the_product_and_the_gate(native, kernels, isa, activation):
+    weights = [
+        (Dense(torch.randn(256, 100)), "none"),
+        (Dense(torch.randn(640, 96).bfloat16()), "bf16"),
+        (int_groups(4, 64, 192, 32, True, torch.float16), "int8"),
+        (int_groups(8, 320, 192, 32, False, torch.float16), "int8"),
+    ]
+    for weight, rounding in weights:
+        (n, k), bias = weight.shape, torch.randn(weight.shape[0])
+        linear = kernels.linear(weight, activation=rounding, bias=bias)
+        assert linear.gated is not None
+        x, both, expected = torch.randn(300, k + 3)[:, :k], torch.empty(300, n), torch.empty(300, n // 2)
+        linear(x, both)
+        kernels.gated(both, activation, expected)
+        for rows, threads in ((1, 1), (1, 2), (5, 2), (13, 3), (96, 2), (97, 1), (300, 2)):
+            native.pool_init(threads)
+            out = torch.full((rows, n // 2 + 5), 7.0)
+            linear.gated(x[:rows], activation, out[:, : n // 2])
+            assert torch.equal(out[:, : n // 2], expected[:rows]) and (out[:, n // 2 :] == 7.0).all()
+    native.pool_init(2)
+
+
+@pytest.mark.parametrize("outputs", [62, 96, 130])
+def test_halves_of_broken_panels_are_gated_apart(kernels, outputs):
+    assert kernels.linear(Dense(torch.randn(outputs, 32)), activation="none").gated is None
+
+
 def test_weights_are_packed_once_and_read_by_every_instruction_set(native, kernels):
     weight = int_groups(4, 96, 256, 32, True, torch.float16)
     linear = kernels.linear(weight, activation="int8")

@@ -91,6 +91,21 @@ class CheatKernels(ReferenceKernels):
 """
 HELD = "held = weight\n"
 EVERY_CHEAT = {
+    "gates the wrong half in one call": (
+        [
+            (
+                "        linear.nbytes = weight.nbytes\n",
+                "        linear.nbytes = weight.nbytes\n"
+                "        def gated(x, gate, out):\n"
+                "            both = torch.empty(len(x), weight.shape[0])\n"
+                "            linear(x, both)\n"
+                "            self.gated(both.roll(out.shape[1], 1), gate, out)\n"
+                "        linear.gated = gated if weight.shape[0] == 64 else None\n",
+            )
+        ],
+        ("linear equals",),
+        "in one call",
+    ),
     "forgets the scale of a row": (
         [(HELD, "held = replace(weight, row_scale=None) if weight.name == 'nvfp4' else weight\n")],
         ("linear equals", "rows gives"),

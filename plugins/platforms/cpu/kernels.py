@@ -23,7 +23,7 @@ from plugins.platforms.cpu.checks import check_heads, check_logits, check_rows, 
 from plugins.platforms.cpu.experts import NativeExperts, choose
 from plugins.platforms.cpu.extension import kernels_or_reason
 from plugins.platforms.cpu.kernels_manifest import VERSION
-from plugins.platforms.cpu.native_linear import NativeLinear, linear_reasons
+from plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons
 
 OPERATIONS = (
     "linear",
@@ -40,7 +40,6 @@ OPERATIONS = (
     "route",
     "experts",
 )
-GATES = {"silu": 0, "gelu_tanh": 1}
 
 
 class NativeKernels:

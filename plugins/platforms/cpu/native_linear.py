@@ -14,6 +14,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core.plugin.contracts import GatedLinear
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
 from plugins.platforms.cpu.checks import check_rows, check_same
 
@@ -42,6 +43,8 @@ SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
 GROUP_MULTIPLE = 16
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
+GATES = {"silu": 0, "gelu_tanh": 1}
+GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
 MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
 
 
@@ -67,7 +70,7 @@ class NativeLinear:
     """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
 
     capturable = True
-    __slots__ = ("_gather", "_run", "form", "nbytes", "packed", "shape")
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
 
     def __init__(
         self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
@@ -83,8 +86,10 @@ class NativeLinear:
         self.packed = native.linear_pack(*source.arguments(activation, bias))
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
         self.nbytes: int = native.linear_bytes(self.packed)
+        self._native = native
         self._run = native.linear
         self._gather = native.linear_rows
+        self.gated: GatedLinear | None = self._gated if self.shape[0] % GATED_MULTIPLE == 0 else None
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
@@ -93,6 +98,16 @@ class NativeLinear:
         out_rows, out_stride = check_rows(out, n, "out")
         check_same(rows, out_rows, "out")
         self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+
+    def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N / 2] = act(first half) * second half of x @ W.T (+ bias): the bits of the product and then `gated`."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n // 2, "out")
+        check_same(rows, out_rows, "out")
+        self._native.linear_gated(
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, GATES[activation]
+        )
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""

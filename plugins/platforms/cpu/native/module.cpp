@@ -126,10 +126,16 @@ template <auto Run, Status Failure> struct Operation {
         return run(Run, call);
     }
     template <class Call> static void record(const Call &call) {
-        tape_record(replay<Call>, &call, sizeof(call), call.rows, false);
+        tape_record(replay<Call>, &call, sizeof(call), call.rows, kRowsApart);
+    }
+    static void record(const CacheWriteCall &call) { // neighbouring tokens share words of the cache
+        tape_record(replay<CacheWriteCall>, &call, sizeof(call), call.rows, kRowsTogether);
+    }
+    static void record(const ExpertsCall &call) { // tokens of one expert share its weights
+        tape_record(replay<ExpertsCall>, &call, sizeof(call), call.rows, kRowsTogether);
     }
     static void record(const AttentionCall &call) {
-        tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, true);
+        tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, kSequences);
     }
 };
 
@@ -229,6 +235,14 @@ KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
     LinearRun c = {};
     c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
     c.out = a.pointer<float>(), c.out_stride = a.integer(), c.accumulate = (int)a.integer();
+    return a.ok() ? perform<run_linear>(c) : nullptr;
+}
+
+KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation
+    Arguments a(items, count, 7);
+    LinearRun c = {};
+    c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = (int)a.integer();
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
@@ -444,7 +458,7 @@ KERNEL(py_tape_run) { // tape, rows, batch
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
-    METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(rms_norm),  METHOD(rotary),    METHOD(gated),
+    METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(rms_norm), METHOD(rotary), METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),

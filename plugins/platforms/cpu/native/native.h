@@ -143,6 +143,8 @@ struct LinearRun { // one whole product: see LinearCall
     float *out;
     long out_stride;
     int accumulate;
+    int gated; // out[rows, n / 2] = activation(first half) * second half; n is then a multiple of 2 * kPanel
+    int activation; // of gated, as in RowsCall
 };
 
 struct GatherCall { // rows of a packed weight: the embedding

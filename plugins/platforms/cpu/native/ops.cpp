@@ -8,23 +8,50 @@ namespace {
 
 constexpr long kRowChunk = 96;         // rows of a linear's tile: its staged rows stay in the second-level cache
 constexpr long kRowBlock = 12;         // rows that the widest inner block takes at once
+constexpr long kGatedFloats = kRowChunk * 2 * kPanel; // of a gated product's sums: at least one panel of each half
 constexpr long kStageElements = 16384; // fewer are staged by the caller alone
 constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
 
 struct LinearJob {
     const KernelTable *table;
     LinearCall call;
-    long panels_a_tile, panel_tiles, rows_a_tile;
+    const LinearRun *run;
+    long panels, panels_a_tile, panel_tiles, rows_a_tile;
 };
 
 long ceil_div(long a, long b) { return (a + b - 1) / b; }
 long at_most(long a, long b) { return a < b ? a : b; }
 
+// Rows [begin, end) of neighbouring panels, to `out` [end - begin, stride].
+void panels_apart(const LinearJob &job, long panel, long count, long begin, long end, float *out, long stride) {
+    LinearCall call = job.call;
+    call.out_stride = stride;
+    call.out = (float *)((uintptr_t)out - sizeof(float) * (begin * stride + panel * kPanel)); // where row 0 would be
+    for (long i = 0; i < count; i++) job.table->linear(&call, panel + i, begin, end);
+}
+
+// Panels [panel, last) of the first half and their counterparts of the second, whose sums never leave the cache: as many at a
+// time as there is room for, so that neighbours are read one after the other.
+void gated_panels(const LinearJob &job, long panel, long last, long begin, long end) {
+    float sums[kGatedFloats];
+    const LinearRun &run = *job.run;
+    const long rows = end - begin, room = kGatedFloats / (2 * kPanel * rows);
+    for (long count; panel < last; panel += count) {
+        count = at_most(last - panel, room);
+        const long width = count * kPanel;
+        panels_apart(job, panel, count, begin, end, sums, 2 * width);
+        panels_apart(job, panel + job.panels, count, begin, end, sums + width, 2 * width);
+        float *out = run.out + begin * run.out_stride + panel * kPanel;
+        const RowsCall gate = {sums, 2 * width, out, run.out_stride, rows, width, run.activation, 0};
+        job.table->gated(&gate, 0, rows);
+    }
+}
+
 void linear_tile(const void *context, long tile) {
     const LinearJob &job = *(const LinearJob *)context;
     long begin = tile / job.panel_tiles * job.rows_a_tile, end = at_most(begin + job.rows_a_tile, job.call.rows);
-    long panel = tile % job.panel_tiles * job.panels_a_tile;
-    long last = at_most(panel + job.panels_a_tile, job.call.weight->panels);
+    long panel = tile % job.panel_tiles * job.panels_a_tile, last = at_most(panel + job.panels_a_tile, job.panels);
+    if (job.run->gated) return gated_panels(job, panel, last, begin, end);
     for (; panel < last; panel++) job.table->linear(&job.call, panel, begin, end);
 }
 
@@ -60,7 +87,7 @@ bool run_linear(const LinearRun &run) {
     const long rows = run.rows;
     if (rows == 0) return true;
     LinearJob job = {};
-    job.table = kernels_active();
+    job.table = kernels_active(), job.run = &run;
     job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr};
     size_t row_bytes = job.table->staged_bytes(weight);
     size_t meta_bytes = weight->activation == kQuantInt8 ? weight->groups * sizeof(GroupMeta) : 0;
@@ -76,11 +103,12 @@ bool run_linear(const LinearRun &run) {
     } else if (row_bytes) {
         return false; // out of memory
     }
-    long row_tiles = ceil_div(rows, kRowChunk), panels = weight->panels * row_tiles / (pool_size() * 8);
+    job.panels = run.gated ? weight->panels / 2 : weight->panels;
+    long row_tiles = ceil_div(rows, kRowChunk), panels = job.panels * row_tiles / (pool_size() * 8);
     job.rows_a_tile = ceil_div(ceil_div(rows, row_tiles), kRowBlock) * kRowBlock;
     row_tiles = ceil_div(rows, job.rows_a_tile);
-    job.panels_a_tile = panels < 1 ? 1 : at_most(panels, weight->panels);
-    job.panel_tiles = ceil_div(weight->panels, job.panels_a_tile);
+    job.panels_a_tile = panels < 1 ? 1 : at_most(panels, job.panels);
+    job.panel_tiles = ceil_div(job.panels, job.panels_a_tile);
     pool_run(linear_tile, &job, job.panel_tiles * row_tiles);
     return true;
 }

@@ -46,9 +46,14 @@ struct Pool {
 
 Pool pool;
 
-pthread_mutex_t scratch_mutex = PTHREAD_MUTEX_INITIALIZER;
-void *scratch_memory = nullptr;
-size_t scratch_bytes = 0;
+struct KeptMemory {
+    void *memory = nullptr;
+    size_t bytes = 0;
+    bool taken = false;
+    ~KeptMemory() { free(memory); }
+};
+
+thread_local KeptMemory kept;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -139,7 +144,6 @@ void after_fork() {
     pthread_mutex_init(&pool.busy, nullptr);
     pthread_mutex_init(&pool.sleep_mutex, nullptr);
     pthread_cond_init(&pool.wake, nullptr);
-    pthread_mutex_init(&scratch_mutex, nullptr);
 }
 
 void stop_workers() {
@@ -229,24 +233,24 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-Scratch::Scratch(size_t bytes) : memory(nullptr), shared_(false) {
-    size_t size = (bytes + kScratchAlignment) / kScratchAlignment * kScratchAlignment;
-    if (pthread_mutex_trylock(&scratch_mutex) != 0) {
+Scratch::Scratch(size_t bytes) : memory(nullptr), kept_(!kept.taken) {
+    const size_t size = (bytes + kScratchAlignment) / kScratchAlignment * kScratchAlignment;
+    if (!kept_) {
         memory = aligned_alloc(kScratchAlignment, size);
         return;
     }
-    shared_ = true;
-    if (scratch_bytes < size) {
-        free(scratch_memory);
-        scratch_memory = aligned_alloc(kScratchAlignment, size);
-        scratch_bytes = scratch_memory ? size : 0;
+    kept.taken = true;
+    if (kept.bytes < size) {
+        free(kept.memory);
+        kept.memory = aligned_alloc(kScratchAlignment, size);
+        kept.bytes = kept.memory ? size : 0;
     }
-    memory = scratch_memory;
+    memory = kept.memory;
 }
 
 Scratch::~Scratch() {
-    if (shared_)
-        pthread_mutex_unlock(&scratch_mutex);
+    if (kept_)
+        kept.taken = false;
     else
         free(memory);
 }

@@ -16,7 +16,8 @@ bool pool_bind(const int *processors, long count);
 // Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
 void pool_run(TileFunction function, const void *context, long tiles);
 
-// Working memory that outlives the call that grew it. Owned by one caller at a time; null memory on exhaustion.
+// Working memory that outlives the call that grew it: one for each thread, and for a call within a call its own. Null memory
+// on exhaustion.
 class Scratch {
   public:
     explicit Scratch(size_t bytes);
@@ -25,5 +26,5 @@ class Scratch {
     void *memory;
 
   private:
-    bool shared_;
+    bool kept_;
 };

@@ -1,12 +1,13 @@
 // Records and replays. A tape keeps copies of the calls' arguments, not of what they point to: weights, workspaces and step
 // inputs must outlive it (the Python side holds them).
 //
-// Calls on rows that follow each other run on some rows at a time, so that what one leaves for the next is still in a cache:
-// a row never depends on another except in calls on sequences.
+// Calls that follow each other and treat every row by itself run on some rows at a time. With many rows each thread takes its
+// own through all of these calls: it waits for nobody, and what one call leaves for the next is still in its core's cache.
 #include "tape.h"
 
 #include "pool.h"
 
+#include <atomic>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,21 @@
 namespace {
 
 constexpr size_t kAlignment = 16;
-constexpr long kRowsAThread = 96; // that run at a time: their intermediate results fit into the caches of a core
+constexpr long kMostRows = 96;  // of a part: its intermediate results fit into the caches of a core
+constexpr long kLeastRows = 48; // of a part: for fewer, reading the weights would be most of the work
+constexpr long kRowBlock = 12;  // rows that the widest product takes at once
 
 struct Entry {
     Replay replay;
-    bool of_sequences;
+    Reach reach;
     size_t bytes; // of the call that follows, rounded up
+};
+
+// Neighbouring calls that treat every row by itself, on parts of the rows.
+struct Segment {
+    const unsigned char *begin, *end;
+    long rows, parts;
+    std::atomic<int> status;
 };
 
 struct Recording {
@@ -33,16 +43,32 @@ size_t round_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * k
 
 Recording recording = {};
 
-// Runs the calls from `p` up to the next one on sequences, for `count` rows from `first` on. `p` is then there.
-Status run_some_rows(const unsigned char *&p, const unsigned char *end, long first, long count) {
-    while (p < end) {
-        const Entry &entry = *(const Entry *)p;
-        if (entry.of_sequences) break;
-        const Status status = entry.replay(p + sizeof(Entry), first, count);
-        if (status != kDone) return status;
-        p += sizeof(Entry) + entry.bytes;
+const Entry &entry_at(const unsigned char *p) { return *(const Entry *)p; }
+const unsigned char *after(const unsigned char *p) { return p + sizeof(Entry) + entry_at(p).bytes; }
+Status replay(const unsigned char *p, long first, long count) { return entry_at(p).replay(p + sizeof(Entry), first, count); }
+
+// The first row of a part; parts differ by at most a block of rows.
+long part_start(const Segment &segment, long part) {
+    const long blocks = (segment.rows + kRowBlock - 1) / kRowBlock, row = blocks * part / segment.parts * kRowBlock;
+    return row < segment.rows ? row : segment.rows;
+}
+
+void run_part(const void *context, long part) {
+    Segment &segment = *(Segment *)context;
+    const long first = part_start(segment, part), count = part_start(segment, part + 1) - first;
+    for (const unsigned char *p = segment.begin; p < segment.end && count > 0; p = after(p)) {
+        const Status status = replay(p, first, count);
+        if (status == kDone) continue;
+        segment.status.store(status);
+        return;
     }
-    return kDone;
+}
+
+// As many parts for each thread, or one part on which all threads work together.
+long parts_of(long rows) {
+    const long threads = pool_size();
+    if (rows < kLeastRows * threads) return 1;
+    return (rows + kMostRows * threads - 1) / (kMostRows * threads) * threads;
 }
 
 } // namespace
@@ -61,9 +87,9 @@ void tape_begin(long rows, long batch) {
 
 bool tape_recording() { return recording.tape && pthread_equal(recording.thread, pthread_self()); }
 
-void tape_record(Replay replay, const void *call, size_t bytes, long rows, bool of_sequences) {
+void tape_record(Replay replay, const void *call, size_t bytes, long rows, Reach reach) {
     Tape &tape = *recording.tape;
-    if (rows != (of_sequences ? recording.batch : recording.rows)) recording.valid = false;
+    if (rows != (reach == kSequences ? recording.batch : recording.rows)) recording.valid = false;
     const size_t needed = tape.used + sizeof(Entry) + round_up(bytes);
     if (needed > tape.size) {
         const size_t size = needed * 2;
@@ -75,7 +101,7 @@ void tape_record(Replay replay, const void *call, size_t bytes, long rows, bool 
         tape.data = (unsigned char *)data;
         tape.size = size;
     }
-    *(Entry *)(tape.data + tape.used) = {replay, of_sequences, round_up(bytes)};
+    *(Entry *)(tape.data + tape.used) = {replay, reach, round_up(bytes)};
     memcpy(tape.data + tape.used + sizeof(Entry), call, bytes);
     tape.used = needed;
     tape.length++;
@@ -94,18 +120,18 @@ long tape_length(const Tape *tape) { return tape->length; }
 
 Status tape_run(const Tape *tape, long rows, long batch) {
     const unsigned char *p = tape->data, *end = p + tape->used;
-    const long most = kRowsAThread * pool_size();
     Status status = kDone;
     while (p < end && rows > 0 && status == kDone) {
-        const unsigned char *begin = p;
-        for (long first = 0; first < rows && status == kDone; first += most) {
-            p = begin;
-            status = run_some_rows(p, end, first, rows - first < most ? rows - first : most);
+        if (entry_at(p).reach != kRowsApart) {
+            status = replay(p, 0, entry_at(p).reach == kSequences ? batch : rows);
+            p = after(p);
+            continue;
         }
-        if (p == end || status != kDone) break;
-        const Entry &entry = *(const Entry *)p; // on sequences
-        status = entry.replay(p + sizeof(Entry), 0, batch);
-        p += sizeof(Entry) + entry.bytes;
+        Segment segment = {p, p, rows, parts_of(rows), {kDone}};
+        while (segment.end < end && entry_at(segment.end).reach == kRowsApart) segment.end = after(segment.end);
+        pool_run(run_part, &segment, segment.parts);
+        status = (Status)segment.status.load();
+        p = segment.end;
     }
     return status;
 }
