@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.peer.contenders import KV_GIB, SERVER_KV_BYTES
+from benchmarks.peer.environment import PeerError
 from benchmarks.startup import Server
 
 INTERVAL_S = 0.5
-LLAMA_KV = re.compile(r"KV buffer size\s*=\s*([\d.]+) MiB")
+LLAMA_SLOTS = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+)")
 
 
 class MemoryWatch:
@@ -46,11 +47,17 @@ class MemoryWatch:
         self.peak = max(self.peak, self._server.memory()["total"])
 
 
-def kv_megabytes(peer: str, log: Path, written: int) -> float:
-    """MB of KV cache in memory. vLLM fills its whole cache with zeros; llama.cpp prints the size of its own; ours takes
-    it in idle time and as tokens fall into it: after `written` bytes at least that much of the pool."""
+def kv_megabytes(peer: str, log: Path, written: int, token_bytes: int) -> float:
+    """MB of KV cache in memory after `written` bytes of KV, token_bytes a token.
+
+    vLLM fills its whole cache with zeros; so does llama.cpp, which logs its slots and their lengths; ours takes it in idle
+    time and as tokens fall into it. Raises PeerError when llama.cpp's log does not tell.
+    """
     if peer == "core":
         return min(SERVER_KV_BYTES, written) / 1e6
     if peer == "vllm":
         return KV_GIB * 2**30 / 1e6
-    return sum(float(size) * 2**20 / 1e6 for size in LLAMA_KV.findall(log.read_text(errors="replace")))
+    slots = LLAMA_SLOTS.search(log.read_text(errors="replace"))
+    if slots is None:
+        raise PeerError(f"{log} does not tell the slots of its KV cache")
+    return int(slots[1]) * int(slots[2]) * token_bytes / 1e6

@@ -206,7 +206,7 @@ class Session:
                         run_served("s5", server, batch, self._sizes, extra, round_)
                         tokens += sum(len(ids) + 128 for ids in batch[0])
                 per_token = self._launches.checkpoints.shape().kv_bytes
-                kv = kv_megabytes(contender.peer, self._fleet.server_log(contender), tokens * per_token)
+                kv = kv_megabytes(contender.peer, self._fleet.server_log(contender), tokens * per_token, per_token)
                 figures |= {"memory MB": watch.peak, "KV MB": kv, "memory less KV MB": watch.peak - kv}
             return figures
         finally:
