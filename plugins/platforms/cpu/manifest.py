@@ -18,7 +18,7 @@ from plugins.platforms.cpu.memory import available_memory, total_memory
 from plugins.platforms.cpu.processors import place, processor_name, usable_processors
 
 CONTRACT = 1
-MIXED_TOKENS = 128
+MIXED_TOKENS = 24  # for each thread, and at least 48: with the tokens of the streams enough rows for products at full speed
 GIB = 1 << 30
 
 
@@ -87,7 +87,7 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
 
     Raises UserError for threads that cannot be placed.
     """
-    place(*_threads(view.arguments["platform_config"]))
+    threads, _ = place(*_threads(view.arguments["platform_config"]))
     memory = min(GIB, view.device.memory_bytes // 4)
     offline = view.context == "llm"
     ranks = view.arguments["tensor_parallel_size"] * view.arguments["pipeline_parallel_size"]
@@ -97,17 +97,16 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
         "block_size": Proposal(16, "little waste at a sequence's end"),
         "max_num_seqs": Proposal((256 if offline else 128) * ranks, use),
         "max_num_batched_tokens": Proposal((4096 if offline else 2048) * ranks, use),
-        **_short_steps(offline),
+        **({} if offline else _short_steps(threads)),
         "kv_cache_memory_bytes": Proposal(memory, "at most 1 GiB and a quarter of the available memory"),
         "attention_backend": Proposal(["cpu_paged", "torch_sdpa"], "native first"),
     }
 
 
-def _short_steps(offline: bool) -> dict[str, Proposal]:
-    """A server's streams wait for the prompts of a step; a processor computes 128 tokens about as well as 2048."""
-    if offline:
-        return {}
-    return {"max_num_mixed_batched_tokens": Proposal(MIXED_TOKENS, "streams wait no longer than for these")}
+def _short_steps(threads: int) -> dict[str, Proposal]:
+    """A server's streams wait for the prompts of a step; a processor computes few tokens about as well as thousands."""
+    tokens = MIXED_TOKENS * max(threads, 2)
+    return {"max_num_mixed_batched_tokens": Proposal(tokens, "streams wait no longer than for these")}
 
 
 def _off_on(machine: str) -> dict[str, bool]:
