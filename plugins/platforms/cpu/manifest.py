@@ -18,7 +18,9 @@ from plugins.platforms.cpu.memory import available_memory, total_memory
 from plugins.platforms.cpu.processors import place, processor_name, usable_processors
 
 CONTRACT = 1
-MIXED_TOKENS = 24  # for each thread, and at least 48: with the tokens of the streams enough rows for products at full speed
+MIXED_TOKENS = (
+    24  # for each thread, and at least 48: with the tokens of the streams enough rows for products at full speed
+)
 GIB = 1 << 30
 
 
