@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +47,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "core", *arguments]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@contextmanager
+def serving(log: Path, *arguments: str) -> Iterator[Server]:
     port = free_port()
-    log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command("serve", "--port", str(port), "--max-model-len", "2048"), stdout=out, stderr=subprocess.STDOUT
+            command("serve", "--port", str(port), "--max-model-len", "2048", *arguments),
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
     running = Server(process, f"http://127.0.0.1:{port}")
     deadline = time.monotonic() + START_LIMIT_SECONDS
@@ -68,9 +70,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert process.wait(30) == 0, log.read_text()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server") / "log") as running:
+        yield running
+
+
+def client_of(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.base}/v1", api_key="none", max_retries=0)
+
+
 @pytest.fixture
 def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.base}/v1", api_key="none", max_retries=0)
+    return client_of(server)
 
 
 def test_a_chat_is_answered(client: openai.OpenAI) -> None:
@@ -144,10 +156,12 @@ def test_a_port_in_use_is_a_sentence(server: Server) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads proportional set sizes from /proc")
-def test_memory_is_weights_plus_cache_plus_little(server: Server, client: openai.OpenAI) -> None:
-    client.completions.create(model=client.models.list().data[0].id, prompt=[5] * 1500, max_tokens=8)
-    root = psutil.Process(server.process.pid)
-    total = sum(process.memory_full_info().pss for process in [root, *root.children(recursive=True)])
+def test_memory_is_weights_plus_cache_plus_little(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--platform-config.prefault-mib", "0") as server:
+        client = client_of(server)
+        client.completions.create(model=client.models.list().data[0].id, prompt=[5] * 1500, max_tokens=8)
+        root = psutil.Process(server.process.pid)
+        total = sum(process.memory_full_info().pss for process in [root, *root.children(recursive=True)])
     weights = 98_362_432  # bytes of the checkpoint's file
     touched_kv = 1600 * 30 * 2 * 3 * 64 * 2 * 4  # tokens so far, rounded up
     assert total - weights - touched_kv < OTHER_MEMORY_LIMIT, f"{total / 2**20:.0f} MiB in all"
