@@ -87,7 +87,7 @@ bool join_thread() {
 
 bool prefault(void *address, size_t bytes) {
     const uintptr_t begin = (uintptr_t)address;
-    if (bytes == 0 || !take(begin, begin + 1)) return false; // this kernel does not know how
+    if (bytes == 0 || !take(begin, begin)) return false; // this kernel does not know how
     pthread_mutex_lock(&queue.mutex);
     if (queue.owner != getpid()) queue.next = queue.count = 0, queue.running = false;
     const bool room = queue.count < kMaxRanges;
