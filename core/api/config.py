@@ -164,6 +164,29 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load: bool = True
 
 
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client, connection or request may take of the server.
+
+    max_connections:       open at the same time.
+    max_header_size:       bytes of a request's line and headers.
+    max_body_size:         bytes.
+    request_read_timeout:  seconds from a request's first byte to its last.
+    keep_alive_timeout:    seconds that a connection may be silent between requests.
+    max_messages:          of one conversation.
+    max_list_length:       entries of each list of a request.
+    max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
+    """
+
+    max_connections: int = 2048
+    max_header_size: int = 64 * 1024
+    max_body_size: int = 32 * 1024 * 1024
+    request_read_timeout: float = 60.0
+    keep_alive_timeout: float = 30.0
+    max_messages: int = 8192
+    max_list_length: int = 1024
+    max_request_tokens: int = 4 * 1024 * 1024
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them."""
 
@@ -188,3 +211,4 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     enable_log_requests: bool = False
     max_log_len: int | None = None
+    limits: ServerLimits = ServerLimits()

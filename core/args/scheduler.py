@@ -57,13 +57,13 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
         int, Arg("Send streamed output every so many tokens; the first one and the last ones at once.", ge=1)
     ] = 1
     max_num_queued_reqs: Annotated[
-        int | None,
-        Arg("Most requests that wait for their first token; more are told to come back (429). Unset: no limit.", ge=1),
-    ] = None
+        int,
+        Arg("Most requests that wait for their first token; more are told to come back (429). 0: no limit.", ge=0),
+    ] = 1024
     max_num_queued_tokens: Annotated[
-        int | None,
-        Arg("Most prompt tokens of the requests that wait for their first token. Unset: no limit.", human=True, ge=1),
-    ] = None
+        int,
+        Arg("Most prompt tokens of the requests that wait for their first token. 0: no limit.", human=True, ge=0),
+    ] = 8 * 1024 * 1024
     request_timeout: Annotated[
         float | None,
         Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0),

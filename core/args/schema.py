@@ -29,6 +29,7 @@ from core.args.engine import EngineArgs
 from core.args.frontend import FrontendArgs
 from core.args.instance import InstanceArgs
 from core.args.kernel import KernelArgs
+from core.args.limits import LimitsArgs
 from core.args.load import LoadArgs
 from core.args.lora import LoraArgs
 from core.args.model import ModelArgs
@@ -62,6 +63,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     ObservabilityArgs,
     AsyncEngineArgs,
     FrontendArgs,
+    LimitsArgs,
 )
 
 

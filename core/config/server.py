@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import ServerConfig
+from core.api.config import ServerConfig, ServerLimits
 from core.args.sources import Merged
 
 _SAME = (
@@ -50,7 +50,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
     template = _template(merged.value("chat_template"), problems)
-    return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, **values)
+    limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
+    return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, limits=limits, **values)
 
 
 def _template(given: str | None, problems: list[str]) -> str | None:

@@ -1,0 +1,35 @@
+"""Arguments about what one client, connection or request may take. Owns: declarations only. Called by: schema."""
+
+from typing import Annotated
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of connections and requests."""
+
+    max_connections: Annotated[
+        int,
+        Arg("Most open connections; for one more, the one that has been silent longest is closed.", human=True, ge=1),
+    ] = 2048
+    max_header_size: Annotated[int, Arg("Most bytes of a request's line and headers.", human=True, ge=1024)] = 64 * 1024
+    max_body_size: Annotated[int, Arg("Most bytes of a request's body.", human=True, ge=1024)] = 32 * 1024 * 1024
+    request_read_timeout: Annotated[
+        float, Arg("Seconds from the first byte of a request within which all of it must have come.", gt=0)
+    ] = 60.0
+    keep_alive_timeout: Annotated[float, Arg("Seconds that a connection may be silent between requests.", gt=0)] = 30.0
+    max_messages: Annotated[int, Arg("Most messages of one conversation.", human=True, ge=1)] = 8192
+    max_list_length: Annotated[
+        int,
+        Arg("Most entries of each list in a request: stop strings, stop tokens, bad words, biases.", human=True, ge=1),
+    ] = 1024
+    max_request_tokens: Annotated[
+        int,
+        Arg(
+            "Most tokens that one HTTP request may ask for: the output limits of all its prompts and choices together.",
+            human=True,
+            ge=1,
+        ),
+    ] = 4 * 1024 * 1024
