@@ -33,6 +33,8 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     stop_token_ids:   all tokens that end the sequence: end-of-sequence (unless ignored) and the user's.
     eos_token_ids:    the end-of-sequence tokens among them (finish without a `stop_reason`).
     bad_words_ids:    tokenized bad words, each a non-empty sequence.
+    allowed_ids:      the only tokens that may be sampled, int64 in the machine's byte order; empty: all of them. They stand
+                      here instead of in `params`, as a column that every choice reads without converting it.
     arrival_time:     seconds since the epoch.
     priority:         lower runs first under the priority policy.
     cache_salt:       requests share cached prefixes only when their salts are equal.
@@ -50,6 +52,7 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     stop_token_ids: list[int] = []
     eos_token_ids: list[int] = []
     bad_words_ids: list[list[int]] = []
+    allowed_ids: bytes = b""
     arrival_time: float = 0.0
     priority: int = 0
     cache_salt: str | None = None
@@ -198,10 +201,19 @@ class UtilityResult(msgspec.Struct, array_like=True, tag="result"):
 EngineMessage = EngineOutputs | EngineReady | EngineFailed | UtilityResult
 
 
-class AddRequests(msgspec.Struct, array_like=True, tag="add"):
-    """Put requests into the waiting queue."""
+class AddRequest(msgspec.Struct, array_like=True, tag="add"):
+    """Put a request into the waiting queue, all of its choices: what they share travels once.
 
-    requests: list[EngineRequest]
+    request: the first choice. handles: the client's numbers of all choices, in their order.
+    """
+
+    request: EngineRequest
+    handles: list[int]
+
+    def choices(self) -> list[EngineRequest]:
+        """One entry a choice; they share the prompt and the parameters."""
+        replace = msgspec.structs.replace
+        return [replace(self.request, choice=choice, handle=handle) for choice, handle in enumerate(self.handles)]
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
@@ -227,4 +239,4 @@ class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
     """End the engine process."""
 
 
-ClientMessage = AddRequests | AbortRequests | AbortChoices | Utility | Shutdown
+ClientMessage = AddRequest | AbortRequests | AbortChoices | Utility | Shutdown

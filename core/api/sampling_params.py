@@ -7,6 +7,7 @@ Called by: users (`from core import SamplingParams`), the server (from request b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -15,7 +16,8 @@ import msgspec
 from core.api.errors import RequestError
 
 MAX_SEED = 2**64 - 1
-SMALLEST_TEMPERATURE = 1e-2
+SMALLEST_PENALTY = 1e-6
+"""Logits divided by less leave the range of float32."""
 
 
 class RequestOutputKind(IntEnum):
@@ -32,7 +34,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
     n:                  number of completions, each with its own choice index in the keyed noise.
     presence_penalty:   subtracted once from the logit of each token already generated, in [-2, 2].
     frequency_penalty:  subtracted per occurrence of each token already generated, in [-2, 2].
-    repetition_penalty: divides (positive) or multiplies (negative) logits of tokens in prompt or output; > 0.
+    repetition_penalty: divides (positive) or multiplies (negative) logits of tokens in prompt or output, in
+                        [1e-6, 1e6].
     temperature:        0 is greedy; otherwise logits are divided by it.
     top_p, top_k, min_p: filters; 1.0, 0 (or -1) and 0.0 switch them off.
     seed:               64-bit key of the noise; None draws one a request.
@@ -100,7 +103,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
         _integer("n", self.n, low=1)
         for name in ("presence_penalty", "frequency_penalty"):
             _number(name, getattr(self, name), low=-2.0, high=2.0)
-        _number("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _number("repetition_penalty", self.repetition_penalty, low=SMALLEST_PENALTY, high=1 / SMALLEST_PENALTY)
         _number("temperature", self.temperature, low=0.0)
         _number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
         _integer("top_k", self.top_k, low=-1)
@@ -126,8 +129,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
         if self.stop_strings and not self.detokenize:
             raise RequestError("stop strings need text: set detokenize to true, or use stop_token_ids.", param="stop")
         for name in ("stop_token_ids", "allowed_token_ids"):
-            for token in getattr(self, name) or []:
-                _integer(name, token, low=0)
+            _token_ids(name, getattr(self, name) or [])
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError(
                 "allowed_token_ids is empty: nothing could be sampled; leave it out.", param="allowed_token_ids"
@@ -152,6 +154,14 @@ def _number(name: str, value: float, *, low: float = -math.inf, high: float = ma
         raise RequestError(
             f"{name} is {value!r}; expected a finite number in {left}{low:g}, {high:g}{right}.", param=name
         )
+
+
+def _token_ids(name: str, values: Sequence[int]) -> None:
+    """As `_integer` for each one, at the speed of built-in functions: there may be as many as tokens in a vocabulary."""
+    if set(map(type, values)) <= {int} and min(values, default=0) >= 0:
+        return
+    for token in values:
+        _integer(name, token, low=0)
 
 
 def _integer(name: str, value: int, *, low: int, high: int | None = None) -> None:

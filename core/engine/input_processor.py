@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,10 @@ class InputProcessor:
         self._check_prompt(token_ids)
         resolved = self._resolve_length(len(token_ids), params, strict_length)
         eos = [] if params.ignore_eos else list(self.model.eos_token_ids)
+        stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
         bad_words = self._bad_words(params)
+        allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
+        _check_possible(params, allowed, stops, bad_words)
         seed = self._seed(params)
         requests = [
             EngineRequest(
@@ -91,9 +95,10 @@ class InputProcessor:
                 prompt_token_ids=token_ids,
                 params=resolved,
                 seed=seed,
-                stop_token_ids=list(dict.fromkeys([*eos, *(params.stop_token_ids or ())])),
+                stop_token_ids=stops,
                 eos_token_ids=eos,
                 bad_words_ids=bad_words,
+                allowed_ids=array("q", allowed).tobytes(),
                 arrival_time=arrival,
                 priority=priority,
                 cache_salt=parsed.cache_salt,
@@ -212,7 +217,8 @@ class InputProcessor:
                 f"{min(room, self._server_limit)} can follow; lower it or shorten the prompt.",
                 param="min_tokens",
             )
-        return msgspec.structs.replace(params, max_tokens=min(wanted, room, self._server_limit))
+        most = min(wanted, room, self._server_limit)
+        return msgspec.structs.replace(params, max_tokens=most, allowed_token_ids=None)
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):
@@ -238,11 +244,11 @@ class InputProcessor:
 
     def _bad_words(self, params: SamplingParams) -> list[list[int]]:
         """Each bad word as it is tokenized at the start of a text and after a space."""
-        found: dict[tuple[int, ...], None] = {}
-        for word in params.bad_words or ():
-            tokenizer = self._need_tokenizer("a bad word", "bad_words")
-            for text in (word.lstrip(), " " + word.lstrip()):
-                found[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
+        if not params.bad_words:
+            return []
+        tokenizer = self._need_tokenizer("a bad word", "bad_words")
+        texts = [start + word.lstrip() for word in params.bad_words for start in ("", " ")]
+        found = dict.fromkeys(tuple(ids) for ids in tokenizer.encode_batch(texts, add_special_tokens=False))
         found.pop((), None)
         for ids in found:
             self._check_ids("bad_words", ids)
@@ -252,3 +258,21 @@ class InputProcessor:
         if params.seed is not None:
             return params.seed & MAX_SEED
         return secrets.randbits(64) if self._random is None else self._random.getrandbits(64)
+
+
+def _check_possible(
+    params: SamplingParams, allowed: Sequence[int], stops: Sequence[int], bad_words: Sequence[Sequence[int]]
+) -> None:
+    """Raise RequestError when the request itself rules out every token at its first position."""
+    if not allowed:
+        return
+    ruled_out = {word[0] for word in bad_words if len(word) == 1}
+    names = "bad_words"
+    if params.min_tokens:
+        ruled_out.update(stops)
+        names = "stop tokens before min_tokens, and bad_words,"
+    if ruled_out.issuperset(allowed):
+        raise RequestError(
+            f"allowed_token_ids leaves nothing to sample: {names} rule out every token in it; allow others.",
+            param="allowed_token_ids",
+        )

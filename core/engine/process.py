@@ -30,7 +30,7 @@ from core.api.errors import CoreError, UserError
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
-    AddRequests,
+    AddRequest,
     ClientMessage,
     EngineFailed,
     EngineReady,
@@ -83,8 +83,8 @@ class EngineLoop:
             self._refuse(payload, error)
             return
         match message:
-            case AddRequests():
-                self._core.add(message.requests)
+            case AddRequest():
+                self._core.add(message.choices())
             case AbortRequests():
                 self._core.abort(message.request_ids)
             case AbortChoices():
@@ -98,11 +98,11 @@ class EngineLoop:
         """A message that cannot be read ends its own requests, if they can be made out, and nothing else."""
         logger.error("A message of %d bytes could not be read: %s", len(payload), error)
         try:
-            tag, requests, *_ = msgspec.msgpack.decode(payload)
-            keys = [(str(request[0]), int(request[1])) for request in requests] if tag == "add" else []
+            tag, request, handles, *_ = msgspec.msgpack.decode(payload)
+            request_id, num_choices = str(request[0]), len(handles) if tag == "add" else 0
         except (msgspec.DecodeError, ValueError, TypeError, LookupError):
             return
-        for request_id, choice in keys:
+        for choice in range(num_choices):
             self._core.refuse(request_id, choice, f"The request could not be read by the engine: {error}")
 
     def _call(self, message: Utility) -> UtilityResult:

@@ -21,7 +21,7 @@ from core.api.messages import (
     NO_TOKENS,
     AbortChoices,
     AbortRequests,
-    AddRequests,
+    AddRequest,
     EngineFailed,
     EngineMessage,
     EngineOutputs,
@@ -107,10 +107,10 @@ class ZmqClient:
         return self._process.pid
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Send sequences. Raises EngineDeadError, or RequestError for values that no message can hold."""
+        """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold."""
         self._ledger.admit(requests)
         try:
-            payload = wire.encode(AddRequests(list(requests)))
+            payload = wire.encode(AddRequest(requests[0], [request.handle for request in requests]))
         except (TypeError, OverflowError, ValueError) as error:
             self._ledger.forget([request.request_id for request in requests])
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error

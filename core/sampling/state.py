@@ -56,7 +56,7 @@ class SequenceSampling:
         self.greedy = params.greedy
         self.filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.logprobs = params.logprobs
-        self.allowed_ids = _ids(params.allowed_token_ids) if params.allowed_token_ids is not None else None
+        self.allowed_ids: Ids | None = np.frombuffer(request.allowed_ids, np.int64) if request.allowed_ids else None
         self.bias: tuple[Ids, Float32] | None = None
         if params.logit_bias:
             values = np.array(list(params.logit_bias.values()), dtype=np.float32)

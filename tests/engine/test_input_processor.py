@@ -170,3 +170,24 @@ def test_without_tokenizer() -> None:
     for prompt, params in (("text", {}), ([1], {"stop": "x"}), ([1], {"bad_words": ["x"]})):
         with pytest.raises(RequestError, match="no tokenizer"):
             processor.process("r", prompt, SamplingParams(**params))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"allowed_token_ids": [256], "min_tokens": 2}, "min_tokens"),
+        ({"allowed_token_ids": [97, 256], "stop_token_ids": [97], "min_tokens": 2}, "min_tokens"),
+        ({"allowed_token_ids": [97], "bad_words": ["a"]}, "bad_words"),
+    ],
+)
+def test_requests_that_leave_nothing_to_sample_are_refused(
+    processor: InputProcessor, given: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RequestError, match="leaves nothing to sample") as caught:
+        processor.process("r", [1, 2], SamplingParams(max_tokens=5, **given))
+    assert caught.value.param == "allowed_token_ids" and named in str(caught.value)
+
+
+def test_penalties_beyond_float32_are_refused() -> None:
+    with pytest.raises(RequestError, match="repetition_penalty is 1e-300; expected"):
+        SamplingParams(repetition_penalty=1e-300)

@@ -86,7 +86,8 @@ def test_tokens_come_as_without_a_process() -> None:
             assert ("fake", 0.5) in client.ready.phases
             mode = stat.S_IMODE(socket_directory(client).stat().st_mode)
             assert mode == 0o700
-            await client.add([request("a", [1, 2, 3], 9), request("b", list(range(40)), 4)])
+            await client.add([request("a", [1, 2, 3], 9)])
+            await client.add([request("b", list(range(40)), 4)])
             await ear.until(lambda: ear.finished("a") and ear.finished("b"))
             assert [t for output in ear.outputs("a") for t in output.token_ids] == reference([1, 2, 3], 9)
             assert [t for output in ear.outputs("b") for t in output.token_ids] == reference(list(range(40)), 4)
@@ -112,7 +113,8 @@ def test_abort_frees() -> None:
         ear = Ear()
         client = await start(ear, delay_s=0.01)
         try:
-            await client.add([request("a", [1, 2], 60), request("b", [3, 4], 60)])
+            await client.add([request("a", [1, 2], 60)])
+            await client.add([request("b", [3, 4], 60)])
             await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
             await client.abort(["a"])
             await client.abort_choices([("b", 0)])
@@ -251,11 +253,34 @@ def test_unreadable_messages_do_not_stop_the_engine() -> None:
         await client._send(b"\xc1 no msgpack")
         await client._send(msgspec.msgpack.encode(["delete_everything"]))
         client._ledger.admit([request("bad", [1])])
-        await client._send(msgspec.msgpack.encode(["add", [["bad", 0, ["no", "ids"], {}, 1]]]))
-        await client._send(msgspec.msgpack.encode(["add", [["worse", 0, [1], {"temperature": -5.0}, 1]]]))
+        await client._send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [0]]))
+        await client._send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [1]]))
         await client.add([request("good", [1])])
         await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
         assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_what_choices_share_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        ear = Ear()
+        client = await start(ear)
+        sizes: list[int] = []
+        send = client._send
+
+        async def measure(payload: bytes) -> None:
+            sizes.append(len(payload))
+            await send(payload)
+
+        monkeypatch.setattr(client, "_send", measure)
+        stops = list(range(1000, 2000))
+        for name, n in (("one", 1), ("many", 8)):
+            shared = msgspec.structs.replace(request(name, [1] * 20, 3), stop_token_ids=stops)
+            await client.add([msgspec.structs.replace(shared, choice=choice) for choice in range(n)])
+            await ear.until(lambda name=name, n=n: len({o.choice for o in ear.outputs(name) if o.finish_reason}) == n)
+        assert sizes[1] < sizes[0] + 100
         await client.close()
 
     asyncio.run(run())

@@ -1,6 +1,7 @@
 """Builders for the sampling tests, and a slow reference that shares no code with the sampler."""
 
 import math
+from array import array
 
 import torch
 
@@ -10,7 +11,9 @@ from core.sampling import Sampled, Sampler, SampleRow, SequenceSampling
 from core.sampling.filters import survivors
 
 
-def sequence(*, prompt=(1, 2, 3), output=(), seed=0, choice=0, stop=(), bad_words=(), **params) -> SequenceSampling:
+def sequence(
+    *, prompt=(1, 2, 3), output=(), seed=0, choice=0, stop=(), bad_words=(), allowed_token_ids=(), **params
+) -> SequenceSampling:
     request = EngineRequest(
         request_id="r",
         choice=choice,
@@ -19,6 +22,7 @@ def sequence(*, prompt=(1, 2, 3), output=(), seed=0, choice=0, stop=(), bad_word
         seed=seed,
         stop_token_ids=list(stop),
         bad_words_ids=[list(word) for word in bad_words],
+        allowed_ids=array("q", allowed_token_ids).tobytes(),
     )
     return SequenceSampling(request, list(output))
 
