@@ -10,15 +10,20 @@ from core.api.messages import EngineOutput, TokenLogprobs
 from core.api.outputs import CompletionOutput, Logprob, PositionLogprobs
 from core.api.sampling_params import SamplingParams
 from core.tokens.detokenizer import IncrementalDetokenizer
-from core.tokens.stop_strings import StopMatcher
+from core.tokens.stop_strings import StopMatcher, StopStrings
 from core.tokens.tokenizer import Tokenizer
 
 
 class CompletionState:
-    """Everything known of one choice. tokenizer: None leaves the text empty."""
+    """Everything known of one choice. tokenizer: None leaves the text empty. stops: the request's stop strings, if any."""
 
     def __init__(
-        self, index: int, params: SamplingParams, prompt_token_ids: list[int], tokenizer: Tokenizer | None
+        self,
+        index: int,
+        params: SamplingParams,
+        prompt_token_ids: list[int],
+        tokenizer: Tokenizer | None,
+        stops: StopStrings | None,
     ) -> None:
         self.index = index
         self.text = ""
@@ -35,8 +40,8 @@ class CompletionState:
             self._detokenizer = IncrementalDetokenizer(
                 tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
             )
-            if params.stop_strings:
-                self._matcher = StopMatcher(params.stop_strings, params.include_stop_str_in_output)
+            if stops is not None:
+                self._matcher = StopMatcher(stops, params.include_stop_str_in_output)
         self._reported_text = 0
         self._reported_tokens = 0
 

@@ -17,6 +17,7 @@ from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
 from core.engine.completion_state import CompletionState, position_logprobs
 from core.engine.input_processor import ProcessedInput
+from core.tokens.stop_strings import StopStrings
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ class RequestState:
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self.num_cached_tokens = 0
         self._names = tokenizer if first.params.detokenize else None
+        stops = StopStrings(first.params.stop_strings) if first.params.stop_strings else None
         self._choices = {
-            request.choice: CompletionState(request.choice, request.params, request.prompt_token_ids, tokenizer)
+            request.choice: CompletionState(request.choice, request.params, request.prompt_token_ids, tokenizer, stops)
             for request in entry.requests
         }
         self._news: dict[int, CompletionState] = {}

@@ -5,18 +5,75 @@ Owns: what may be released. Never does: decode tokens. Called by: the engine's o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+
+
+class StopStrings:
+    """Any number of stop strings as one automaton (Aho and Corasick's), shared by the choices of a request.
+
+    Its states are the beginnings of stop strings; state 0 is the empty one. A character of text costs the same however
+    many stop strings there are.
+
+    lengths: characters of each state. found: the longest stop string that ends a state, or None.
+    """
+
+    __slots__ = ("_fallbacks", "_next", "found", "lengths")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._fallbacks = [0]
+        self.lengths = [0]
+        self.found: list[str | None] = [None]
+        for stop in stops:
+            if stop:
+                self._add(stop)
+        self._link()
+
+    def step(self, state: int, character: str) -> int:
+        """The state after one more character: the longest end of the text that begins a stop string."""
+        following = self._next[state].get(character)
+        while following is None and state:
+            state = self._fallbacks[state]
+            following = self._next[state].get(character)
+        return following or 0
+
+    def _add(self, stop: str) -> None:
+        state = 0
+        for character in stop:
+            following = self._next[state].get(character)
+            if following is None:
+                following = len(self._next)
+                self._next[state][character] = following
+                self._next.append({})
+                self._fallbacks.append(0)
+                self.lengths.append(self.lengths[state] + 1)
+                self.found.append(None)
+            state = following
+        self.found[state] = stop
+
+    def _link(self) -> None:
+        """Shorter states first: a state falls back to the longest shorter one that ends it."""
+        waiting = deque(self._next[0].values())
+        while waiting:
+            state = waiting.popleft()
+            for character, following in self._next[state].items():
+                shorter = self.step(self._fallbacks[state], character)
+                self._fallbacks[following] = shorter
+                self.found[following] = self.found[following] or self.found[shorter]
+                waiting.append(following)
 
 
 class StopMatcher:
     """Finds the stop string that is complete first; how the text was cut into pieces makes no difference.
 
-    stops: non-empty strings. include_stop: whether the released text holds the stop string.
+    include_stop: whether the released text holds the stop string.
     """
 
-    def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
+    def __init__(self, stops: StopStrings, include_stop: bool = False) -> None:
+        self._stops = stops
         self._include = include_stop
+        self._state = 0
         self._held = ""
 
     def push(self, delta: str) -> tuple[str, str | None]:
@@ -24,28 +81,21 @@ class StopMatcher:
 
         Text that may be the beginning of a stop string is held back; after a stop the rest is dropped.
         """
+        stops, state = self._stops, self._state
+        for position, character in enumerate(delta, start=1):
+            state = stops.step(state, character)
+            stop = stops.found[state]
+            if stop is not None:
+                text = self._held + delta[:position]
+                self._state, self._held = 0, ""
+                return text if self._include else text[: len(text) - len(stop)], stop
         text = self._held + delta
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
-            end, start, stop = min(found)
-            self._held = ""
-            return text[: end if self._include else start], stop
-        keep = self._held_back(text)
-        cut = len(text) - keep
-        self._held = text[cut:]
+        cut = len(text) - stops.lengths[state]
+        self._state, self._held = state, text[cut:]
         return text[:cut], None
 
     def flush(self) -> str:
         """The end of the text: what was held back."""
         held, self._held = self._held, ""
+        self._state = 0
         return held
-
-    def _held_back(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
-        longest = 0
-        for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.tokens.stop_strings import StopMatcher
+from core.tokens.stop_strings import StopMatcher, StopStrings
 
 TEXT = st.text(alphabet="abc\n", max_size=40)
-STOPS = st.lists(st.text(alphabet="abc\n", min_size=1, max_size=4), max_size=3)
+STOPS = st.lists(st.text(alphabet="abc\n", min_size=1, max_size=5), max_size=6)
 
 
 def first_complete(text: str, stops: list[str], include: bool) -> tuple[str, str | None]:
@@ -26,7 +26,7 @@ def first_complete(text: str, stops: list[str], include: bool) -> tuple[str, str
 
 @given(text=TEXT, stops=STOPS, include=st.booleans(), cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_gives_the_same(text: str, stops: list[str], include: bool, cuts: list[int]) -> None:
-    matcher = StopMatcher(stops, include)
+    matcher = StopMatcher(StopStrings(stops), include)
     expected, expected_stop = first_complete(text, stops, include)
     shown, met = "", None
     borders = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
@@ -42,7 +42,7 @@ def test_any_cutting_gives_the_same(text: str, stops: list[str], include: bool, 
 
 
 def test_only_what_may_become_a_stop_is_held_back() -> None:
-    matcher = StopMatcher(["STOP"])
+    matcher = StopMatcher(StopStrings(["STOP"]))
     assert matcher.push("go S") == ("go ", None)
     assert matcher.push("T") == ("", None)
     assert matcher.push("A") == ("STA", None)
@@ -51,4 +51,19 @@ def test_only_what_may_become_a_stop_is_held_back() -> None:
 
 @pytest.mark.parametrize(("include", "shown"), [(False, "a"), (True, "aEND")])
 def test_the_stop_string_is_shown_only_when_asked_for(include: bool, shown: str) -> None:
-    assert StopMatcher(["END"], include).push("aENDb") == (shown, "END")
+    assert StopMatcher(StopStrings(["END"]), include).push("aENDb") == (shown, "END")
+
+
+def test_the_work_a_character_does_not_grow_with_the_number_of_stop_strings() -> None:
+    class Counting(StopStrings):
+        steps = 0
+
+        def step(self, state: int, character: str) -> int:
+            self.steps += 1
+            return super().step(state, character)
+
+    for number in (1, 1000):
+        stops = Counting([f"stop {index}" for index in range(number)])
+        stops.steps = 0
+        assert StopMatcher(stops).push("a text without them " * 10)[1] is None
+        assert stops.steps == 200
