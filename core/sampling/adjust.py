@@ -30,7 +30,7 @@ def adjust(logits: Float32, state: SequenceSampling, drafts: Sequence[int]) -> F
         masked[allowed] = logits[allowed]
         logits = masked
     if state.bad_words:
-        logits[_inside(_bad_word_ends(state, drafts), size)] = MASKED
+        logits[_inside(state.bad_words.ends(state.output_token_ids, drafts), size)] = MASKED
     if state.min_tokens_ids is not None and state.index(drafts) < state.min_tokens:
         logits[_inside(state.min_tokens_ids, size)] = MASKED
     if state.bias is not None:
@@ -45,14 +45,6 @@ def adjust(logits: Float32, state: SequenceSampling, drafts: Sequence[int]) -> F
 
 def _inside(ids: Ids, size: int) -> Ids:
     return ids[ids < size]
-
-
-def _bad_word_ends(state: SequenceSampling, drafts: Sequence[int]) -> Ids:
-    """Last tokens of the bad words whose other tokens end the output (the prompt does not count)."""
-    longest = max(len(word) for word in state.bad_words) - 1
-    recent = (*state.output_token_ids[max(0, len(state.output_token_ids) - longest) :], *drafts)
-    ends = [word[-1] for word in state.bad_words if len(word) == 1 or recent[-(len(word) - 1) :] == word[:-1]]
-    return np.array(ends, dtype=np.int64)
 
 
 def _penalize(logits: Float32, state: SequenceSampling, drafts: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.api.messages import EngineRequest
+from core.sampling.bad_words import BadWords
 from core.sampling.counts import TokenCounts
 from core.sampling.noise import Float32, Ids, NoiseKey
 
@@ -61,7 +62,7 @@ class SequenceSampling:
         if params.logit_bias:
             values = np.array(list(params.logit_bias.values()), dtype=np.float32)
             self.bias = _ids(list(params.logit_bias)), values
-        self.bad_words = [tuple(word) for word in request.bad_words_ids]
+        self.bad_words = BadWords(request.bad_words_ids)
         self.min_tokens = params.min_tokens if request.stop_token_ids else 0
         self.min_tokens_ids = _ids(request.stop_token_ids) if self.min_tokens else None
         self.penalized = (
