@@ -42,6 +42,7 @@ class AsyncEngine:
 
     tokenizer:    of the checkpoint, or None. model_config: the model as it runs. ready: what the engine said at its start.
     stats:        state of the engine after its latest step.
+    queue:        how many requests wait, and may.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
     on_death:     called once when the engine dies.
@@ -59,7 +60,7 @@ class AsyncEngine:
         self._closed = False
         self._input = InputProcessor(config.model, tokenizer)
         self._output = OutputProcessor(tokenizer, config.scheduler.stream_interval)
-        self._queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
+        self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self._streams: dict[str, asyncio.Queue[RequestOutput | EngineDeadError]] = {}
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self._background: set[asyncio.Task[None]] = set()
@@ -125,12 +126,14 @@ class AsyncEngine:
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
         client = self._live_client()
+        if request_id not in self.queue:
+            self.queue.check()
         more = {"priority": priority, "strict_length": strict_length, "user": user}
         more["timeout_s"] = timeout_s or self.config.scheduler.request_timeout_s or None
         entry = await self._process(prompt, params, request_id, more)
         if request_id in self._streams:
             raise RequestError(f"The request id {request_id!r} is in use; choose another.", param="request_id")
-        self._queue.enter(request_id, len(entry.requests[0].prompt_token_ids))
+        self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
         stream: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
         self._streams[request_id] = stream
         self._output.add(entry)
@@ -144,7 +147,7 @@ class AsyncEngine:
                 if item.finished:
                     return
         finally:
-            self._queue.leave(request_id)
+            self.queue.leave(request_id)
             if self._streams.get(request_id) is stream:
                 del self._streams[request_id]
             await self._forget(request_id)
@@ -205,7 +208,7 @@ class AsyncEngine:
         self.stats = message.stats
         for news in message.outputs:
             if news.start == 0:
-                self._queue.leave(news.request_id)
+                self.queue.leave(news.request_id)
         processed = self._output.process(message.outputs)
         for output in processed.outputs:
             stream = self._streams.get(output.request_id)

@@ -2,7 +2,8 @@
 
 Owns: `QueueLimit`. Never does: queue (the scheduler does) or answer (the server does). Called by: `AsyncEngine`.
 
-A request waits until its first output. The limit is checked where requests arrive, so a refused one costs nothing.
+A request waits until its first output. The limit is checked where requests arrive, before their bodies are even read, so
+a refused one costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from core.api.errors import RequestError
 
@@ -27,36 +29,62 @@ class QueueLimit:
         self._clock = clock
         self._waiting: dict[str, int] = {}
         self._num_tokens = 0
-        self._left: deque[float] = deque(maxlen=RECENT)
+        self._num_arriving = 0
+        self._since = clock()
+        self._gaps: deque[float] = deque(maxlen=RECENT)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._waiting
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """Requests that wait, those included whose bodies are being read."""
+        return len(self._waiting) + self._num_arriving
 
-    def enter(self, request_id: str, num_tokens: int) -> None:
-        """A request with so many prompt tokens begins to wait. Raises RequestError (429) when there is no room.
-
-        One request always may wait, however long it is.
-        """
-        waiting = len(self._waiting)
-        if self.max_requests and waiting >= self.max_requests:
+    def check(self, num_requests: int = 1) -> None:
+        """Raise RequestError (429) when so many more requests may not wait."""
+        waiting = len(self)
+        if self.max_requests and waiting + num_requests > self.max_requests:
             self._refuse(f"{waiting} requests wait already; at most {self.max_requests} may (--max-num-queued-reqs).")
-        if self.max_tokens and waiting and self._num_tokens + num_tokens > self.max_tokens:
+
+    @contextmanager
+    def arriving(self) -> Iterator[Arrival]:
+        """Keep a place for a request while it is prepared. Raises RequestError (429) when there is none."""
+        self.check()
+        arrival = Arrival(self)
+        try:
+            yield arrival
+        finally:
+            arrival.end()
+
+    def enter(self, num_tokens: Mapping[str, int]) -> None:
+        """Requests begin to wait, all or none; num_tokens: of each one's prompt, by id. Those that wait already stay.
+
+        Raises RequestError (429) when there is no room. One request always may wait, however long it is.
+        """
+        new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
+        self.check(len(new))
+        total = sum(new.values())
+        if self.max_tokens and self._waiting and self._num_tokens + total > self.max_tokens:
             self._refuse(
-                f"{self._num_tokens} prompt tokens wait already, and this request has {num_tokens}; at most "
+                f"{self._num_tokens} prompt tokens wait already, and this request has {total}; at most "
                 f"{self.max_tokens} may wait (--max-num-queued-tokens)."
             )
-        self._waiting[request_id] = num_tokens
-        self._num_tokens += num_tokens
+        if not self._waiting:
+            self._since = self._clock()
+        self._waiting |= new
+        self._num_tokens += total
 
     def leave(self, request_id: str) -> None:
         """A request waits no more: it has its first output, or it has ended. Others are ignored."""
         num_tokens = self._waiting.pop(request_id, None)
         if num_tokens is not None:
             self._num_tokens -= num_tokens
-            self._left.append(self._clock())
+            now = self._clock()
+            self._gaps.append(now - self._since)
+            self._since = now
 
     def _refuse(self, why: str) -> None:
-        seconds = self._seconds_per_request() * max(1, len(self._waiting) // 2)
+        seconds = self._seconds_per_request() * max(1, len(self) // 2)
         retry_after = min(LONGEST_WAIT_S, max(1, math.ceil(seconds)))
         raise RequestError(
             f"The server is busy: {why} Try again in {retry_after} s.",
@@ -66,7 +94,22 @@ class QueueLimit:
         )
 
     def _seconds_per_request(self) -> float:
-        """How long it lately took until the next request left the queue."""
-        if len(self._left) < 2:
+        """How long it lately took, while any waited, until the next request left the queue."""
+        if not self._gaps:
             return 1.0
-        return (self._clock() - self._left[0]) / len(self._left)
+        still = self._clock() - self._since
+        return max(sum(self._gaps) / len(self._gaps), still / RECENT)
+
+
+class Arrival:
+    """The place of one request that is being prepared. `end` gives it back, once; a second call does nothing."""
+
+    def __init__(self, limit: QueueLimit) -> None:
+        self._limit: QueueLimit | None = limit
+        limit._num_arriving += 1
+
+    def end(self) -> None:
+        """The request is prepared, or never will be."""
+        if self._limit is not None:
+            self._limit._num_arriving -= 1
+            self._limit = None

@@ -13,12 +13,14 @@ from core.api.config import CacheConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
+from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import Authentication, RequestIds, RootPath
+from core.serving.preparation import PreparationSettings
+from core.serving.preparer import Preparer
 from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
-from core.tokens.chat_template import ChatTemplate
 from core.version import __version__
 
 
@@ -66,12 +68,22 @@ def _context(
     engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
 ) -> ServingContext:
     own = read_template(server.chat_template)
-    source = engine.tokenizer.chat_template if own is None else own
+    settings = PreparationSettings(
+        served_names=model.served_names,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        max_logprobs=model.max_logprobs,
+        max_num_queued_reqs=engine.queue.max_requests,
+        max_num_queued_tokens=engine.queue.max_tokens,
+        defaults=recommended_values(model),
+        chat_template=engine.tokenizer.chat_template if own is None else own,
+        limits=server.limits,
+    )
     return ServingContext(
         engine=engine,
         server=server,
         model=model,
-        template=ChatTemplate(source, engine.tokenizer.special_tokens),
+        preparer=Preparer(settings, engine.tokenizer),
+        bodies=BodyRoom(server.limits.max_body_size),
         metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
-        defaults=recommended_values(model),
     )

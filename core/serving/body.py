@@ -1,26 +1,78 @@
 """Reads request bodies and writes JSON answers.
 
-Owns: the size limit, the check of the content type, JSON responses. Never does: know a route.
-Called by: routes.
+Owns: the limits of size, of one body and of all together, the check of the content type, JSON responses. Never does:
+decode, or know a route. Called by: intake and routes.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from core.api.errors import RequestError
-from core.serving.protocol.decoding import decode_body
+from core.serving.errors import ClientGone
 
-MAX_BODY_BYTES = 64 * 2**20
+LARGEST_BODIES = 4
+"""All bodies that are being read may together hold as many bytes as so many of the largest size."""
 
-T = TypeVar("T")
+
+class BodyRoom:
+    """The memory for bodies until they are prepared. max_body_size: bytes of one."""
+
+    def __init__(self, max_body_size: int) -> None:
+        self.max_body_size = max_body_size
+        self.num_bytes = 0
+
+    @contextmanager
+    def body(self) -> Iterator[Body]:
+        """Room for one body, given back at the end."""
+        body = Body(self)
+        try:
+            yield body
+        finally:
+            self.num_bytes -= len(body.data)
+            body.data = bytearray()
 
 
-async def read_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """The decoded body of `request`; RequestError with status 400, 413 or 415 when it cannot be had."""
+class Body:
+    """The bytes of one body so far."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self._room = room
+        self.data = bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Take in more. Raises RequestError when it is too much, for one body (413) or for the server now (503)."""
+        self.check(len(self.data) + len(part))
+        room = self._room
+        if room.num_bytes + len(part) > LARGEST_BODIES * room.max_body_size:
+            raise RequestError(
+                f"The server is busy: request bodies of {room.num_bytes >> 20} MiB are being read. Try again in 1 s.",
+                status=503,
+                code="server_busy",
+                retry_after=1,
+            )
+        room.num_bytes += len(part)
+        self.data += part
+
+    def check(self, num_bytes: int) -> None:
+        """Raise RequestError (413) when so many bytes are too many."""
+        most = self._room.max_body_size
+        if num_bytes > most:
+            raise RequestError(
+                f"The request body is larger than {most} bytes (--max-body-size); send less.",
+                status=413,
+                code="body_too_large",
+            )
+
+
+async def read_body(request: Request, body: Body) -> bytes:
+    """The bytes of the request's body. Raises RequestError with status 413, 415 or 503, ClientGone."""
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise RequestError(
@@ -28,16 +80,14 @@ async def read_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
             status=415,
             code="unsupported_media_type",
         )
-    parts = bytearray()
-    async for part in request.stream():
-        parts += part
-        if len(parts) > MAX_BODY_BYTES:
-            raise RequestError(
-                f"The request body is larger than {MAX_BODY_BYTES >> 20} MiB; send less.",
-                status=413,
-                code="body_too_large",
-            )
-    return decode_body(decoder, bytes(parts))
+    declared = request.headers.get("content-length", "")
+    body.check(int(declared) if declared.isascii() and declared.isdigit() else 0)
+    try:
+        async for part in request.stream():
+            body.add(part)
+    except ClientDisconnect:
+        raise ClientGone("The client closed the connection in the middle of its request.") from None
+    return bytes(body.data)
 
 
 def json_response(body: Any) -> Response:

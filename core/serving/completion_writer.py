@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from core.serving.context import ServingContext
-from core.serving.generation import Prompt
 from core.serving.logprobs import LogprobsFormatter
+from core.serving.preparation import Prompt
 from core.serving.protocol.completions import CompletionChoice, CompletionLogprobs, CompletionRequest
 from core.serving.usage_counter import UsageCounter
 

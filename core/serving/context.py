@@ -1,6 +1,6 @@
-"""What every route needs: the engine, the settings, the chat template, the metrics.
+"""What every route needs: the engine, the settings, what prepares requests, the metrics.
 
-Owns: `ServingContext` and the look-up of the model's name. Never does: handle a request.
+Owns: `ServingContext`. Never does: handle a request.
 Called by: `core.serving.app` (builds it), routes (through `context_of`).
 """
 
@@ -9,42 +9,29 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from fastapi import Request
 
 from core.api.config import ModelConfig, ServerConfig
-from core.api.errors import RequestError, nearest
 from core.observe.metrics import ServerMetrics
+from core.serving.body import BodyRoom
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
-from core.tokens.chat_template import ChatTemplate
+from core.serving.preparer import Preparer
 
 
 @dataclass(slots=True)
 class ServingContext:
-    """One for each app. defaults: the checkpoint's sampling parameters. created: seconds since the epoch."""
+    """One for each app. bodies: the memory for request bodies. created: seconds since the epoch."""
 
     engine: ServingEngine
     server: ServerConfig
     model: ModelConfig
-    template: ChatTemplate
+    preparer: Preparer
+    bodies: BodyRoom
     metrics: ServerMetrics
-    defaults: dict[str, Any]
     created: int = field(default_factory=lambda: int(time.time()))
-
-    def check_model(self, name: str | None) -> str:
-        """The name to report for a request that asks for `name`; RequestError 404 when it is not served."""
-        if name is None or name in self.model.served_names:
-            return name or self.model.served_names[0]
-        served = ", ".join(f"'{served}'" for served in self.model.served_names)
-        raise RequestError(
-            f"The model '{name}' does not exist; this server serves {served}.{nearest(name, self.model.served_names)}",
-            param="model",
-            status=404,
-            code="model_not_found",
-        )
 
 
 def context_of(request: Request) -> ServingContext:

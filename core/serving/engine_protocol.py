@@ -1,62 +1,32 @@
-"""What the server needs of an engine and its tokenizer.
+"""What the server needs of an engine.
 
-Owns: the two Protocols. Never does: implement them (`core.engine.async_engine.AsyncEngine` and `core.tokens.Tokenizer`
-do). Called by: routes, generation, metrics; tests put a small fake in their place.
+Owns: the Protocol. Never does: implement it (`core.engine.async_engine.AsyncEngine` does). Called by:
+routes, generation, metrics; tests put a small fake in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-
-
-class ServingTokenizer(Protocol):
-    """Text to token ids and back."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
-
-    @property
-    def special_tokens(self) -> dict[str, str]:
-        """`bos_token`, `eos_token`, ... as chat templates know them."""
-        ...
-
-    @property
-    def chat_template(self) -> str | None:
-        """The checkpoint's Jinja source."""
-        ...
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-        ...
-
-    def decode(
-        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
-    ) -> str:
-        """The text of token ids."""
-        ...
-
-    def token_text(self, token_id: int) -> str:
-        """The text of one token, with U+FFFD for parts of characters."""
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token."""
-        ...
+from core.engine.queue_limit import QueueLimit
+from core.tokens.tokenizer import Tokenizer
 
 
 class ServingEngine(Protocol):
     """An engine that runs requests."""
 
     @property
-    def tokenizer(self) -> ServingTokenizer:
+    def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
+        ...
+
+    @property
+    def queue(self) -> QueueLimit:
+        """How many requests wait, and may."""
         ...
 
     @property

@@ -1,6 +1,7 @@
 """Runs the prompts of one HTTP request on the engine.
 
-Owns: `Prompt`, the merged stream of outputs of several prompts, the end of it on failures. Never does: format answers.
+Owns: their places in the queue, the merged stream of outputs of several prompts, the end of it on failures. Never does:
+format answers.
 Called by: the completion routes.
 """
 
@@ -11,16 +12,16 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
+from core.engine.queue_limit import Arrival
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
+from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
 from core.serving.protocol.sampling import GenerationRequest
 
 logger = logging.getLogger("core.serving")
@@ -28,47 +29,44 @@ logger = logging.getLogger("core.serving")
 PromptOutput = tuple[int, RequestOutput]
 
 
-@dataclass(slots=True)
-class Prompt:
-    """One prompt. text: None when the client sent token ids."""
-
-    text: str | None
-    token_ids: list[int]
-
-    def as_input(self, cache_salt: str | None) -> dict[str, Any]:
-        """The form that the engine takes."""
-        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
-
-
 async def run_prompts(
     context: ServingContext,
-    request: GenerationRequest,
-    prompts: Sequence[Prompt],
-    params: SamplingParams,
+    prepared: PreparedChat | PreparedCompletion,
     response_id: str,
-    user: str = "",
+    user: str,
+    arrival: Arrival,
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
-    user: whose request it is, for the fair policy. Closing it early aborts everything that still runs.
-    Raises RequestError, EngineDeadError or GenerationError.
+    user: whose request it is, for the fair policy. arrival: its place in the queue until here.
+    Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
+    params, prompts = prepared.params, prepared.prompts
     if context.server.enable_log_requests:
         _log(context, prompts, params, response_id)
     # The engine's ids are ours alone: two clients may send the same request id.
     unique = uuid4().hex[:8]
-    runs = [
-        _run_one(context, request, prompt, copy.copy(params), f"{response_id}-{index}-{unique}", user)
-        for index, prompt in enumerate(prompts)
-    ]
-    if len(runs) == 1:
-        async with aclosing(runs[0]) as outputs:
-            async for output in outputs:
-                yield 0, output
-        return
-    async with aclosing(_merge(runs)) as merged:
-        async for item in merged:
-            yield item
+    ids = [f"{response_id}-{index}-{unique}" for index in range(len(prompts))]
+    queue = context.engine.queue
+    try:
+        arrival.end()
+        queue.enter({request_id: len(prompt.token_ids) for request_id, prompt in zip(ids, prompts, strict=True)})
+        runs = [
+            _run_one(context, prepared.body, prompt, copy.copy(params), request_id, user)
+            for request_id, prompt in zip(ids, prompts, strict=True)
+        ]
+        async with aclosing(_alone(runs[0]) if len(runs) == 1 else _merge(runs)) as outputs:
+            async for item in outputs:
+                yield item
+    finally:
+        for request_id in ids:
+            queue.leave(request_id)
+
+
+async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:
+    async with aclosing(run) as outputs:
+        async for output in outputs:
+            yield 0, output
 
 
 async def _run_one(

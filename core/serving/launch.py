@@ -134,6 +134,7 @@ async def _run(
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         await _shut_down(server, serving, hurry, engine)
     finally:
+        await app.state.context.preparer.close()
         for task in watching:
             task.cancel()
     if engine.dead_error is not None:

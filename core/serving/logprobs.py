@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.api.outputs import Logprob, PositionLogprobs
-from core.serving.engine_protocol import ServingTokenizer
 from core.serving.protocol.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from core.serving.protocol.completions import CompletionLogprobs
+from core.tokens.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no infinity
 
@@ -19,7 +19,7 @@ LOWEST = -9999.0  # JSON has no infinity
 class LogprobsFormatter:
     """tokens_as_ids: write tokens as `token_id:N` instead of their text."""
 
-    def __init__(self, tokenizer: ServingTokenizer, tokens_as_ids: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens_as_ids: bool) -> None:
         self.tokenizer = tokenizer
         self.tokens_as_ids = tokens_as_ids
 

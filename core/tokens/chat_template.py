@@ -57,17 +57,22 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         template = self._compiled()
-        prepared = [self._prepared(message) for message in messages]
+        try:
+            prepared = [self._prepared(message) for message in messages]
+            values = {
+                **self.special_tokens,
+                **kwargs,
+                "messages": prepared,
+                "tools": [_plain(tool) for tool in tools] if tools else None,
+                "documents": [_plain(document) for document in documents] if documents else None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        except RecursionError:
+            raise RequestError(
+                "The conversation holds values that are nested too deeply; send flatter ones.", param="messages"
+            ) from None
         if continue_final_message:
             _mark_end(prepared)
-        values = {
-            **self.special_tokens,
-            **kwargs,
-            "messages": prepared,
-            "tools": [_plain(tool) for tool in tools] if tools else None,
-            "documents": [_plain(document) for document in documents] if documents else None,
-            "add_generation_prompt": add_generation_prompt,
-        }
         text = _run(template, values)
         return _cut_at_mark(text) if continue_final_message else text
 

@@ -18,17 +18,19 @@ from core.api.config import ServerConfig
 from core.engine.async_engine import AsyncEngine
 from core.serving.app import create_app
 from core.serving.http_server import HttpServer
+from core.serving.preparer import Preparer
 from core.serving.sockets import bind, url
 from tests.serving.fake_engine import FakeClient, client_of, make_engine
 
 
 @dataclass
 class RunningServer:
-    """url: without a path. engine, fake: use them only to look."""
+    """url: without a path. engine, fake, preparer: use them only to look."""
 
     url: str
     engine: AsyncEngine
     fake: FakeClient
+    preparer: Preparer
     loop: asyncio.AbstractEventLoop
     http: httpx.Client = field(init=False)
 
@@ -52,7 +54,7 @@ class RunningServer:
 @contextmanager
 def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Iterator[RunningServer]:
     config = config or ServerConfig()
-    started: list[tuple[AsyncEngine, HttpServer, asyncio.AbstractEventLoop]] = []
+    started: list[tuple[AsyncEngine, HttpServer, Preparer, asyncio.AbstractEventLoop]] = []
     listener = bind("127.0.0.1", 0)
     address = url(listener, config)
 
@@ -60,8 +62,10 @@ def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Ite
         engine = make_engine(**engine_options)
         app = create_app(engine, config, engine.model_config, engine.config.cache)
         server = HttpServer(app, config)
-        started.append((engine, server, asyncio.get_running_loop()))
+        preparer = app.state.context.preparer
+        started.append((engine, server, preparer, asyncio.get_running_loop()))
         await server.serve(sockets=[listener])
+        await preparer.close()
         await engine.close()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
@@ -70,8 +74,8 @@ def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Ite
     while not (started and started[0][1].started):
         assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
-    engine, server, loop = started[0]
-    running = RunningServer(address, engine, client_of(engine), loop)
+    engine, server, preparer, loop = started[0]
+    running = RunningServer(address, engine, client_of(engine), preparer, loop)
     try:
         yield running
     finally:

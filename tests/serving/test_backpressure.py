@@ -39,7 +39,7 @@ def test_a_full_queue_answers_429_with_retry_after_and_drains() -> None:
         for thread in threads:
             thread.start()
         deadline = time.monotonic() + 5
-        while len(server.engine._queue) < 2:
+        while len(server.engine.queue) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for stream in (False, True):
@@ -55,21 +55,21 @@ def test_a_full_queue_answers_429_with_retry_after_and_drains() -> None:
             thread.join(10)
         assert statuses == [200, 200]
         assert server.http.post("/v1/completions", json=body).status_code == 200
-        assert len(server.engine._queue) == 0
+        assert len(server.engine.queue) == 0
 
 
 def test_tokens_are_limited_too_but_one_request_always_may_wait() -> None:
     limit = QueueLimit(0, 100)
-    limit.enter("huge", 5000)
+    limit.enter({"huge": 5000})
     with pytest.raises(RequestError, match="5000 prompt tokens wait already, and this request has 1") as caught:
-        limit.enter("small", 1)
+        limit.enter({"small": 1})
     assert caught.value.status == 429
     limit.leave("huge")
     limit.leave("huge")
-    limit.enter("a", 60)
-    limit.enter("b", 40)
+    limit.enter({"a": 60})
+    limit.enter({"b": 40})
     with pytest.raises(RequestError):
-        limit.enter("c", 1)
+        limit.enter({"c": 1})
 
 
 def test_retry_after_follows_the_speed_of_the_queue() -> None:
@@ -78,13 +78,13 @@ def test_retry_after_follows_the_speed_of_the_queue() -> None:
 
     def retry_after(seconds_each: float) -> int:
         for number in range(40):
-            limit.enter(f"r{number}", 1)
+            limit.enter({f"r{number}": 1})
             now[0] += seconds_each
             limit.leave(f"r{number}")
         for number in range(10):
-            limit.enter(f"w{number}", 1)
+            limit.enter({f"w{number}": 1})
         with pytest.raises(RequestError) as caught:
-            limit.enter("late", 1)
+            limit.enter({"late": 1})
         for number in range(10):
             limit.leave(f"w{number}")
         assert caught.value.retry_after is not None

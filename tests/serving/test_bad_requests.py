@@ -163,11 +163,6 @@ def test_wrong_content_type_path_and_method(server: RunningServer) -> None:
     assert answer.headers["allow"] == "POST"
 
 
-def test_a_body_that_is_too_large(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.serving.body.MAX_BODY_BYTES", 1000)
-    check_error(server.http.post("/v1/completions", json={"prompt": "x" * 2000}), 413)
-
-
 def test_null_means_not_given(server: RunningServer) -> None:
     for path, request, known in (
         ("/v1/completions", CompletionRequest, COMPLETION),

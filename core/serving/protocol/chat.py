@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.serving.protocol.messages import Conversation, Message
@@ -44,10 +45,10 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     verbosity: Any = None
     web_search_options: Any = None
 
-    def check(self, max_logprobs: int) -> None:
+    def check(self, max_logprobs: int, limits: ServerLimits) -> None:
         """Refuse what cannot be served, before the template runs. max_logprobs: the server's limit, -1 for none."""
-        self.check_shared()
-        self.check_conversation()
+        self.check_shared(limits)
+        self.check_conversation(limits)
         for name in UNSERVED:
             if getattr(self, name):
                 raise RequestError(f"{name} is not served; leave it out.", param=name)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.serving.protocol.sampling import GenerationRequest, Int32
@@ -25,9 +26,9 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
     best_of: Int32 | None = None
     suffix: str | None = None
 
-    def check(self) -> None:
+    def check(self, limits: ServerLimits) -> None:
         """Refuse what cannot be served, before anything is tokenized."""
-        self.check_shared()
+        self.check_shared(limits)
         if self.suffix:
             raise RequestError("suffix is not served: this model completes only at the end.", param="suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):

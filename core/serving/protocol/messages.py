@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.api.config import ServerLimits
 from core.api.errors import RequestError
 
 Message = dict[str, Any]
@@ -38,10 +39,17 @@ class Conversation:
     tool_choice: Any
     reasoning_effort: str | None
 
-    def check_conversation(self) -> None:
+    def check_conversation(self, limits: ServerLimits) -> None:
         """Refuse messages and template settings that cannot be served, and bring contents into one form."""
         if not self.messages:
             raise RequestError("messages is missing or empty; give at least one message.", param="messages")
+        for name in ("messages", "documents"):
+            entries = getattr(self, name) or ()
+            if len(entries) > limits.max_messages:
+                raise RequestError(
+                    f"{name} has {len(entries)} entries; expected at most {limits.max_messages} (--max-messages).",
+                    param=name,
+                )
         self.messages[:] = [_checked(index, message) for index, message in enumerate(self.messages)]
         if self.chat_template is not None:
             raise RequestError(

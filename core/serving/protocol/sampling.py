@@ -6,11 +6,12 @@ input processor does). Called by: the completions and chat bodies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
+from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 
@@ -39,6 +40,15 @@ PASSED_ON = (
     "bad_words",
     "logit_bias",
 )
+
+
+LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias")
+"""Lists whose entries each cost work, unlike `allowed_token_ids`, which holds no more than the vocabulary."""
+
+NAMES = ("user", "cache_salt")
+
+CHARACTERS_PER_ENTRY = 16
+"""The texts of a list may be as long on average when it has as many entries as it may; shorter lists have longer ones."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,8 +109,16 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     safety_identifier: Any = None
     prompt_cache_key: Any = None
 
-    def check_shared(self) -> None:
-        """Refuse combinations of shared fields that cannot be served."""
+    def check_shared(self, limits: ServerLimits) -> None:
+        """Refuse combinations of shared fields that cannot be served, and lists that are too long."""
+        for name in LISTS:
+            check_list(name, getattr(self, name), limits.max_list_length)
+        for name in NAMES:
+            value = getattr(self, name)
+            if isinstance(value, str) and len(value) > limits.max_list_length:
+                raise RequestError(
+                    f"{name} has {len(value)} characters; expected at most {limits.max_list_length}.", param=name
+                )
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "stream_options needs stream to be true; set it, or leave them out.", param="stream_options"
@@ -130,3 +148,19 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         given = {name: value for name in PASSED_ON if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
         return SamplingParams(**{**defaults, **given, **own}, output_kind=kind)
+
+
+def check_list(name: str, value: Sequence[Any] | Mapping[Any, Any] | None, most: int) -> None:
+    """Raise RequestError when a list has more than `most` entries, or its texts too many characters."""
+    entries = [value] if isinstance(value, str) else value or ()
+    if len(entries) > most:
+        raise RequestError(
+            f"{name} has {len(entries)} entries; expected at most {most} (--max-list-length).", param=name
+        )
+    num_characters = sum(len(entry) for entry in entries if isinstance(entry, str))
+    if num_characters > CHARACTERS_PER_ENTRY * most:
+        raise RequestError(
+            f"{name} has {num_characters} characters in all; expected at most {CHARACTERS_PER_ENTRY * most} "
+            f"({CHARACTERS_PER_ENTRY} times --max-list-length).",
+            param=name,
+        )

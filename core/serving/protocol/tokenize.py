@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.serving.protocol.messages import Conversation, Message
 
@@ -28,12 +29,12 @@ class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
-    def check(self) -> None:
+    def check(self, limits: ServerLimits) -> None:
         """Exactly one of prompt and messages."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("Give either prompt or messages, one of them.", param="prompt")
         if self.messages is not None:
-            self.check_conversation()
+            self.check_conversation(limits)
 
 
 class TokenizeResponse(msgspec.Struct):

@@ -9,18 +9,17 @@ from contextlib import aclosing
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.serving.body import json_response, read_body, request_schema
+from core.serving.body import json_response, request_schema
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
-from core.serving.prompts import chat_prompt
+from core.serving.intake import intake
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter(tags=["generation"])
 
-_decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,20 +27,17 @@ _encode = msgspec.json.Encoder().encode
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)
-    body = await read_body(request, _decoder)
-    model = context.check_model(body.model)
-    body.check(context.model.max_logprobs)
-    params = body.params(context.defaults)
-    prompt = await chat_prompt(context, body, bool(body.add_special_tokens))
-    answer_id = response_id(request, "chatcmpl", body.request_id)
-    outputs = run_prompts(context, body, [prompt], params, answer_id, user_of(request, body.user))
-    writer = ChatWriter(context, body)
-    if not body.stream:
-        work = _whole(body, outputs, writer, answer_id, model)
-        return json_response(await until_disconnect(request.receive, work))
-    first = await until_disconnect(request.receive, anext(outputs))
-    head = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
-    return EventStream(_events(context, body, first, outputs, writer, head))
+    async with intake(request, context.preparer.chat) as (prepared, arrival):
+        body, model = prepared.body, prepared.model
+        answer_id = response_id(request, "chatcmpl", body.request_id)
+        outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
+        writer = ChatWriter(context, body)
+        if not body.stream:
+            work = _whole(body, outputs, writer, answer_id, model)
+            return json_response(await until_disconnect(request.receive, work))
+        first = await until_disconnect(request.receive, anext(outputs))
+        head = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
+        return EventStream(_events(context, body, first, outputs, writer, head))
 
 
 async def _whole(

@@ -9,21 +9,17 @@ from contextlib import aclosing
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.api.errors import RequestError
-from core.serving.body import json_response, read_body, request_schema
+from core.serving.body import json_response, request_schema
 from core.serving.completion_writer import CompletionWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
-from core.serving.generation import Prompt, PromptOutput, run_prompts
-from core.serving.prompts import text_prompt
+from core.serving.generation import PromptOutput, run_prompts
+from core.serving.intake import intake
 from core.serving.protocol.completions import CompletionChoice, CompletionRequest, CompletionResponse
-
-MAX_CHOICES = 4096
 
 router = APIRouter(tags=["generation"])
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -31,38 +27,21 @@ _encode = msgspec.json.Encoder().encode
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
     context = context_of(request)
-    body = await read_body(request, _decoder)
-    head = CompletionResponse(
-        id=response_id(request, "cmpl", body.request_id),
-        object="text_completion",
-        created=int(time.time()),
-        model=context.check_model(body.model),
-        choices=[],
-    )
-    body.check()
-    params = body.params(context.defaults)
-    prompts = await _prompts(context, body)
-    outputs = run_prompts(context, body, prompts, params, head.id, user_of(request, body.user))
-    writer = CompletionWriter(context, body, prompts)
-    if not body.stream:
-        return json_response(await until_disconnect(request.receive, _whole(outputs, writer, head)))
-    first = await until_disconnect(request.receive, anext(outputs))
-    return EventStream(_events(context, body, first, outputs, writer, head))
-
-
-async def _prompts(context: ServingContext, body: CompletionRequest) -> list[Prompt]:
-    given = body.prompts()
-    choices = len(given) * (body.n or 1)
-    if choices > MAX_CHOICES:
-        raise RequestError(
-            f"{len(given)} prompts with n={body.n or 1} make {choices} choices; at most {MAX_CHOICES} fit one request.",
-            param="prompt",
+    async with intake(request, context.preparer.completion) as (prepared, arrival):
+        body = prepared.body
+        head = CompletionResponse(
+            id=response_id(request, "cmpl", body.request_id),
+            object="text_completion",
+            created=int(time.time()),
+            model=prepared.model,
+            choices=[],
         )
-    add_special_tokens = body.add_special_tokens is not False
-    return [
-        await text_prompt(context, prompt, add_special_tokens) if isinstance(prompt, str) else Prompt(None, prompt)
-        for prompt in given
-    ]
+        outputs = run_prompts(context, prepared, head.id, user_of(request, body.user), arrival)
+        writer = CompletionWriter(context, body, prepared.prompts)
+        if not body.stream:
+            return json_response(await until_disconnect(request.receive, _whole(outputs, writer, head)))
+        first = await until_disconnect(request.receive, anext(outputs))
+        return EventStream(_events(context, body, first, outputs, writer, head))
 
 
 async def _whole(

@@ -24,7 +24,7 @@ async def list_models(request: Request) -> Response:
 async def retrieve_model(request: Request, name: str) -> Response:
     """One of them."""
     context = context_of(request)
-    return json_response(_card(context, context.check_model(name)))
+    return json_response(_card(context, context.preparer.here.check_model(name)))
 
 
 def _card(context: ServingContext, name: str) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""From a request to what was prepared of it, in the order in which refusing costs least.
+
+Owns: that order: is there a place in the queue, the body, a place kept, preparation. Never does: one of them itself.
+Called by: the routes that take a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from core.engine.queue_limit import Arrival
+from core.serving.body import read_body
+from core.serving.context import context_of
+from core.serving.disconnect import until_disconnect
+from core.serving.preparer import SMALL_BODY
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def intake(
+    request: Request, prepare: Callable[[bytes], Coroutine[Any, Any, T]]
+) -> AsyncIterator[tuple[T, Arrival]]:
+    """What `prepare` makes of the request's body, and the place in the queue that is kept for it.
+
+    Raises RequestError, with status 429 before anything is read, and ClientGone.
+    """
+    context = context_of(request)
+    context.engine.queue.check()
+    with ExitStack() as places:
+        with context.bodies.body() as body:
+            data = await read_body(request, body)
+            arrival = places.enter_context(context.engine.queue.arriving())
+            work = prepare(data)
+            prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
+        yield prepared, arrival

@@ -1,0 +1,245 @@
+"""From the bytes of a request body to what the engine needs: decoding, checks, templates, tokens.
+
+Owns: these steps, for each kind of body, and the limits that hold before work is done. Never does: read the network, know
+an engine, or wait: it is plain computation, which runs in the server's process or in a helper's.
+Called by: `core.serving.preparer` (which decides where) and the helper process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from core.api.config import ServerLimits
+from core.api.errors import RequestError, nearest
+from core.api.sampling_params import SamplingParams
+from core.serving.protocol.chat import ChatRequest
+from core.serving.protocol.completions import CompletionRequest
+from core.serving.protocol.decoding import decode_body
+from core.serving.protocol.messages import Conversation
+from core.serving.protocol.sampling import GenerationRequest
+from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from core.serving.text_tokens import TextTokens
+from core.tokens.chat_template import ChatTemplate
+from core.tokens.tokenizer import Tokenizer
+
+MAX_CHOICES = 4096
+
+
+class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps depend on beside the tokenizer.
+
+    served_names:        names of the model. max_model_len, vocab_size: in tokens.
+    max_logprobs:        most that a request may ask for, -1: any.
+    max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
+    defaults:            the checkpoint's sampling parameters.
+    chat_template:       Jinja source, or None.
+    """
+
+    served_names: tuple[str, ...]
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+    max_num_queued_reqs: int
+    max_num_queued_tokens: int
+    defaults: dict[str, Any]
+    chat_template: str | None
+    limits: ServerLimits
+
+
+class Prompt(msgspec.Struct):
+    """One prompt. text: None when the client sent token ids."""
+
+    text: str | None
+    token_ids: list[int]
+
+    def as_input(self, cache_salt: str | None) -> dict[str, Any]:
+        """The form that the engine takes."""
+        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+
+
+class PreparedChat(msgspec.Struct):
+    """body: without what the answer does not need; of the messages the last one. model: the name to report."""
+
+    body: ChatRequest
+    model: str
+    params: SamplingParams
+    prompts: list[Prompt]
+
+
+class PreparedCompletion(msgspec.Struct):
+    """body: without the prompts. model: the name to report."""
+
+    body: CompletionRequest
+    model: str
+    params: SamplingParams
+    prompts: list[Prompt]
+
+
+RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+    {
+        "chat": PreparedChat,
+        "completion": PreparedCompletion,
+        "tokenize": TokenizeResponse,
+        "detokenize": DetokenizeResponse,
+    }
+)
+"""What the steps for each kind of body, the method of the same name, give."""
+
+
+class Preparation:
+    """The steps for one server. tokenizer: of the served model."""
+
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens)
+        self.texts = TextTokens(tokenizer, settings.max_model_len)
+        self._chat = msgspec.json.Decoder(ChatRequest)
+        self._completion = msgspec.json.Decoder(CompletionRequest)
+        self._tokenize = msgspec.json.Decoder(TokenizeRequest)
+        self._detokenize = msgspec.json.Decoder(DetokenizeRequest)
+
+    def run(self, kind: str, data: bytes) -> Any:
+        """The steps for a body of `kind`, a name in `RESULTS`. Raises RequestError."""
+        steps = {
+            "chat": self.chat,
+            "completion": self.completion,
+            "tokenize": self.tokenize,
+            "detokenize": self.detokenize,
+        }
+        return steps[kind](data)
+
+    def chat(self, data: bytes) -> PreparedChat:
+        """A body of /v1/chat/completions. Raises RequestError."""
+        body = decode_body(self._chat, data)
+        model = self.check_model(body.model)
+        body.check(self.settings.max_logprobs, self.settings.limits)
+        params = self._params(body)
+        text = self._render(body)
+        ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
+        self._check_amount(body, params, [len(ids)])
+        body.messages = (body.messages or [])[-1:]
+        body.documents = body.chat_template_kwargs = body.tools = None
+        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
+
+    def completion(self, data: bytes) -> PreparedCompletion:
+        """A body of /v1/completions. Raises RequestError."""
+        body = decode_body(self._completion, data)
+        model = self.check_model(body.model)
+        body.check(self.settings.limits)
+        params = self._params(body)
+        given = body.prompts()
+        self._check_choices(given, body.n or 1)
+        special, keep = body.add_special_tokens is not False, body.truncate_prompt_tokens
+        prompts = [
+            Prompt(item, self.texts.prompt(item, special, keep))
+            if isinstance(item, str)
+            else Prompt(None, self.texts.fitting(item, keep))
+            for item in given
+        ]
+        self._check_amount(body, params, [len(prompt.token_ids) for prompt in prompts])
+        body.prompt = None
+        return PreparedCompletion(_lean(body), model, params, prompts)
+
+    def tokenize(self, data: bytes) -> TokenizeResponse:
+        """A body of /tokenize. Raises RequestError."""
+        body = decode_body(self._tokenize, data)
+        self.check_model(body.model)
+        body.check(self.settings.limits)
+        text = self._render(body) if body.prompt is None else body.prompt
+        special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
+        ids = self.texts.encode(text, special)
+        texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+        return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
+
+    def detokenize(self, data: bytes) -> DetokenizeResponse:
+        """A body of /detokenize. Raises RequestError."""
+        body = decode_body(self._detokenize, data)
+        self.check_model(body.model)
+        size = self.settings.vocab_size
+        if max(body.tokens, default=0) >= size:
+            wrong = next(token for token in body.tokens if token >= size)
+            raise RequestError(f"Token id {wrong} is outside the vocabulary; expected 0 to {size - 1}.", param="tokens")
+        return DetokenizeResponse(self.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+    def check_model(self, name: str | None) -> str:
+        """The name to report for a request that asks for `name`; RequestError 404 when it is not served."""
+        names = self.settings.served_names
+        if name is None or name in names:
+            return name or names[0]
+        served = ", ".join(f"'{served}'" for served in names)
+        raise RequestError(
+            f"The model '{name}' does not exist; this server serves {served}.{nearest(name, names)}",
+            param="model",
+            status=404,
+            code="model_not_found",
+        )
+
+    def _params(self, body: ChatRequest | CompletionRequest) -> SamplingParams:
+        num_allowed, size = len(body.allowed_token_ids or ()), self.settings.vocab_size
+        if num_allowed > size:
+            raise RequestError(
+                f"allowed_token_ids has {num_allowed} entries, more than there are tokens ({size}).",
+                param="allowed_token_ids",
+            )
+        return body.params(self.settings.defaults)
+
+    def _render(self, conversation: Conversation) -> str:
+        return self.template.render(
+            conversation.messages or [],
+            add_generation_prompt=conversation.opens_answer,
+            continue_final_message=bool(conversation.continue_final_message),
+            documents=conversation.documents,
+            **conversation.template_variables(),
+        )
+
+    def _check_choices(self, prompts: Sequence[object], n: int) -> None:
+        """Refuse what could never be run at once, before anything is tokenized."""
+        most_queued = self.settings.max_num_queued_reqs
+        if 0 < most_queued < len(prompts):
+            raise RequestError(
+                f"The request has {len(prompts)} prompts, but at most {most_queued} may wait (--max-num-queued-reqs); "
+                "send fewer at once.",
+                param="prompt",
+            )
+        if len(prompts) * n > MAX_CHOICES:
+            raise RequestError(
+                f"{len(prompts)} prompts with n={n} make {len(prompts) * n} choices; at most {MAX_CHOICES} fit one request.",
+                param="prompt",
+            )
+
+    def _check_amount(self, body: GenerationRequest, params: SamplingParams, prompt_lens: Sequence[int]) -> None:
+        """Refuse a request whose answer could not be held: tokens of all choices, with the log probabilities of each."""
+        room = [self.settings.max_model_len - length for length in prompt_lens]
+        wanted = room if params.max_tokens is None else [min(params.max_tokens, most) for most in room]
+        tokens = params.n * sum(wanted) * (1 + self._num_entries(params.logprobs))
+        scored = sum(prompt_lens) * self._num_entries(params.prompt_logprobs)
+        most = self.settings.limits.max_request_tokens
+        if tokens + scored > most:
+            raise RequestError(
+                f"The request asks for up to {tokens + scored} tokens and log probabilities in all its choices; at most "
+                f"{most} fit one request (--max-request-tokens). Lower max_tokens, n or logprobs, or send fewer prompts.",
+                param="max_tokens",
+            )
+        most_queued = self.settings.max_num_queued_tokens
+        if len(prompt_lens) > 1 and 0 < most_queued < sum(prompt_lens):
+            raise RequestError(
+                f"The prompts have {sum(prompt_lens)} tokens, but at most {most_queued} may wait "
+                "(--max-num-queued-tokens); send fewer at once.",
+                param="prompt",
+            )
+
+    def _num_entries(self, logprobs: int | None) -> int:
+        """Log probabilities at one position. -1 stands for the whole vocabulary."""
+        return self.settings.vocab_size if logprobs == -1 else logprobs or 0
+
+
+def _lean(body: Any) -> Any:
+    """A body without the fields that are accepted and change nothing, which may hold anything."""
+    for name in ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"):
+        setattr(body, name, None)
+    return body

@@ -1,0 +1,125 @@
+"""The helper process that prepares large requests: `python -P -m core.serving.preparation_process FD`.
+
+Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
+closes. Never does: wait for anything else, or import torch. Called by: `core.serving.preparation_helper`, as a child.
+
+Each message is its length (uint32, little-endian) and msgpack. The first one is `Start`; then a `Job` goes one way and an
+`Answer` the other.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from io import BufferedRWPair
+from typing import Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.serving.preparation import Preparation, PreparationSettings
+from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
+
+HEADER_BYTES = 4
+NICENESS = 5  # below the server, as the server is below the engine
+GROWN_BYTES = 256 << 20
+"""Memory beyond that of the start after which the process is replaced by a new one."""
+
+
+class Start(msgspec.Struct, array_like=True):
+    """What the process needs to know once."""
+
+    settings: PreparationSettings
+    tokenizer: TokenizerSnapshot
+
+
+class Job(msgspec.Struct, array_like=True):
+    """One body. kind: see `core.serving.preparation.RESULTS`."""
+
+    kind: str
+    data: bytes
+
+
+class Refusal(msgspec.Struct, array_like=True):
+    """A RequestError as a message."""
+
+    message: str
+    param: str | None
+    status: int
+    code: str | None
+
+    def as_error(self) -> RequestError:
+        """The error again."""
+        return RequestError(self.message, param=self.param, status=self.status, code=self.code)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """result: msgpack of the kind's result, empty with a refusal. last: the process has grown and wants to be replaced."""
+
+    result: bytes
+    refusal: Refusal | None
+    last: bool
+
+
+def frame(payload: bytes) -> tuple[bytes, bytes]:
+    """What goes over the socket for one message."""
+    return len(payload).to_bytes(HEADER_BYTES, "little"), payload
+
+
+def serve(stream: BufferedRWPair) -> None:
+    """Work until the stream ends."""
+    start = msgspec.msgpack.decode(_read(stream), type=Start)
+    preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer))
+    jobs = msgspec.msgpack.Decoder(Job)
+    at_start = _peak_memory()
+    while payload := _read(stream):
+        job = jobs.decode(payload)
+        del payload
+        answer = _answer(preparation, job)
+        answer.last = _peak_memory() - at_start > GROWN_BYTES
+        for part in frame(msgspec.msgpack.encode(answer)):
+            stream.write(part)
+        stream.flush()
+
+
+def _answer(preparation: Preparation, job: Job) -> Answer:
+    try:
+        result: Any = preparation.run(job.kind, job.data)
+        return Answer(msgspec.msgpack.encode(result), None, False)
+    except RequestError as error:
+        return Answer(b"", Refusal(str(error), error.param, error.status, error.code), False)
+    except MemoryError:
+        refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
+        return Answer(b"", refusal, True)
+    except Exception:
+        traceback.print_exc()
+        refusal = Refusal("The server failed on this request; its log says why.", None, 500, None)
+        return Answer(b"", refusal, True)
+
+
+def _read(stream: BufferedRWPair) -> bytes:
+    """The next message; empty at the end."""
+    header = stream.read(HEADER_BYTES)
+    return stream.read(int.from_bytes(header, "little")) if len(header) == HEADER_BYTES else b""
+
+
+def _peak_memory() -> int:
+    """Most bytes that this process ever had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the server, which ends us
+    os.nice(NICENESS)
+    with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
+        serve(stream)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

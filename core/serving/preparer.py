@@ -1,0 +1,57 @@
+"""Decides where a request is prepared: here when it is small, in a helper process when it is not.
+
+Owns: `Preparer` and the turns that small requests take, so that between any two of them other connections are served.
+Never does: the steps themselves (`core.serving.preparation`). Called by: routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from core.serving.preparation import Preparation, PreparationSettings, PreparedChat, PreparedCompletion
+from core.serving.preparation_helper import PreparationHelper
+from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
+from core.tokens.tokenizer import Tokenizer
+
+SMALL_BODY = 16 * 1024
+"""Bytes of a body that takes some milliseconds at most, whatever is in it. Nobody notices that others wait so long."""
+
+
+class Preparer:
+    """One for each server. Its methods take the bytes of a body and raise RequestError for what cannot be served."""
+
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+        self.here = Preparation(settings, tokenizer)
+        self._helper = PreparationHelper(settings, tokenizer)
+        self._turn = asyncio.Lock()
+
+    async def chat(self, data: bytes) -> PreparedChat:
+        """A body of /v1/chat/completions."""
+        prepared: PreparedChat = await self._prepare("chat", data)
+        return prepared
+
+    async def completion(self, data: bytes) -> PreparedCompletion:
+        """A body of /v1/completions."""
+        prepared: PreparedCompletion = await self._prepare("completion", data)
+        return prepared
+
+    async def tokenize(self, data: bytes) -> TokenizeResponse:
+        """A body of /tokenize."""
+        prepared: TokenizeResponse = await self._prepare("tokenize", data)
+        return prepared
+
+    async def detokenize(self, data: bytes) -> DetokenizeResponse:
+        """A body of /detokenize."""
+        prepared: DetokenizeResponse = await self._prepare("detokenize", data)
+        return prepared
+
+    async def close(self) -> None:
+        """End the helper process."""
+        await self._helper.close()
+
+    async def _prepare(self, kind: str, data: bytes) -> Any:
+        if len(data) > SMALL_BODY:
+            return await self._helper.run(kind, data)
+        async with self._turn:
+            return self.here.run(kind, data)

@@ -1,0 +1,65 @@
+"""Texts of requests to token ids, within bounds.
+
+Owns: the limit of a text's length, checked before any work, and that of a prompt in tokens. Never does: render
+conversations. Called by: `core.serving.preparation`.
+"""
+
+from __future__ import annotations
+
+from core.api.errors import RequestError
+from core.tokens.tokenizer import Tokenizer
+
+SHORT_TEXT = 16_384
+"""Characters that are tokenized without asking how long a token may be, which takes the tokenizer a while."""
+SPARE_TOKENS = 64
+"""Tokens by which a text may be longer than the context: where a truncated text is cut, its first tokens differ."""
+
+
+class TextTokens:
+    """max_model_len: tokens that the context holds."""
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+
+    def prompt(self, text: str, add_special_tokens: bool, keep: int | None) -> list[int]:
+        """Token ids of a prompt that fits the context, or of which only the last `keep` tokens will be used (-1: as many
+        as fit). Raises RequestError."""
+        if keep is not None:
+            text = self._last_part(text)
+        return self.fitting(self.encode(text, add_special_tokens), keep)
+
+    def fitting(self, ids: list[int], keep: int | None) -> list[int]:
+        """`ids`, or as many of the last ones as the context could hold where only the last `keep` will be used.
+
+        Raises RequestError when they do not fit.
+        """
+        if keep is not None:
+            return ids[-self.max_model_len :]
+        if len(ids) > self.max_model_len - 1:
+            raise self._too_long(f"has {len(ids)} tokens")
+        return ids
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text. Raises RequestError when it cannot fit the context, whatever its tokens."""
+        if len(text) > SHORT_TEXT and len(text) > self._most_characters():
+            raise self._too_long(f"has {len(text)} characters, more than any {self.max_model_len} tokens stand for")
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def _last_part(self, text: str) -> str:
+        """As much of the text's end as the context could hold at most."""
+        if len(text) <= SHORT_TEXT:
+            return text
+        return text[-self._most_characters() :]
+
+    def _most_characters(self) -> int:
+        return (self.max_model_len + SPARE_TOKENS) * self.tokenizer.longest_token
+
+    def _too_long(self, what: str) -> RequestError:
+        limit = self.max_model_len
+        return RequestError(
+            f"The prompt {what}, but at most {limit - 1} tokens fit: the context holds {limit}, one of them for output. "
+            "Shorten the prompt, set truncate_prompt_tokens, or raise --max-model-len.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
