@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+LONGEST_NAME = 200
+"""Characters of a name that may have been misspelt; comparing longer ones with anything would take long."""
+
 
 class CoreError(Exception):
     """Base of all errors that the engine raises on purpose. `str(error)` is a sentence for a person."""
@@ -68,5 +71,7 @@ class EngineDeadError(CoreError):
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
+    if len(name) > LONGEST_NAME:
+        return ""
     match = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean '{match[0]}'?" if match else ""

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from core.api.messages import EngineOutput
-from core.api.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
-from core.engine.completion_state import CompletionState, position_logprobs
+from core.engine.completion_state import CompletionState
 from core.engine.input_processor import ProcessedInput
+from core.engine.prompt_logprobs import PromptLogprobs
 from core.tokens.stop_strings import StopStrings
 from core.tokens.tokenizer import Tokenizer
 
@@ -42,7 +43,7 @@ class RequestState:
         self.prompt_token_ids = first.prompt_token_ids
         self.kind = first.params.output_kind
         self.metrics = RequestMetrics(arrival_time=first.arrival_time)
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
         self.num_cached_tokens = 0
         self._names = tokenizer if first.params.detokenize else None
         stops = StopStrings(first.params.stop_strings) if first.params.stop_strings else None
@@ -66,8 +67,7 @@ class RequestState:
             self.metrics.first_token_time = self.metrics.first_token_time or now
             self.metrics.last_token_time = now
         if output.prompt_logprobs is not None and self.prompt_logprobs is None:
-            entries = [position_logprobs(entry, self._names) for entry in output.prompt_logprobs]
-            self.prompt_logprobs = [None, *entries]
+            self.prompt_logprobs = PromptLogprobs(output.prompt_logprobs, self._names)
         if output.choice == 0 and output.num_cached_tokens:
             self.num_cached_tokens = output.num_cached_tokens
         before = len(choice.token_ids)

@@ -13,6 +13,7 @@ from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.preparation import Prompt
 from core.serving.protocol.completions import CompletionChoice, CompletionLogprobs, CompletionRequest
+from core.serving.text_offsets import TextOffsets
 from core.serving.usage_counter import UsageCounter
 
 
@@ -28,8 +29,8 @@ class CompletionWriter:
             self.tokenizer, context.server.return_tokens_as_token_ids if as_ids is None else as_ids
         )
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
-        self._offsets: dict[int, int] = {}
-        self._prompt_logprobs: dict[int, list[PositionLogprobs | None]] = {}
+        self._offsets: dict[int, TextOffsets] = {}
+        self._prompt_logprobs: dict[int, Sequence[PositionLogprobs | None]] = {}
 
     def choices(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
         """The choices in `output`, each with what is new of it."""
@@ -49,7 +50,11 @@ class CompletionWriter:
         if first and self.request.echo:
             text = self._prompt_text(prompt_index, output) + text
             token_ids = output.prompt_token_ids + token_ids
-            positions = self._prompt_logprobs.get(prompt_index, []) + positions
+            positions = [*self._prompt_logprobs.get(prompt_index, ()), *positions]
+        if first:
+            before = [] if self.request.echo else output.prompt_token_ids
+            skip = self.request.skip_special_tokens is not False
+            self._offsets[index] = TextOffsets(self.tokenizer, before, skip)
         logprobs = self._completion_logprobs(index, token_ids, positions)
         choice = CompletionChoice(index, text, logprobs, completion.finish_reason, completion.stop_reason)
         if self.request.return_token_ids:
@@ -63,12 +68,9 @@ class CompletionWriter:
     def _completion_logprobs(
         self, index: int, token_ids: list[int], positions: list[PositionLogprobs | None]
     ) -> CompletionLogprobs | None:
-        offset = self._offsets.setdefault(index, 0)
         if self.request.logprobs is None:
             return None
-        logprobs = self.logprobs.completion(token_ids, positions, offset)
-        self._offsets[index] = offset + sum(len(token) for token in logprobs.tokens)
-        return logprobs
+        return self.logprobs.completion(token_ids, positions, self._offsets[index].take(token_ids))
 
     def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
         prompt = self.prompts[prompt_index]

@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 from core.api.errors import CoreError, EngineDeadError, RequestError, nearest
 
 CLIENT_CLOSED_REQUEST = 499
+LONGEST_MESSAGE, LONGEST_PARAM = 2000, 200
+"""Characters."""
 
 
 class GenerationError(CoreError):
@@ -43,14 +45,20 @@ class ErrorBody(msgspec.Struct):
 def describe(error: Exception) -> tuple[int, ErrorBody]:
     """HTTP status and body for `error`; what nobody foresaw becomes a 500 without details."""
     if isinstance(error, RequestError):
+        param = None if error.param is None else _cut(error.param, LONGEST_PARAM)
         kind = "invalid_request_error" if error.status < 500 else "server_error"
         kind = "rate_limit_error" if error.status == 429 else kind
-        return error.status, ErrorBody(ErrorObject(str(error), kind, error.param, error.code))
+        return error.status, ErrorBody(ErrorObject(_cut(str(error), LONGEST_MESSAGE), kind, param, error.code))
     if isinstance(error, EngineDeadError):
         return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
     if isinstance(error, CoreError):
         return 500, ErrorBody(ErrorObject(str(error), "server_error", code="generation_failed"))
     return 500, ErrorBody(ErrorObject("The server failed on this request; its log says why.", "server_error"))
+
+
+def _cut(text: str, most: int) -> str:
+    """A text whose middle is left out when it is longer: errors quote what clients sent, which may be anything."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
 def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:

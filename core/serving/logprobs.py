@@ -5,7 +5,7 @@ Owns: the conversion from the engine's `PositionLogprobs`. Never does: compute t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.api.outputs import Logprob, PositionLogprobs
@@ -24,18 +24,15 @@ class LogprobsFormatter:
         self.tokens_as_ids = tokens_as_ids
 
     def completion(
-        self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offset: int
+        self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offsets: list[int]
     ) -> CompletionLogprobs:
-        """OpenAI's older form. offset: characters of text before the first token."""
-        result = CompletionLogprobs([], [], [], [])
+        """OpenAI's older form. offsets: characters of text before each token."""
+        result = CompletionLogprobs([], [], [], offsets)
         for token_id, position in zip(token_ids, positions, strict=True):
             chosen = position.get(token_id) if position else None
-            token = self._text(token_id, chosen)
-            result.tokens.append(token)
+            result.tokens.append(self._piece(token_id))
             result.token_logprobs.append(_finite(chosen.logprob) if chosen else None)
             result.top_logprobs.append(self._by_text(position) if position else None)
-            result.text_offset.append(offset)
-            offset += len(token)
         return result
 
     def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
@@ -55,7 +52,7 @@ class LogprobsFormatter:
             )
         return ChatLogprobs(content)
 
-    def prompt(self, positions: Sequence[PositionLogprobs | None]) -> list[Any]:
+    def prompt(self, positions: Iterable[PositionLogprobs | None]) -> list[Any]:
         """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
         return [
             position
@@ -69,8 +66,18 @@ class LogprobsFormatter:
     def _by_text(self, position: PositionLogprobs) -> dict[str, float]:
         result: dict[str, float] = {}
         for token_id, entry in position.items():
-            result.setdefault(self._text(token_id, entry), _finite(entry.logprob))
+            result.setdefault(self._piece(token_id), _finite(entry.logprob))
         return result
+
+    def _piece(self, token_id: int) -> str:
+        """A token's text; a part of a character is written as its bytes, so that different parts stay different."""
+        if self.tokens_as_ids:
+            return f"token_id:{token_id}"
+        data = self.tokenizer.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def _text(self, token_id: int, entry: Logprob | None) -> str:
         if self.tokens_as_ids:

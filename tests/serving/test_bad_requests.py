@@ -204,3 +204,13 @@ def test_random_bodies_never_break_the_server(server: RunningServer, data: st.Da
     assert answer.status_code < 500, (body, answer.text)
     if answer.status_code != 200:
         check_error(answer, answer.status_code)
+
+
+def test_errors_quote_no_more_than_a_person_would_read(server: RunningServer) -> None:
+    long = "x" * 10_000
+    for answer in (
+        server.http.post("/v1/completions", json=COMPLETION | {"model": long}),
+        server.http.post("/v1/completions", json=COMPLETION | {long: 1}),
+        server.http.get(f"/{long}"),
+    ):
+        assert answer.status_code in (400, 404) and len(answer.content) < 3000

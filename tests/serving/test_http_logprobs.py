@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from typing import Any
 
+import pytest
+
+from core.serving.completion_writer import CompletionWriter
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS
 
@@ -124,3 +129,52 @@ def test_token_ids_in_answers(server: RunningServer) -> None:
     chat = server.http.post("/v1/chat/completions", json=body).json()
     assert chat["choices"][0]["token_ids"] == choice["token_ids"]
     assert len(chat["prompt_token_ids"]) == chat["usage"]["prompt_tokens"]
+
+
+def test_offsets_count_the_characters_of_the_text(server: RunningServer) -> None:
+    choice = complete(server, logprobs=1, max_tokens=40)["choices"][0]
+    logprobs, text = choice["logprobs"], choice["text"]
+    assert "ö" in text and "🙂" in text
+    for token, offset, following in zip(
+        logprobs["tokens"], logprobs["text_offset"], [*logprobs["text_offset"][1:], len(text)], strict=True
+    ):
+        if not token.startswith("bytes:") and token != "</s>":
+            assert text[offset:following] == token
+    pieces = [token for token in logprobs["tokens"] if token.startswith("bytes:")]
+    assert pieces[:2] == ["bytes:\\xc3", "bytes:\\xb6"]
+    assert logprobs["text_offset"][-1] == len(text)
+
+
+def test_parts_of_characters_stay_apart(server: RunningServer) -> None:
+    prompt = server.engine.tokenizer.encode("Hi")
+    body = {"prompt": [prompt], "logprobs": 20, "max_tokens": 40}
+    tops = complete(server, **body)["choices"][0]["logprobs"]["top_logprobs"]
+    assert all(len(top) == 20 for top in tops)
+
+
+def test_usage_is_null_until_the_chunk_that_brings_it(server: RunningServer) -> None:
+    for path, prompt in (("/v1/completions", {"prompt": "Hi"}), ("/v1/chat/completions", {"messages": HI})):
+        body = {**prompt, "max_tokens": 4, "stream": True}
+        for options, usages in (({"include_usage": True}, {None}), (None, set())):
+            answer = server.http.post(path, json=body | {"stream_options": options})
+            lines = [line for line in answer.text.split("\n\n") if line.startswith("data: {")]
+            chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+            last = [chunks.pop()["usage"]] if options else []
+            assert {chunk.get("usage", "absent") for chunk in chunks} == (usages or {"absent"})
+            assert all(usage["completion_tokens"] == 4 for usage in last)
+
+
+def test_long_answers_are_written_beside_the_streams_of_others(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    write = CompletionWriter.choices
+
+    def spy(self: CompletionWriter, *arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(CompletionWriter, "choices", spy)
+    complete(server, logprobs=1)
+    complete(server, prompt="x" * 200, echo=True, logprobs=20)
+    assert len(set(threads)) == 2

@@ -157,5 +157,5 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: Usage | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

@@ -110,4 +110,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET

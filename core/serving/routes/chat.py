@@ -9,6 +9,7 @@ from contextlib import aclosing
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from core.api.outputs import RequestOutput
 from core.serving.body import json_response, request_schema
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
@@ -16,6 +17,7 @@ from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
+from core.serving.long_work import written
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter(tags=["generation"])
@@ -33,19 +35,21 @@ async def create_chat_completion(request: Request) -> Response:
         outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
         writer = ChatWriter(context, body)
         if not body.stream:
-            work = _whole(body, outputs, writer, answer_id, model)
-            return json_response(await until_disconnect(request.receive, work))
+            final = await until_disconnect(request.receive, _last(outputs))
+            return await written(final, lambda: json_response(_whole(body, final, writer, answer_id, model)))
         first = await until_disconnect(request.receive, anext(outputs))
         head = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
         return EventStream(_events(context, body, first, outputs, writer, head))
 
 
-async def _whole(
-    body: ChatRequest, outputs: AsyncGenerator[PromptOutput, None], writer: ChatWriter, answer_id: str, model: str
-) -> ChatResponse:
+async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
     async with aclosing(outputs):
         async for _, output in outputs:
             final = output
+    return final
+
+
+def _whole(body: ChatRequest, final: RequestOutput, writer: ChatWriter, answer_id: str, model: str) -> ChatResponse:
     choices = writer.choices(final)
     answer = ChatResponse(answer_id, "chat.completion", int(time.time()), model, choices, writer.usage.usage())
     if body.prompt_logprobs is not None and final.prompt_logprobs is not None:
@@ -64,7 +68,9 @@ async def _events(
     head: ChatChunk,
 ) -> AsyncGenerator[bytes, None]:
     forced = context.server.enable_force_include_usage
-    continuous = body.continuous_usage(forced=forced)
+    included, continuous = body.include_usage(forced=forced), body.continuous_usage(forced=forced)
+    if included:
+        head.usage = None  # as OpenAI's chunks say where the last one will bring it
     async with aclosing(outputs):
         if body.return_token_ids:
             head.prompt_token_ids = first[1].prompt_token_ids
@@ -80,7 +86,7 @@ async def _events(
                     head.usage = writer.usage.usage()
                 yield b"data: " + _encode(head) + b"\n\n"
             item = await anext(outputs, None)
-    if body.include_usage(forced=forced):
+    if included:
         head.choices = []
         head.usage = writer.usage.usage()
         yield b"data: " + _encode(head) + b"\n\n"

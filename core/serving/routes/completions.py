@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -16,6 +17,7 @@ from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
+from core.serving.long_work import written
 from core.serving.protocol.completions import CompletionChoice, CompletionRequest, CompletionResponse
 
 router = APIRouter(tags=["generation"])
@@ -39,7 +41,8 @@ async def create_completion(request: Request) -> Response:
         outputs = run_prompts(context, prepared, head.id, user_of(request, body.user), arrival)
         writer = CompletionWriter(context, body, prepared.prompts)
         if not body.stream:
-            return json_response(await until_disconnect(request.receive, _whole(outputs, writer, head)))
+            whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
+            return json_response(whole)
         first = await until_disconnect(request.receive, anext(outputs))
         return EventStream(_events(context, body, first, outputs, writer, head))
 
@@ -50,7 +53,7 @@ async def _whole(
     choices: list[CompletionChoice] = []
     async with aclosing(outputs):
         async for prompt_index, output in outputs:
-            choices += writer.choices(prompt_index, output)
+            choices += await written(output, partial(writer.choices, prompt_index, output))
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     return head
@@ -65,11 +68,15 @@ async def _events(
     head: CompletionResponse,
 ) -> AsyncGenerator[bytes, None]:
     forced = context.server.enable_force_include_usage
-    continuous = body.continuous_usage(forced=forced)
+    included, continuous = body.include_usage(forced=forced), body.continuous_usage(forced=forced)
+    if included:
+        head.usage = None  # as OpenAI's chunks say where the last one will bring it
     async with aclosing(outputs):
+        # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
+        choices = await written(first[1], partial(writer.choices, *first))
         item: PromptOutput | None = first
         while item is not None:
-            for choice in writer.choices(*item):
+            for choice in choices:
                 if not (choice.text or choice.finish_reason or choice.logprobs or body.return_token_ids):
                     continue
                 head.choices = [choice]
@@ -77,7 +84,8 @@ async def _events(
                     head.usage = writer.usage.usage()
                 yield b"data: " + _encode(head) + b"\n\n"
             item = await anext(outputs, None)
-    if body.include_usage(forced=forced):
+            choices = [] if item is None else writer.choices(*item)
+    if included:
         head.choices = []
         head.usage = writer.usage.usage()
         yield b"data: " + _encode(head) + b"\n\n"
