@@ -37,7 +37,7 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     priority:         lower runs first under the priority policy.
     cache_salt:       requests share cached prefixes only when their salts are equal.
     user:             whose request it is, for the fair policy: an API key, or the request's `user` field.
-    deadline:         seconds since the epoch at which it ends with `timeout`; 0.0: never.
+    deadline:         `time.monotonic()` at which it ends with `timeout`, the same clock at both ends; 0.0: never.
     handle:           the client's number of this sequence, unique among its live ones; `NO_HANDLE` has every output sent
                       as an `EngineOutput`.
     """

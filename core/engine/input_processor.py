@@ -73,9 +73,10 @@ class InputProcessor:
 
         strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
         arrival_time:  seconds since the epoch; None is now.
-        user:          whose request it is. timeout_s: seconds from its arrival after which it ends; None: never.
+        user:          whose request it is. timeout_s: seconds from now after which it ends; None: never.
         """
         arrival = time.time() if arrival_time is None else arrival_time
+        deadline = 0.0 if timeout_s is None else time.monotonic() + timeout_s
         self._check_params(params)
         parsed = self.parse(prompt)
         token_ids = self._truncate(parsed.token_ids, params)
@@ -98,7 +99,7 @@ class InputProcessor:
                 priority=priority,
                 cache_salt=parsed.cache_salt,
                 user=user,
-                deadline=0.0 if timeout_s is None else arrival + timeout_s,
+                deadline=deadline,
             )
             for choice in range(params.n)
         ]

@@ -41,7 +41,7 @@ MAX_IN_FLIGHT = 2
 class Scheduler:
     """Plans steps and reads their results in the same order; `MAX_IN_FLIGHT` plans may be without a result.
 
-    make_kv: an empty KV manager for the executor's pool. clock: seconds since the epoch.
+    make_kv: an empty KV manager for the executor's pool. clock: seconds, of the clock that deadlines are told in.
     vectorized: False handles every sequence on its own; the plans are the same.
     """
 
@@ -51,7 +51,7 @@ class Scheduler:
         make_kv: Callable[[], KVManager],
         policy: SchedulingPolicy,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         vectorized: bool = True,
     ) -> None:
         self.config = config

@@ -28,7 +28,7 @@ SWEEP_FROM = 64
 class SchedulerState:
     """What the parts of the scheduler share.
 
-    choices:     all live sequences, by request id and choice.
+    choices:     all live sequences, by request id and choice. num_live: how many they are.
     waiting:     those that wait. held: long prompts that others overtook, first in line.
     running:     those with a slot.
     suspects:    those of a step that failed; each runs alone before others go on. The first may hold a slot.
@@ -51,6 +51,7 @@ class SchedulerState:
         self.running = RunningSet(config.max_num_seqs)
         self.suspects: deque[SequenceState] = deque()
         self.choices: dict[str, dict[int, SequenceState]] = {}
+        self.num_live = 0
         self.removed: list[Slot] = []
         self.ended: list[EngineOutput] = []
         self.stats = SchedulerStats()
@@ -73,10 +74,8 @@ class SchedulerState:
         """Queue a new sequence."""
         arrival = self._num_arrivals
         self._num_arrivals += 1
-        sequence = SequenceState(request, self.policy.order(request, arrival), self.limits.max_length)
-        self.choices.setdefault(request.request_id, {})[request.choice] = sequence
-        if request.deadline:
-            heapq.heappush(self._deadlines, (request.deadline, arrival, sequence))
+        sequence = SequenceState(request, self.policy.order(request, arrival), self.limits.max_length, self.clock())
+        self._register(sequence, arrival)
         sequence.queue = self.waiting
         self.waiting.push(sequence)
 
@@ -89,10 +88,8 @@ class SchedulerState:
         sequence.drafts, sequence.blocks_missing, sequence.was_preempted = [], 0, False
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
-        self.choices.setdefault(sequence.key[0], {})[sequence.key[1]] = sequence
         self._num_arrivals = max(self._num_arrivals, sequence.order[1] + 1)
-        if sequence.request.deadline:
-            heapq.heappush(self._deadlines, (sequence.request.deadline, sequence.order[1], sequence))
+        self._register(sequence, sequence.order[1])
         sequence.queue = self.waiting
         self.waiting.push(sequence)
 
@@ -169,7 +166,8 @@ class SchedulerState:
         del choices[choice]
         if not choices:
             del self.choices[request_id]
-        if len(self._deadlines) > 2 * len(self.choices) + SWEEP_FROM:
+        self.num_live -= 1
+        if len(self._deadlines) > 2 * self.num_live + SWEEP_FROM:
             self._sweep_deadlines()
 
     def end(self, sequence: SequenceState, reason: FinishReason, sentence: str, *, keep_cached: bool) -> EngineOutput:
@@ -207,11 +205,19 @@ class SchedulerState:
             sequence = heapq.heappop(deadlines)[2]
             if sequence.status is not SequenceStatus.FINISHED:
                 sentence = (
-                    f"The request's time was up after {now - sequence.request.arrival_time:.1f} s, with "
+                    f"The request's time was up after {now - sequence.entered:.1f} s, with "
                     f"{sequence.num_output_tokens} tokens generated; give it a longer timeout or lower max_tokens."
                 )
                 self.stats.num_timeouts += 1
                 self.ended.append(self.end(sequence, "timeout", sentence, keep_cached=True))
+
+    def _register(self, sequence: SequenceState, arrival: int) -> None:
+        """Count a sequence among the living. arrival: tells apart deadlines at the same time."""
+        request_id, choice = sequence.key
+        self.choices.setdefault(request_id, {})[choice] = sequence
+        self.num_live += 1
+        if sequence.request.deadline:
+            heapq.heappush(self._deadlines, (sequence.request.deadline, arrival, sequence))
 
     def _sweep_deadlines(self) -> None:
         """Drop the deadlines of ended sequences, so that they hold no memory."""

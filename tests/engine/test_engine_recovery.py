@@ -119,8 +119,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
 def test_a_deadline_ends_a_request_with_what_it_has() -> None:
     config = make_config(options={"delay_s": 0.02})
     engine = InprocClient(config, FakeExecutor(config))
-    now = time.time()
-    engine.add([request("a", [1, 2], 60, arrival_time=now, deadline=now + 0.2), request("b", [1, 2], 20)])
+    engine.add([request("a", [1, 2], 60, deadline=time.monotonic() + 0.2), request("b", [1, 2], 20)])
     found = drain(engine)
     assert found["a"][-1].finish_reason == "timeout"
     assert 0 < len(tokens(found["a"])) < 60

@@ -109,7 +109,7 @@ class FakeClient:
                 ]
             if start == 3 and "FAIL" in prompt:
                 output.finish_reason, output.stop_reason = "error", "The logits are not finite."
-            elif request.deadline and time.time() >= request.deadline:
+            elif request.deadline and time.monotonic() >= request.deadline:
                 output.finish_reason, output.stop_reason = "timeout", "The request's time was up."
             elif token in request.stop_token_ids:
                 output.finish_reason = "stop"
