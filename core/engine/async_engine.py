@@ -16,7 +16,6 @@ from core.api.errors import EngineDeadError, RequestError, UserError
 from core.api.messages import EngineOutputs, EngineReady, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-from core.api.step_plan import SequenceKey
 from core.engine.child import EngineProcess
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
@@ -62,7 +61,6 @@ class AsyncEngine:
         self._queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self._streams: dict[str, asyncio.Queue[RequestOutput | EngineDeadError]] = {}
         self._stats_log = None if config.disable_log_stats else StatsLog()
-        self._background: set[asyncio.Task[None]] = set()
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -147,12 +145,12 @@ class AsyncEngine:
             self._queue.leave(request_id)
             if self._streams.get(request_id) is stream:
                 del self._streams[request_id]
-            await self._forget(request_id)
+            self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
         stream = self._streams.get(request_id)
-        for output in await self._forget(request_id):
+        for output in self._forget(request_id):
             if stream is not None:
                 stream.put_nowait(output)
 
@@ -192,14 +190,12 @@ class AsyncEngine:
                 prompt = {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
         return self._input.process(request_id, prompt, params, **more)
 
-    async def _forget(self, request_id: str) -> list[RequestOutput]:
+    def _forget(self, request_id: str) -> list[RequestOutput]:
         """Drop a request that still runs, here and in the engine; returns its last output."""
         if request_id not in self._output:
             return []
-        last = self._output.abort([request_id])
-        if self.is_running:
-            await self._client.abort([request_id])
-        return last
+        self._client.abort([request_id])
+        return self._output.abort([request_id])
 
     def _on_step(self, message: EngineOutputs) -> None:
         self.stats = message.stats
@@ -212,9 +208,7 @@ class AsyncEngine:
             if stream is not None:
                 stream.put_nowait(output)
         if processed.stopped:
-            task = asyncio.create_task(self._stop(processed.stopped))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._client.abort_choices(processed.stopped)
         if self._stats_log is not None:
             self._stats_log.record(message)
         if self.on_outputs is not None:
@@ -222,10 +216,6 @@ class AsyncEngine:
                 self.on_outputs(processed.outputs, message)
             except Exception as error:
                 logger.error("The hook on_outputs failed.", exc_info=error)
-
-    async def _stop(self, keys: list[SequenceKey]) -> None:
-        if self.is_running:
-            await self._client.abort_choices(keys)
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self.dead_error = error

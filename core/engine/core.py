@@ -91,11 +91,12 @@ class EngineCore:
                 self.scheduler.add(request)
             except Exception as error:
                 logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
-                self.refuse(request.request_id, request.choice, str(error))
+                self.refuse(request.request_id, request.choice, request.handle, str(error))
 
-    def refuse(self, request_id: str, choice: int, reason: str) -> None:
+    def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
         """End a sequence that never started: the next step reports `reason` as its error."""
-        self._refused.append(EngineOutput(request_id, choice, 0, [], finish_reason="error", stop_reason=reason))
+        output = EngineOutput(request_id, choice, 0, [], finish_reason="error", stop_reason=reason, handle=handle)
+        self._refused.append(output)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""

@@ -34,6 +34,7 @@ from core.api.messages import (
     ClientMessage,
     EngineFailed,
     EngineReady,
+    EngineRequest,
     Shutdown,
     Utility,
     UtilityResult,
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "core.executor.uniproc:UniprocExecutor"
 IDLE_POLL_MS = 10
+HANDLE = EngineRequest.__struct_fields__.index("handle")
 
 
 class EngineLoop:
@@ -99,11 +101,11 @@ class EngineLoop:
         logger.error("A message of %d bytes could not be read: %s", len(payload), error)
         try:
             tag, requests, *_ = msgspec.msgpack.decode(payload)
-            keys = [(str(request[0]), int(request[1])) for request in requests] if tag == "add" else []
+            sequences = [(str(one[0]), int(one[1]), int(one[HANDLE])) for one in requests] if tag == "add" else []
         except (msgspec.DecodeError, ValueError, TypeError, LookupError):
             return
-        for request_id, choice in keys:
-            self._core.refuse(request_id, choice, f"The request could not be read by the engine: {error}")
+        for sequence in sequences:
+            self._core.refuse(*sequence, f"The request could not be read by the engine: {error}")
 
     def _call(self, message: Utility) -> UtilityResult:
         try:

@@ -22,6 +22,7 @@ from core.api.messages import (
     AbortChoices,
     AbortRequests,
     AddRequests,
+    ClientMessage,
     EngineFailed,
     EngineMessage,
     EngineOutputs,
@@ -116,15 +117,16 @@ class ZmqClient:
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
         await self._send(payload)
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """Forget all choices of these requests; their outputs are no longer delivered."""
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget all choices of these requests; their outputs are no longer delivered. Their ids are free at once: the
+        engine hears of the abort before it hears of whoever has them next. Does nothing when the engine is gone."""
         self._ledger.forget(request_ids)
-        await self._send(wire.encode(AbortRequests(list(request_ids))))
+        self._post(AbortRequests(list(request_ids)))
 
-    async def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
-        """Forget single choices."""
+    def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
+        """Forget single choices, as `abort` does."""
         self._ledger.forget_choices(keys)
-        await self._send(wire.encode(AbortChoices(list(keys))))
+        self._post(AbortChoices(list(keys)))
 
     async def call(self, method: str) -> str:
         """Call a utility of the engine core. Raises EngineDeadError when it dies or the utility fails."""
@@ -157,6 +159,11 @@ class ZmqClient:
         if self._closing:
             raise EngineDeadError("The engine was closed; start a new one.")
         await self._socket.send_multipart([wire.ENGINE_IDENTITY, payload])
+
+    def _post(self, message: ClientMessage) -> None:
+        """Send without waiting: messages leave in the order of the calls, and the socket's queue has no limit."""
+        if self.dead_error is None and not self._closing:
+            self._socket.send_multipart([wire.ENGINE_IDENTITY, wire.encode(message)])
 
     async def _handshake(self, config: EngineConfig, timeout_s: float) -> EngineReady:
         """Greeting, configuration, readiness; watches the process meanwhile."""

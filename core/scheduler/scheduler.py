@@ -84,7 +84,7 @@ class Scheduler:
         problem = self._state.limits.why_never(len(request.prompt_token_ids))
         if problem:
             self._state.ended.append(
-                EngineOutput(request.request_id, request.choice, 0, [], finish_reason="error", stop_reason=problem)
+                EngineOutput(*request.key, 0, [], finish_reason="error", stop_reason=problem, handle=request.handle)
             )
         else:
             self._state.enter(request)
@@ -185,7 +185,7 @@ class Scheduler:
             if sequence is guilty:
                 sentence = f"The engine met a defect while it handled this request ({type(error).__name__}: {error})."
                 request = sequence.request
-                output = EngineOutput(request.request_id, request.choice, sequence.num_output_tokens, [])
+                output = EngineOutput(*request.key, sequence.num_output_tokens, [], handle=request.handle)
                 output.finish_reason, output.stop_reason = "error", sentence
                 fresh.ended.append(output)
             else:

@@ -181,6 +181,7 @@ class SchedulerState:
             finish_reason=reason,
             stop_reason=sentence,
             num_cached_tokens=max(sequence.num_cached_tokens, 0),
+            handle=sequence.request.handle,
         )
 
     def clear(self, sequence: SequenceState) -> None:

@@ -30,6 +30,14 @@ def drain(core: EngineCore, limit: int = 200) -> dict[str, list[EngineOutput]]:
     return found
 
 
+def drain_handles(core: EngineCore) -> dict[int, list[EngineOutput]]:
+    found: dict[int, list[EngineOutput]] = {}
+    while core.has_work():
+        for output in core.step().outputs:
+            found.setdefault(output.handle, []).append(output)
+    return found
+
+
 def tokens(outputs: list[EngineOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
@@ -90,6 +98,16 @@ def test_refused_request_comes_back_as_an_error(core: EngineCore, monkeypatch: p
     monkeypatch.setattr(core.scheduler, "add", add)
     core.add([request("a", [1])])
     assert drain(core)["a"][0].stop_reason == "no such luck"
+
+
+def test_a_refusal_names_the_sequence_that_came_second(core: EngineCore) -> None:
+    first, second = request("a", [1, 2, 3]), request("a", [4])
+    first.handle, second.handle = 10, 11
+    core.add([first, second])
+    outputs = drain_handles(core)
+    assert outputs[11][-1].finish_reason == "error"
+    assert "in use" in str(outputs[11][-1].stop_reason)
+    assert outputs[10][-1].finish_reason == "length"
 
 
 def test_abort_gives_blocks_back(core: EngineCore) -> None:

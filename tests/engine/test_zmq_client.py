@@ -114,8 +114,8 @@ def test_abort_frees() -> None:
         try:
             await client.add([request("a", [1, 2], 60), request("b", [3, 4], 60)])
             await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
-            await client.abort(["a"])
-            await client.abort_choices([("b", 0)])
+            client.abort(["a"])
+            client.abort_choices([("b", 0)])
             await client.add([request("c", [5], 2)])
             await ear.until(lambda: ear.finished("c") and ear.messages[-1].stats.num_running == 0)
             assert not ear.finished("a")
@@ -250,8 +250,10 @@ def test_unreadable_messages_do_not_stop_the_engine() -> None:
         client = await start(ear)
         await client._send(b"\xc1 no msgpack")
         await client._send(msgspec.msgpack.encode(["delete_everything"]))
-        client._ledger.admit([request("bad", [1])])
-        await client._send(msgspec.msgpack.encode(["add", [["bad", 0, ["no", "ids"], {}, 1]]]))
+        bad = request("bad", [1])
+        client._ledger.admit([bad])
+        fields = dict(zip(bad.__struct_fields__, msgspec.to_builtins(bad), strict=True)) | {"prompt_token_ids": ["no"]}
+        await client._send(msgspec.msgpack.encode(["add", [list(fields.values())]]))
         await client._send(msgspec.msgpack.encode(["add", [["worse", 0, [1], {"temperature": -5.0}, 1]]]))
         await client.add([request("good", [1])])
         await ear.until(lambda: ear.finished("good") and ear.finished("bad"))

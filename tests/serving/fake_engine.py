@@ -72,11 +72,11 @@ class FakeClient:
         for request in requests:
             self.live[request.key] = asyncio.ensure_future(self._run(request))
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
+    def abort(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
-        await self.abort_choices([key for key in self.live if key[0] in request_ids])
+        self.abort_choices([key for key in self.live if key[0] in request_ids])
 
-    async def abort_choices(self, keys: Sequence[tuple[str, int]]) -> None:
+    def abort_choices(self, keys: Sequence[tuple[str, int]]) -> None:
         for key in keys:
             task = self.live.pop(key, None)
             if task is not None:
@@ -86,7 +86,7 @@ class FakeClient:
         return "false" if self.live else "true"
 
     async def close(self) -> None:
-        await self.abort_choices(list(self.live))
+        self.abort_choices(list(self.live))
 
     def die(self, cause: str) -> None:
         self.on_death(EngineDeadError(cause))
