@@ -47,6 +47,18 @@ class Prompt:
     cache_salt: str | None = None
 
 
+def check_unicode(param: str, text: str) -> None:
+    """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{param} holds {text[error.start]!r} at character {error.start}, which is half of a character and cannot be "
+            "encoded as UTF-8; send whole characters.",
+            param=param,
+        ) from error
+
+
 class InputProcessor:
     """Checks and translates requests for one model. tokenizer: None serves token ids only."""
 
@@ -77,8 +89,11 @@ class InputProcessor:
         """
         arrival = time.time() if arrival_time is None else arrival_time
         deadline = 0.0 if timeout_s is None else time.monotonic() + timeout_s
+        check_unicode("request_id", request_id)
+        check_unicode("user", user)
         self._check_params(params)
         parsed = self.parse(prompt)
+        check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
         resolved = self._resolve_length(len(token_ids), params, strict_length)
@@ -234,6 +249,8 @@ class InputProcessor:
         self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("logit_bias", list(params.logit_bias or ()))
+        for stop in params.stop_strings:
+            check_unicode("stop", stop)
         if params.stop_strings:
             self._need_tokenizer("a stop string", "stop")
 
@@ -241,6 +258,7 @@ class InputProcessor:
         """Each bad word as it is tokenized at the start of a text and after a space."""
         found: dict[tuple[int, ...], None] = {}
         for word in params.bad_words or ():
+            check_unicode("bad_words", word)
             tokenizer = self._need_tokenizer("a bad word", "bad_words")
             for text in (word.lstrip(), " " + word.lstrip()):
                 found[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
