@@ -71,6 +71,12 @@ class Scheduler:
         """The KV manager in use."""
         return self._state.kv
 
+    @property
+    def at_work(self) -> EngineRequest | None:
+        """The request that is being handled: when something raises, that is whom `mend` blames."""
+        sequence = self._state.at_work
+        return None if sequence is None else sequence.request
+
     def add(self, request: EngineRequest) -> None:
         """Queue a sequence. One that can never run ends with an error output of the next `update`.
 
@@ -88,6 +94,11 @@ class Scheduler:
             )
         else:
             self._state.enter(request)
+
+    def compute_next(self, request: EngineRequest) -> None:
+        """Have a sequence computed before all others, alone, once it finds a block. Nothing happens while its key is live."""
+        if request.choice not in self._state.choices.get(request.request_id, ()):
+            self._state.enter(request, alone=True)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored. Nothing is reported, blocks come back."""

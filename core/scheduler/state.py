@@ -70,14 +70,17 @@ class SchedulerState:
         """Sequences without a slot."""
         return len(self.waiting) + len(self.held) + sum(suspect.slot == NO_SLOT for suspect in self.suspects)
 
-    def enter(self, request: EngineRequest) -> None:
-        """Queue a new sequence."""
+    def enter(self, request: EngineRequest, *, alone: bool = False) -> None:
+        """Queue a new sequence. alone: before all others, as if it were suspected."""
         arrival = self._num_arrivals
         self._num_arrivals += 1
         sequence = SequenceState(request, self.policy.order(request, arrival), self.limits.max_length, self.clock())
         self._register(sequence, arrival)
-        sequence.queue = self.waiting
-        self.waiting.push(sequence)
+        if alone:
+            self.suspects.appendleft(sequence)
+        else:
+            sequence.queue = self.waiting
+            self.waiting.push(sequence)
 
     def adopt(self, sequence: SequenceState) -> None:
         """Queue a sequence of another state, whose blocks and slots are gone."""

@@ -21,7 +21,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
 from core.engine.child import EngineProcess, child_environment
-from core.engine.core import MAX_FAILED_STEPS
+from core.engine.core import FAULTS_BEFORE_PROBE
 from core.engine.zmq_client import ZmqClient
 
 
@@ -180,9 +180,10 @@ def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
     async def run() -> None:
         ear = Ear()
         client = await start(ear, always_fail=True)
-        for name in [str(attempt) for attempt in range(MAX_FAILED_STEPS)]:
+        for name in [str(attempt) for attempt in range(FAULTS_BEFORE_PROBE)]:
             await client.add([request(name, [1])])
             await ear.until(lambda name=name: ear.finished(name) or ear.death is not None)
+        await ear.until(lambda: ear.death is not None)
         assert ear.finished("0")
         assert "steps in a row" in str(ear.death)
         assert "told to fail" in str(ear.death)
@@ -302,7 +303,6 @@ def test_interrupt_is_left_to_the_parent() -> None:
 ORPHAN = """
 import asyncio, os, signal, sys
 from fakes import TARGET, make_config
-from core.engine.core import MAX_FAILED_STEPS
 from core.engine.zmq_client import ZmqClient
 
 async def main():
