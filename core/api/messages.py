@@ -219,7 +219,7 @@ class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
 
 
 class Utility(msgspec.Struct, array_like=True, tag="call"):
-    """Call `method` of the engine core: `reset_prefix_cache` or `check_integrity`."""
+    """Call `method` of the engine core: `reset_prefix_cache`, `check_integrity` or `ping`."""
 
     call_id: int
     method: str

@@ -141,13 +141,15 @@ class EngineCore:
         return stats
 
     def call(self, method: str) -> str:
-        """A utility by name: `reset_prefix_cache` (answers `true` or `false`) or `check_integrity` (answers `ok`)."""
+        """A utility by name: `reset_prefix_cache` (answers `true` or `false`), `check_integrity` or `ping` (answer `ok`)."""
+        if method == "ping":
+            return "ok"
         if method == "reset_prefix_cache":
             return "true" if self.scheduler.reset_prefix_cache() else "false"
         if method == "check_integrity":
             self.scheduler.check_integrity()
             return "ok"
-        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache or check_integrity.")
+        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache, check_integrity or ping.")
 
     def close(self) -> None:
         """Wait for a step under way, save what is cached to disk if asked for, and close the executor."""

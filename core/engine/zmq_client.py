@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ class ZmqClient:
         self._decoder = wire.engine_message_decoder()
         self._calls: dict[int, asyncio.Future[str]] = {}
         self._next_call = 0
+        self._ping: asyncio.Future[str] | None = None
+        self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
@@ -109,6 +112,7 @@ class ZmqClient:
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send sequences. Raises EngineDeadError, or RequestError for values that no message can hold."""
+        self._note_question()
         self._ledger.admit(requests)
         try:
             payload = wire.encode(AddRequests(list(requests)))
@@ -130,11 +134,41 @@ class ZmqClient:
 
     async def call(self, method: str) -> str:
         """Call a utility of the engine core. Raises EngineDeadError when it dies or the utility fails."""
+        self._check_open()
+        return await self._ask(method)
+
+    def ping(self) -> asyncio.Future[str]:
+        """Ask for a sign of life, unless the last such question is still open. The engine answers between two steps.
+
+        Raises EngineDeadError.
+        """
+        self._check_open()
+        if self._ping is None or self._ping.done():
+            self._ping = self._ask("ping")
+            self._ping.add_done_callback(lambda ping: ping.cancelled() or ping.exception())  # nobody need wait for it
+        return self._ping
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
+        return time.monotonic() - max(self._asked_at, self._heard_at) if self._is_awaited else 0.0
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(len(self._ledger) or self._calls)
+
+    def _note_question(self) -> None:
+        """Something is about to be sent that the engine will answer: if nothing was open, it owes a word from now on."""
+        if not self._is_awaited:
+            self._asked_at = time.monotonic()
+
+    def _ask(self, method: str) -> asyncio.Future[str]:
+        self._note_question()
         self._next_call += 1
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls[self._next_call] = answer
-        await self._send(wire.encode(Utility(self._next_call, method)))
-        return await answer
+        self._post(Utility(self._next_call, method))
+        return answer
 
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         """Ask the engine to end, wait, terminate it if it does not; remove its sockets. May be called twice."""
@@ -153,11 +187,14 @@ class ZmqClient:
             self._socket.close(linger=0)
             self._context.term()
 
-    async def _send(self, payload: bytes) -> None:
+    def _check_open(self) -> None:
         if self.dead_error is not None:
             raise self.dead_error
         if self._closing:
             raise EngineDeadError("The engine was closed; start a new one.")
+
+    async def _send(self, payload: bytes) -> None:
+        self._check_open()
         await self._socket.send_multipart([wire.ENGINE_IDENTITY, payload])
 
     def _post(self, message: ClientMessage) -> None:
@@ -205,6 +242,7 @@ class ZmqClient:
         try:
             while self.dead_error is None:
                 _, payload = await self._socket.recv_multipart()
+                self._heard_at = time.monotonic()
                 self._dispatch(self._decoder.decode(payload))
         except EngineDeadError as error:
             self._die(error)

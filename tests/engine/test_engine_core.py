@@ -107,7 +107,7 @@ def test_a_scheduler_that_always_breaks_is_fatal(
 
     monkeypatch.setattr(scheduler, operation, broken)
     core.add([request(f"r{number}", [1]) for number in range(12)])
-    with pytest.raises(EngineDeadError, match="times in a row.*ordinary defect"):
+    with pytest.raises(EngineDeadError, match=r"times in a row.*ordinary defect"):
         drain(core)
 
 

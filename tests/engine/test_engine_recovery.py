@@ -72,7 +72,7 @@ def test_many_poisoned_requests_end_and_those_among_them_go_on(ahead: bool) -> N
     assert len(found) == 63, "what the engine computes for itself is nobody's output"
     engine.core.executor.raising = 10**6  # type: ignore[attr-defined]
     engine.add([request(name, prompt) for name, prompt in PROMPTS.items()])
-    with pytest.raises(EngineDeadError, match="steps in a row.*told to fail"):
+    with pytest.raises(EngineDeadError, match=r"steps in a row.*told to fail"):
         drain(engine)
 
 

@@ -64,6 +64,7 @@ class FakeClient:
         self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
         self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.aborted: list[str] = []
+        self.silence_s = 0.0
 
     def listen(self, on_outputs: object, on_death: object) -> None:
         self.on_outputs, self.on_death = on_outputs, on_death
@@ -81,6 +82,9 @@ class FakeClient:
             task = self.live.pop(key, None)
             if task is not None:
                 task.cancel()
+
+    def ping(self) -> asyncio.Future[str]:
+        return asyncio.get_running_loop().create_future()
 
     async def call(self, method: str) -> str:
         return "false" if self.live else "true"
