@@ -10,15 +10,15 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UserError
+from core.api.errors import EngineDeadError, RequestError, UserError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.child import EngineProcess
+from core.engine.health import check_silence
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.queue_limit import QueueLimit
@@ -37,9 +37,6 @@ LONG_TEXT = 4096
 
 DEADLINE_GRACE_S = 0.5
 """Seconds after a request's deadline that the engine has for saying so itself, with all it has generated until then."""
-
-LISTEN_S = 0.25
-"""Seconds to listen once more before an engine is called unhealthy: it may be us who were held up."""
 
 OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 
@@ -177,21 +174,7 @@ class AsyncEngine:
 
         The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word.
         """
-        client, limit = self._live_client(), self.config.stall_timeout_s
-        sign_of_life = client.ping()
-        if client.silence_s > limit:
-            await asyncio.wait({sign_of_life}, timeout=LISTEN_S)
-            self._live_client()
-        silence = client.silence_s
-        if silence > limit:
-            since = datetime.now().astimezone() - timedelta(seconds=silence)
-            count = len(self._output)
-            waiting = "1 request waits" if count == 1 else f"{count or 'no'} requests wait"
-            raise EngineStalledError(
-                f"The engine has said nothing for {silence:.0f} s, since {since.isoformat(' ', 'seconds')}; {waiting} for "
-                f"it. More than {limit:g} s count as a fault (--engine-stall-timeout): restart the server, unless single "
-                "steps of long prompts may take that long; then raise the limit."
-            )
+        await check_silence(self._live_client(), self.config.stall_timeout_s, len(self._output))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""

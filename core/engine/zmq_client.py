@@ -30,11 +30,11 @@ from core.api.messages import (
     EngineReady,
     EngineRequest,
     Shutdown,
-    Utility,
     UtilityResult,
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
+from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.ledger import Ledger
 
@@ -64,8 +64,7 @@ class ZmqClient:
         self._on_outputs: OutputsHandler | None = None
         self._on_death: DeathHandler | None = None
         self._decoder = wire.engine_message_decoder()
-        self._calls: dict[int, asyncio.Future[str]] = {}
-        self._next_call = 0
+        self._calls = OpenCalls()
         self._ping: asyncio.Future[str] | None = None
         self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
@@ -145,30 +144,12 @@ class ZmqClient:
         self._check_open()
         if self._ping is None or self._ping.done():
             self._ping = self._ask("ping")
-            self._ping.add_done_callback(lambda ping: ping.cancelled() or ping.exception())  # nobody need wait for it
         return self._ping
 
     @property
     def silence_s(self) -> float:
         """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
         return time.monotonic() - max(self._asked_at, self._heard_at) if self._is_awaited else 0.0
-
-    @property
-    def _is_awaited(self) -> bool:
-        return bool(len(self._ledger) or self._calls)
-
-    def _note_question(self) -> None:
-        """Something is about to be sent that the engine will answer: if nothing was open, it owes a word from now on."""
-        if not self._is_awaited:
-            self._asked_at = time.monotonic()
-
-    def _ask(self, method: str) -> asyncio.Future[str]:
-        self._note_question()
-        self._next_call += 1
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._calls[self._next_call] = answer
-        self._post(Utility(self._next_call, method))
-        return answer
 
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         """Ask the engine to end, wait, terminate it if it does not; remove its sockets. May be called twice."""
@@ -183,9 +164,24 @@ class ZmqClient:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._fail_calls(EngineDeadError("The engine was closed."))
+            self._calls.fail(EngineDeadError("The engine was closed."))
             self._socket.close(linger=0)
             self._context.term()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(len(self._ledger) or self._calls)
+
+    def _note_question(self) -> None:
+        """Something is about to be sent that the engine will answer: if nothing was open, it owes a word from now on."""
+        if not self._is_awaited:
+            self._asked_at = time.monotonic()
+
+    def _ask(self, method: str) -> asyncio.Future[str]:
+        self._note_question()
+        message, answer = self._calls.begin(method)
+        self._post(message)
+        return answer
 
     def _check_open(self) -> None:
         if self.dead_error is not None:
@@ -259,12 +255,7 @@ class ZmqClient:
                     message.outputs, message.tokens = self._ledger.accept(message), NO_TOKENS
                     self._on_outputs(message)
             case UtilityResult():
-                answer = self._calls.pop(message.call_id, None)
-                if answer is not None and not answer.done():
-                    if message.ok:
-                        answer.set_result(message.value)
-                    else:
-                        answer.set_exception(EngineDeadError(f"The engine's utility failed: {message.value}"))
+                self._calls.settle(message)
             case EngineFailed():
                 logger.error("The engine failed.\n%s", message.details)
                 raise EngineDeadError(f"The engine failed: {message.message}")
@@ -283,12 +274,6 @@ class ZmqClient:
         self.dead_error = error
         self._process.kill()
         self._process.remove_directory()
-        self._fail_calls(error)
+        self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
-
-    def _fail_calls(self, error: EngineDeadError) -> None:
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(error)
-        self._calls.clear()
