@@ -153,7 +153,9 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an engine is built from. device: `cpu`, `cuda:0`, ... disable_log_stats: no periodic log line."""
+    """Everything that an engine is built from. device: `cpu`, `cuda:0`, ... disable_log_stats: no periodic log line.
+    stall_timeout_s: seconds that the engine may owe a word before it counts as unhealthy.
+    """
 
     model: ModelConfig
     cache: CacheConfig
@@ -161,6 +163,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     plugins: PluginChoices
     device: str = "cpu"
     disable_log_stats: bool = False
+    stall_timeout_s: float = 120.0
     use_tqdm_on_load: bool = True
 
 

@@ -69,6 +69,10 @@ class EngineDeadError(CoreError):
     """The engine process is gone; the sentence carries its own cause."""
 
 
+class EngineStalledError(CoreError):
+    """The engine process lives, but has been silent for too long; it may go on. The sentence says since when."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
     if len(name) > LONGEST_NAME:

@@ -3,9 +3,9 @@
 Owns: the wire types. Never does: send, decode text, or keep state.
 Called by: the engine clients and the engine loop; in process the same objects are passed without encoding.
 
-Each output carries (engine epoch, choice, start index): a stale epoch is dropped, a gap in the start index is fatal to
-that engine, and the finish reason travels with its last token. The common case, one more token of a sequence with nothing
-else to say, is a row of `TokenColumns` and names the sequence by the client's own number.
+Each output carries (engine epoch, the client's number of the sequence, start index): a stale epoch or a number that is
+live no more is dropped, a gap in the start index is fatal to that engine, and the finish reason travels with its last
+token. The common case, one more token of a sequence with nothing else to say, is a row of `TokenColumns`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     priority:         lower runs first under the priority policy.
     cache_salt:       requests share cached prefixes only when their salts are equal.
     user:             whose request it is, for the fair policy: an API key, or the request's `user` field.
-    deadline:         seconds since the epoch at which it ends with `timeout`; 0.0: never.
-    handle:           the client's number of this sequence, unique among its live ones; `NO_HANDLE` has every output sent
-                      as an `EngineOutput`.
+    deadline:         `time.monotonic()` at which it ends with `timeout`, the same clock at both ends; 0.0: never.
+    handle:           the client's number of this sequence, never used twice; `NO_HANDLE` has every output sent as an
+                      `EngineOutput`.
     """
 
     request_id: str
@@ -89,6 +89,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     finish_reason:     None while the sequence runs.
     stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
+    handle:            the client's number of the sequence: ids come again, it does not.
     """
 
     request_id: str
@@ -100,6 +101,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
+    handle: int = NO_HANDLE
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -229,7 +231,7 @@ class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
 
 
 class Utility(msgspec.Struct, array_like=True, tag="call"):
-    """Call `method` of the engine core: `reset_prefix_cache` or `check_integrity`."""
+    """Call `method` of the engine core: `reset_prefix_cache`, `check_integrity` or `ping`."""
 
     call_id: int
     method: str

@@ -40,6 +40,7 @@ def engine_config(
         plugins=plugins,
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
+        stall_timeout_s=settings["engine_stall_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
     )
 

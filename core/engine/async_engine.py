@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, UserError
-from core.api.messages import EngineOutputs, EngineReady, SchedulerStats
+from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-from core.api.step_plan import SequenceKey
 from core.engine.child import EngineProcess
+from core.engine.health import check_silence
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.queue_limit import QueueLimit
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 LONG_TEXT = 4096
 """Characters of a prompt from which on it is tokenized outside the event loop."""
+
+DEADLINE_GRACE_S = 0.5
+"""Seconds after a request's deadline that the engine has for saying so itself, with all it has generated until then."""
 
 OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 
@@ -58,12 +62,12 @@ class AsyncEngine:
         self.on_death: Callable[[EngineDeadError], None] | None = None
         self._client = client
         self._closed = False
+        self._num_overdue = 0
         self._input = InputProcessor(config.model, tokenizer)
         self._output = OutputProcessor(tokenizer, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self._streams: dict[str, asyncio.Queue[RequestOutput | EngineDeadError]] = {}
         self._stats_log = None if config.disable_log_stats else StatsLog()
-        self._background: set[asyncio.Task[None]] = set()
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -122,6 +126,7 @@ class AsyncEngine:
         user: whose it is, for the fair policy. timeout_s: seconds until it ends with finish reason `timeout`; None: those
         of the configuration.
 
+        The deadline holds even when the engine does not answer.
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
@@ -137,6 +142,7 @@ class AsyncEngine:
         stream: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
         self._streams[request_id] = stream
         self._output.add(entry)
+        alarm = self._set_alarm(request_id, entry.requests[0].deadline)
         try:
             await client.add(entry.requests)
             while True:
@@ -147,17 +153,16 @@ class AsyncEngine:
                 if item.finished:
                     return
         finally:
+            if alarm is not None:
+                alarm.cancel()
             self.queue.leave(request_id)
             if self._streams.get(request_id) is stream:
                 del self._streams[request_id]
-            await self._forget(request_id)
+            self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
-        stream = self._streams.get(request_id)
-        for output in await self._forget(request_id):
-            if stream is not None:
-                stream.put_nowait(output)
+        self._deliver(self._forget(request_id))
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks."""
@@ -168,8 +173,11 @@ class AsyncEngine:
         await self._live_client().call("check_integrity")
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine is gone."""
-        self._live_client()
+        """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long.
+
+        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word.
+        """
+        await check_silence(self._live_client(), self.config.stall_timeout_s, len(self._output))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""
@@ -195,29 +203,51 @@ class AsyncEngine:
                 prompt = {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
         return self._input.process(request_id, prompt, params, **more)
 
-    async def _forget(self, request_id: str) -> list[RequestOutput]:
+    def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
+        """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""
+        if not deadline:
+            return None
+        begin = time.monotonic()
+
+        def ring() -> None:
+            sentence = (
+                f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
+                "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
+            )
+            if self.is_running:
+                self._client.ping()  # when nobody waits any more, the engine still owes this answer
+            last = self._forget(request_id, "timeout", sentence)
+            self._num_overdue += len(last)
+            self.stats.num_timeouts += len(last)
+            self._deliver(last)
+
+        return asyncio.get_running_loop().call_later(deadline - begin + DEADLINE_GRACE_S, ring)
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:
+                stream.put_nowait(output)
+
+    def _forget(
+        self, request_id: str, reason: FinishReason = "abort", sentence: str | None = None
+    ) -> list[RequestOutput]:
         """Drop a request that still runs, here and in the engine; returns its last output."""
         if request_id not in self._output:
             return []
-        last = self._output.abort([request_id])
-        if self.is_running:
-            await self._client.abort([request_id])
-        return last
+        self._client.abort([request_id])
+        return self._output.abort([request_id], reason, sentence)
 
     def _on_step(self, message: EngineOutputs) -> None:
         self.stats = message.stats
+        self.stats.num_timeouts += self._num_overdue
         for news in message.outputs:
             if news.start == 0:
                 self.queue.leave(news.request_id)
         processed = self._output.process(message.outputs)
-        for output in processed.outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is not None:
-                stream.put_nowait(output)
+        self._deliver(processed.outputs)
         if processed.stopped:
-            task = asyncio.create_task(self._stop(processed.stopped))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._client.abort_choices(processed.stopped)
         if self._stats_log is not None:
             self._stats_log.record(message)
         if self.on_outputs is not None:
@@ -225,10 +255,6 @@ class AsyncEngine:
                 self.on_outputs(processed.outputs, message)
             except Exception as error:
                 logger.error("The hook on_outputs failed.", exc_info=error)
-
-    async def _stop(self, keys: list[SequenceKey]) -> None:
-        if self.is_running:
-            await self._client.abort_choices(keys)
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self.dead_error = error

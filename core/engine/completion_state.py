@@ -6,7 +6,7 @@ Called by: the output processor.
 
 from __future__ import annotations
 
-from core.api.messages import EngineOutput, TokenLogprobs
+from core.api.messages import EngineOutput, FinishReason, TokenLogprobs
 from core.api.outputs import CompletionOutput, Logprob, PositionLogprobs
 from core.api.sampling_params import SamplingParams
 from core.tokens.detokenizer import IncrementalDetokenizer
@@ -68,12 +68,12 @@ class CompletionState:
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return False
 
-    def abort(self) -> None:
-        """End the choice here, unless it has ended."""
+    def abort(self, reason: FinishReason = "abort", sentence: str | None = None) -> None:
+        """End the choice here, unless it has ended. sentence: more about the reason."""
         if not self.finished:
             if self._detokenizer is not None:
                 self._release(self._detokenizer.flush(), final=True)
-            self.finish_reason = "abort"
+            self.finish_reason, self.stop_reason = reason, sentence
 
     def snapshot(self, *, delta: bool) -> CompletionOutput:
         """The state so far, or with `delta` what is new since the last snapshot."""

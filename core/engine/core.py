@@ -15,6 +15,7 @@ from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.policy import SchedulingPolicy
+from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.kv.manager import KVManager
 from core.kv.services import KVServices
@@ -28,11 +29,12 @@ logger = logging.getLogger(__name__)
 MAX_IDLE_STEPS = 1000
 """Steps in a row that may plan nothing although requests wait; more is a fault of the scheduler, not a reason to hang."""
 
-MAX_FAILED_STEPS = 16
-"""Failing steps in a row that mean a broken executor. Several bad requests at once stay below."""
+FAULTS_BEFORE_PROBE = 8
+"""Faults in a row (steps that failed, broken invariants), without a step in between that went well, after which the engine
+computes a request of its own. However many bad requests come, that one is not at fault."""
 
 MAX_VIOLATIONS = 16
-"""Broken invariants in a row, without a step in between that went well, that mean a broken scheduler."""
+"""Broken invariants in a row that can be blamed on no request, so that none ends with them: the scheduler is broken."""
 
 SAVE_S = 3.0
 """Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it terminates."""
@@ -64,8 +66,9 @@ class EngineCore:
     """Scheduler and executor under one epoch.
 
     A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with
-    finish reason `error`. `MAX_FAILED_STEPS` failing steps in a row mean that the executor is broken: `step` then raises
-    `EngineDeadError`.
+    finish reason `error`, and no number of such requests ends the engine. After `FAULTS_BEFORE_PROBE` faults in a row it
+    computes one token of a request of its own, alone: when that fails too, executor or scheduler are broken, and `step`
+    raises `EngineDeadError`; when it succeeds, the requests were at fault, and counting begins anew.
     """
 
     def __init__(self, config: EngineConfig, executor: Executor, epoch: int = 0) -> None:
@@ -80,7 +83,8 @@ class EngineCore:
         self._pending: tuple[StepPlan, Future[StepResult] | None] | None = None
         self._refused: list[EngineOutput] = []
         self._unheard_removals: list[Slot] = []
-        self._failed_steps = 0
+        self._probe = EngineRequest("core-engine-probe", 0, [0], SamplingParams(max_tokens=1, temperature=0.0), seed=0)
+        self._faults = 0
         self._violations = 0
         self._idle_steps = 0
 
@@ -91,11 +95,12 @@ class EngineCore:
                 self.scheduler.add(request)
             except Exception as error:
                 logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
-                self.refuse(request.request_id, request.choice, str(error))
+                self.refuse(request.request_id, request.choice, request.handle, str(error))
 
-    def refuse(self, request_id: str, choice: int, reason: str) -> None:
+    def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
         """End a sequence that never started: the next step reports `reason` as its error."""
-        self._refused.append(EngineOutput(request_id, choice, 0, [], finish_reason="error", stop_reason=reason))
+        output = EngineOutput(request_id, choice, 0, [], finish_reason="error", stop_reason=reason, handle=handle)
+        self._refused.append(output)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
@@ -136,13 +141,15 @@ class EngineCore:
         return stats
 
     def call(self, method: str) -> str:
-        """A utility by name: `reset_prefix_cache` (answers `true` or `false`) or `check_integrity` (answers `ok`)."""
+        """A utility by name: `reset_prefix_cache` (answers `true` or `false`), `check_integrity` or `ping` (answer `ok`)."""
+        if method == "ping":
+            return "ok"
         if method == "reset_prefix_cache":
             return "true" if self.scheduler.reset_prefix_cache() else "false"
         if method == "check_integrity":
             self.scheduler.check_integrity()
             return "ok"
-        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache or check_integrity.")
+        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache, check_integrity or ping.")
 
     def close(self) -> None:
         """Wait for a step under way, save what is cached to disk if asked for, and close the executor."""
@@ -197,44 +204,54 @@ class EngineCore:
         return self.executor.execute(plan)
 
     def _update(self, plan: StepPlan, result: StepResult) -> StepOutputs:
-        if plan.total_num_tokens:
-            self._failed_steps = self._violations = 0
         if plan.transfers is not None:
             self.scheduler.kv.settle_transfers(plan.transfers, result.pages)
         outputs = self._guard(lambda: self.scheduler.update(plan, result))
-        return StepOutputs() if outputs is None else outputs
+        if outputs is None:
+            return StepOutputs()
+        if plan.total_num_tokens:
+            self._faults = self._violations = 0
+        return outputs
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> StepOutputs:
         """Nothing of the step counts; the scheduler finds out whose fault it was."""
         cause = f"{type(error).__name__}: {error}"
-        self._failed_steps += 1
         if plan.transfers is not None:
             self.scheduler.kv.settle_transfers(plan.transfers, None)
         self._unheard_removals = [*plan.removed, *self._unheard_removals]
-        if self._failed_steps >= MAX_FAILED_STEPS:
+        if any(new.request is self._probe for new in plan.new):
             raise EngineDeadError(
-                f"The executor failed in {self._failed_steps} steps in a row; the last failure was {cause}."
+                f"The executor failed in {self._faults + 1} steps in a row, the last of which computed one token of the "
+                f"engine's own; the last failure was {cause}."
             ) from error
         logger.error("A step of %d sequences failed.", len(plan.slots), exc_info=error)
         sentence = f"The engine failed while it computed this request ({cause}); see the log."
         outputs = self._guard(lambda: self.scheduler.fail_step(sentence))
+        self._count_fault()
         return StepOutputs() if outputs is None else outputs
+
+    def _count_fault(self) -> None:
+        self._faults += 1
+        if self._faults >= FAULTS_BEFORE_PROBE:
+            self.scheduler.compute_next(self._probe)
 
     def _guard(self, operation: Callable[[], T]) -> T | None:
         """Do something with the scheduler. What it raises is a defect: it is logged and mended, and None is returned."""
         try:
             return operation()
         except Exception as error:
-            self._violations += 1
-            if self._violations >= MAX_VIOLATIONS:
+            guilty = self.scheduler.at_work
+            self._violations += guilty is None
+            if guilty is self._probe or self._violations >= MAX_VIOLATIONS:
                 raise EngineDeadError(
-                    f"The scheduler broke {self._violations} times in a row; the last time it said: {error}"
+                    f"The scheduler broke {self._faults + 1} times in a row; the last time it said: {error}"
                 ) from error
             logger.error("The scheduler met a defect; all requests but the one at work start over.", exc_info=error)
             if self._pending is not None and self._pending[1] is not None:
                 self._pending[1].exception()
             self._pending = None
             self._refused += self.scheduler.mend(error).records
+            self._count_fault()
             return None
 
     def _make_kv(self) -> KVManager:

@@ -48,6 +48,18 @@ class Prompt:
     cache_salt: str | None = None
 
 
+def check_unicode(param: str, text: str) -> None:
+    """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{param} holds {text[error.start]!r} at character {error.start}, which is half of a character and cannot be "
+            "encoded as UTF-8; send whole characters.",
+            param=param,
+        ) from error
+
+
 class InputProcessor:
     """Checks and translates requests for one model. tokenizer: None serves token ids only."""
 
@@ -74,11 +86,15 @@ class InputProcessor:
 
         strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
         arrival_time:  seconds since the epoch; None is now.
-        user:          whose request it is. timeout_s: seconds from its arrival after which it ends; None: never.
+        user:          whose request it is. timeout_s: seconds from now after which it ends; None: never.
         """
         arrival = time.time() if arrival_time is None else arrival_time
+        deadline = 0.0 if timeout_s is None else time.monotonic() + timeout_s
+        check_unicode("request_id", request_id)
+        check_unicode("user", user)
         self._check_params(params)
         parsed = self.parse(prompt)
+        check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
         resolved = self._resolve_length(len(token_ids), params, strict_length)
@@ -103,7 +119,7 @@ class InputProcessor:
                 priority=priority,
                 cache_salt=parsed.cache_salt,
                 user=user,
-                deadline=0.0 if timeout_s is None else arrival + timeout_s,
+                deadline=deadline,
             )
             for choice in range(params.n)
         ]
@@ -239,6 +255,8 @@ class InputProcessor:
         self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("logit_bias", list(params.logit_bias or ()))
+        for stop in params.stop_strings:
+            check_unicode("stop", stop)
         if params.stop_strings:
             self._need_tokenizer("a stop string", "stop")
 
@@ -247,6 +265,7 @@ class InputProcessor:
         if not params.bad_words:
             return []
         tokenizer = self._need_tokenizer("a bad word", "bad_words")
+        check_unicode("bad_words", "".join(params.bad_words))
         texts = [start + word.lstrip() for word in params.bad_words for start in ("", " ")]
         found = dict.fromkeys(tuple(ids) for ids in tokenizer.encode_batch(texts, add_special_tokens=False))
         found.pop((), None)

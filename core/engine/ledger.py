@@ -47,24 +47,20 @@ class Ledger:
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop what still comes of these requests."""
         for request_id in request_ids:
-            for expected in self._live.pop(request_id, {}).values():
-                del self._by_handle[expected.handle]
+            for expected in list(self._live.get(request_id, {}).values()):
+                self._drop(expected)
 
     def forget_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Drop what still comes of single choices."""
         for request_id, choice in keys:
-            choices = self._live.get(request_id)
-            if choices is None:
-                continue
-            expected = choices.pop(choice, None)
+            expected = self._live.get(request_id, {}).get(choice)
             if expected is not None:
-                del self._by_handle[expected.handle]
-            if not choices:
-                del self._live[request_id]
+                self._drop(expected)
 
     def accept(self, message: EngineOutputs) -> list[EngineOutput]:
         """The outputs of live sequences, those in columns too; none when the epoch is stale.
 
+        Sequences are known by their handles: what comes late of an id that was aborted is not that of who has it now.
         Raises EngineDeadError when a live sequence's tokens do not continue where the last ones ended.
         """
         if message.epoch != self.epoch:
@@ -77,15 +73,23 @@ class Ledger:
                 expected.next_start = start + 1
                 accepted.append(EngineOutput(*expected.key, start, [token_id]))
         for output in message.outputs:
-            expected = self._live.get(output.request_id, {}).get(output.choice)
+            expected = self._by_handle.get(output.handle)
             if expected is None:
                 continue
             self._check(expected, output.start)
             expected.next_start += len(output.token_ids)
             accepted.append(output)
             if output.finish_reason is not None:
-                self.forget_choices((expected.key,))
+                self._drop(expected)
         return accepted
+
+    def _drop(self, expected: Expected) -> None:
+        del self._by_handle[expected.handle]
+        request_id, choice = expected.key
+        choices = self._live[request_id]
+        del choices[choice]
+        if not choices:
+            del self._live[request_id]
 
     def _check(self, expected: Expected, start: int) -> None:
         if start != expected.next_start:

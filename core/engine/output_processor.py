@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from core.api.messages import EngineOutput
+from core.api.messages import EngineOutput, FinishReason
 from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
@@ -82,11 +82,11 @@ class RequestState:
         choice.finish_reason, choice.stop_reason = "error", reason
         self._news[index] = choice
 
-    def abort(self) -> None:
+    def abort(self, reason: FinishReason, sentence: str | None) -> None:
         """End every choice that still runs."""
         for index, choice in self._choices.items():
             if not choice.finished:
-                choice.abort()
+                choice.abort(reason, sentence)
                 self._news[index] = choice
 
     def take(self, interval: int = 1) -> RequestOutput | None:
@@ -151,13 +151,15 @@ class OutputProcessor:
             self._collect(state, processed.outputs)
         return processed
 
-    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
-        """End these requests here; returns their last outputs. Unknown ids are ignored."""
+    def abort(
+        self, request_ids: Iterable[str], reason: FinishReason = "abort", sentence: str | None = None
+    ) -> list[RequestOutput]:
+        """End these requests here; returns their last outputs. Unknown ids are ignored. sentence: more about the reason."""
         last: list[RequestOutput] = []
         for request_id in request_ids:
             state = self._requests.get(request_id)
             if state is not None:
-                state.abort()
+                state.abort(reason, sentence)
                 self._collect(state, last)
         return last
 

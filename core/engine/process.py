@@ -99,11 +99,11 @@ class EngineLoop:
         logger.error("A message of %d bytes could not be read: %s", len(payload), error)
         try:
             tag, request, handles, *_ = msgspec.msgpack.decode(payload)
-            request_id, num_choices = str(request[0]), len(handles) if tag == "add" else 0
+            request_id, numbers = str(request[0]), [int(number) for number in handles] if tag == "add" else []
         except (msgspec.DecodeError, ValueError, TypeError, LookupError):
             return
-        for choice in range(num_choices):
-            self._core.refuse(request_id, choice, f"The request could not be read by the engine: {error}")
+        for choice, handle in enumerate(numbers):
+            self._core.refuse(request_id, choice, handle, f"The request could not be read by the engine: {error}")
 
     def _call(self, message: Utility) -> UtilityResult:
         try:

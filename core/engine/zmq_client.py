@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,17 +23,18 @@ from core.api.messages import (
     AbortChoices,
     AbortRequests,
     AddRequest,
+    ClientMessage,
     EngineFailed,
     EngineMessage,
     EngineOutputs,
     EngineReady,
     EngineRequest,
     Shutdown,
-    Utility,
     UtilityResult,
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
+from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.ledger import Ledger
 
@@ -62,8 +64,9 @@ class ZmqClient:
         self._on_outputs: OutputsHandler | None = None
         self._on_death: DeathHandler | None = None
         self._decoder = wire.engine_message_decoder()
-        self._calls: dict[int, asyncio.Future[str]] = {}
-        self._next_call = 0
+        self._calls = OpenCalls()
+        self._ping: asyncio.Future[str] | None = None
+        self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
@@ -108,6 +111,7 @@ class ZmqClient:
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold."""
+        self._note_question()
         self._ledger.admit(requests)
         try:
             payload = wire.encode(AddRequest(requests[0], [request.handle for request in requests]))
@@ -116,23 +120,36 @@ class ZmqClient:
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
         await self._send(payload)
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """Forget all choices of these requests; their outputs are no longer delivered."""
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget all choices of these requests; their outputs are no longer delivered. Their ids are free at once: the
+        engine hears of the abort before it hears of whoever has them next. Does nothing when the engine is gone."""
         self._ledger.forget(request_ids)
-        await self._send(wire.encode(AbortRequests(list(request_ids))))
+        self._post(AbortRequests(list(request_ids)))
 
-    async def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
-        """Forget single choices."""
+    def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
+        """Forget single choices, as `abort` does."""
         self._ledger.forget_choices(keys)
-        await self._send(wire.encode(AbortChoices(list(keys))))
+        self._post(AbortChoices(list(keys)))
 
     async def call(self, method: str) -> str:
         """Call a utility of the engine core. Raises EngineDeadError when it dies or the utility fails."""
-        self._next_call += 1
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._calls[self._next_call] = answer
-        await self._send(wire.encode(Utility(self._next_call, method)))
-        return await answer
+        self._check_open()
+        return await self._ask(method)
+
+    def ping(self) -> asyncio.Future[str]:
+        """Ask for a sign of life, unless the last such question is still open. The engine answers between two steps.
+
+        Raises EngineDeadError.
+        """
+        self._check_open()
+        if self._ping is None or self._ping.done():
+            self._ping = self._ask("ping")
+        return self._ping
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
+        return time.monotonic() - max(self._asked_at, self._heard_at) if self._is_awaited else 0.0
 
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         """Ask the engine to end, wait, terminate it if it does not; remove its sockets. May be called twice."""
@@ -147,16 +164,39 @@ class ZmqClient:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._fail_calls(EngineDeadError("The engine was closed."))
+            self._calls.fail(EngineDeadError("The engine was closed."))
             self._socket.close(linger=0)
             self._context.term()
 
-    async def _send(self, payload: bytes) -> None:
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(len(self._ledger) or self._calls)
+
+    def _note_question(self) -> None:
+        """Something is about to be sent that the engine will answer: if nothing was open, it owes a word from now on."""
+        if not self._is_awaited:
+            self._asked_at = time.monotonic()
+
+    def _ask(self, method: str) -> asyncio.Future[str]:
+        self._note_question()
+        message, answer = self._calls.begin(method)
+        self._post(message)
+        return answer
+
+    def _check_open(self) -> None:
         if self.dead_error is not None:
             raise self.dead_error
         if self._closing:
             raise EngineDeadError("The engine was closed; start a new one.")
+
+    async def _send(self, payload: bytes) -> None:
+        self._check_open()
         await self._socket.send_multipart([wire.ENGINE_IDENTITY, payload])
+
+    def _post(self, message: ClientMessage) -> None:
+        """Send without waiting: messages leave in the order of the calls, and the socket's queue has no limit."""
+        if self.dead_error is None and not self._closing:
+            self._socket.send_multipart([wire.ENGINE_IDENTITY, wire.encode(message)])
 
     async def _handshake(self, config: EngineConfig, timeout_s: float) -> EngineReady:
         """Greeting, configuration, readiness; watches the process meanwhile."""
@@ -198,6 +238,7 @@ class ZmqClient:
         try:
             while self.dead_error is None:
                 _, payload = await self._socket.recv_multipart()
+                self._heard_at = time.monotonic()
                 self._dispatch(self._decoder.decode(payload))
         except EngineDeadError as error:
             self._die(error)
@@ -214,12 +255,7 @@ class ZmqClient:
                     message.outputs, message.tokens = self._ledger.accept(message), NO_TOKENS
                     self._on_outputs(message)
             case UtilityResult():
-                answer = self._calls.pop(message.call_id, None)
-                if answer is not None and not answer.done():
-                    if message.ok:
-                        answer.set_result(message.value)
-                    else:
-                        answer.set_exception(EngineDeadError(f"The engine's utility failed: {message.value}"))
+                self._calls.settle(message)
             case EngineFailed():
                 logger.error("The engine failed.\n%s", message.details)
                 raise EngineDeadError(f"The engine failed: {message.message}")
@@ -238,12 +274,6 @@ class ZmqClient:
         self.dead_error = error
         self._process.kill()
         self._process.remove_directory()
-        self._fail_calls(error)
+        self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
-
-    def _fail_calls(self, error: EngineDeadError) -> None:
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(error)
-        self._calls.clear()

@@ -24,6 +24,7 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
         "live_sequences",
         f"{len(live)} live, {len(waiting)} waiting, {len(suspects)} suspected, {len(running)} running",
     )
+    require(state.num_live == len(live), "num_live", f"{len(live)} live, {state.num_live} counted")
     for queue in (state.waiting, state.held):
         for sequence in queue:
             require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")  # type: ignore[attr-defined]

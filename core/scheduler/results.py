@@ -165,6 +165,7 @@ class ResultReader:
             reason,
             None,
             sequence.num_cached_tokens,
+            sequence.request.handle,
         )
 
     def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:

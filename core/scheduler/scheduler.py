@@ -41,7 +41,7 @@ MAX_IN_FLIGHT = 2
 class Scheduler:
     """Plans steps and reads their results in the same order; `MAX_IN_FLIGHT` plans may be without a result.
 
-    make_kv: an empty KV manager for the executor's pool. clock: seconds since the epoch.
+    make_kv: an empty KV manager for the executor's pool. clock: seconds, of the clock that deadlines are told in.
     vectorized: False handles every sequence on its own; the plans are the same.
     """
 
@@ -51,7 +51,7 @@ class Scheduler:
         make_kv: Callable[[], KVManager],
         policy: SchedulingPolicy,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         vectorized: bool = True,
     ) -> None:
         self.config = config
@@ -71,6 +71,12 @@ class Scheduler:
         """The KV manager in use."""
         return self._state.kv
 
+    @property
+    def at_work(self) -> EngineRequest | None:
+        """The request that is being handled: when something raises, that is whom `mend` blames."""
+        sequence = self._state.at_work
+        return None if sequence is None else sequence.request
+
     def add(self, request: EngineRequest) -> None:
         """Queue a sequence. One that can never run ends with an error output of the next `update`.
 
@@ -84,10 +90,15 @@ class Scheduler:
         problem = self._state.limits.why_never(len(request.prompt_token_ids))
         if problem:
             self._state.ended.append(
-                EngineOutput(request.request_id, request.choice, 0, [], finish_reason="error", stop_reason=problem)
+                EngineOutput(*request.key, 0, [], finish_reason="error", stop_reason=problem, handle=request.handle)
             )
         else:
             self._state.enter(request)
+
+    def compute_next(self, request: EngineRequest) -> None:
+        """Have a sequence computed before all others, alone, once it finds a block. Nothing happens while its key is live."""
+        if request.choice not in self._state.choices.get(request.request_id, ()):
+            self._state.enter(request, alone=True)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored. Nothing is reported, blocks come back."""
@@ -185,7 +196,7 @@ class Scheduler:
             if sequence is guilty:
                 sentence = f"The engine met a defect while it handled this request ({type(error).__name__}: {error})."
                 request = sequence.request
-                output = EngineOutput(request.request_id, request.choice, sequence.num_output_tokens, [])
+                output = EngineOutput(*request.key, sequence.num_output_tokens, [], handle=request.handle)
                 output.finish_reason, output.stop_reason = "error", sentence
                 fresh.ended.append(output)
             else:

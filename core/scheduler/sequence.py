@@ -29,6 +29,7 @@ class SequenceState(KVSequence):
 
     What steps have confirmed is `token_ids` and `num_computed_tokens`; what is planned beyond that, `num_planned_tokens`.
 
+    entered:            the scheduler's clock when it came.
     order:              sorts sequences: the first runs first, the last is preempted first.
     slot:               its row in the worker's batch while it runs, else `NO_SLOT`.
     max_length:         prompt plus output tokens at which it ends.
@@ -47,6 +48,7 @@ class SequenceState(KVSequence):
     __slots__ = (
         "blocks_missing",
         "drafts",
+        "entered",
         "is_long",
         "key",
         "max_length",
@@ -65,12 +67,13 @@ class SequenceState(KVSequence):
         "was_preempted",
     )
 
-    def __init__(self, request: EngineRequest, order: Order, max_length: int) -> None:
+    def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         super().__init__(list(request.prompt_token_ids), request.cache_salt)
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key
         self.order = order
+        self.entered = entered
         self.slot: Slot = NO_SLOT
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(self.token_ids)

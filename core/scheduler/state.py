@@ -28,7 +28,7 @@ SWEEP_FROM = 64
 class SchedulerState:
     """What the parts of the scheduler share.
 
-    choices:     all live sequences, by request id and choice.
+    choices:     all live sequences, by request id and choice. num_live: how many they are.
     waiting:     those that wait. held: long prompts that others overtook, first in line.
     running:     those with a slot.
     suspects:    those of a step that failed; each runs alone before others go on. The first may hold a slot.
@@ -51,6 +51,7 @@ class SchedulerState:
         self.running = RunningSet(config.max_num_seqs)
         self.suspects: deque[SequenceState] = deque()
         self.choices: dict[str, dict[int, SequenceState]] = {}
+        self.num_live = 0
         self.removed: list[Slot] = []
         self.ended: list[EngineOutput] = []
         self.stats = SchedulerStats()
@@ -69,16 +70,17 @@ class SchedulerState:
         """Sequences without a slot."""
         return len(self.waiting) + len(self.held) + sum(suspect.slot == NO_SLOT for suspect in self.suspects)
 
-    def enter(self, request: EngineRequest) -> None:
-        """Queue a new sequence."""
+    def enter(self, request: EngineRequest, *, alone: bool = False) -> None:
+        """Queue a new sequence. alone: before all others, as if it were suspected."""
         arrival = self._num_arrivals
         self._num_arrivals += 1
-        sequence = SequenceState(request, self.policy.order(request, arrival), self.limits.max_length)
-        self.choices.setdefault(request.request_id, {})[request.choice] = sequence
-        if request.deadline:
-            heapq.heappush(self._deadlines, (request.deadline, arrival, sequence))
-        sequence.queue = self.waiting
-        self.waiting.push(sequence)
+        sequence = SequenceState(request, self.policy.order(request, arrival), self.limits.max_length, self.clock())
+        self._register(sequence, arrival)
+        if alone:
+            self.suspects.appendleft(sequence)
+        else:
+            sequence.queue = self.waiting
+            self.waiting.push(sequence)
 
     def adopt(self, sequence: SequenceState) -> None:
         """Queue a sequence of another state, whose blocks and slots are gone."""
@@ -89,10 +91,8 @@ class SchedulerState:
         sequence.drafts, sequence.blocks_missing, sequence.was_preempted = [], 0, False
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
-        self.choices.setdefault(sequence.key[0], {})[sequence.key[1]] = sequence
         self._num_arrivals = max(self._num_arrivals, sequence.order[1] + 1)
-        if sequence.request.deadline:
-            heapq.heappush(self._deadlines, (sequence.request.deadline, sequence.order[1], sequence))
+        self._register(sequence, sequence.order[1])
         sequence.queue = self.waiting
         self.waiting.push(sequence)
 
@@ -169,7 +169,8 @@ class SchedulerState:
         del choices[choice]
         if not choices:
             del self.choices[request_id]
-        if len(self._deadlines) > 2 * len(self.choices) + SWEEP_FROM:
+        self.num_live -= 1
+        if len(self._deadlines) > 2 * self.num_live + SWEEP_FROM:
             self._sweep_deadlines()
 
     def end(self, sequence: SequenceState, reason: FinishReason, sentence: str, *, keep_cached: bool) -> EngineOutput:
@@ -183,6 +184,7 @@ class SchedulerState:
             finish_reason=reason,
             stop_reason=sentence,
             num_cached_tokens=max(sequence.num_cached_tokens, 0),
+            handle=sequence.request.handle,
         )
 
     def clear(self, sequence: SequenceState) -> None:
@@ -207,11 +209,19 @@ class SchedulerState:
             sequence = heapq.heappop(deadlines)[2]
             if sequence.status is not SequenceStatus.FINISHED:
                 sentence = (
-                    f"The request's time was up after {now - sequence.request.arrival_time:.1f} s, with "
+                    f"The request's time was up after {now - sequence.entered:.1f} s, with "
                     f"{sequence.num_output_tokens} tokens generated; give it a longer timeout or lower max_tokens."
                 )
                 self.stats.num_timeouts += 1
                 self.ended.append(self.end(sequence, "timeout", sentence, keep_cached=True))
+
+    def _register(self, sequence: SequenceState, arrival: int) -> None:
+        """Count a sequence among the living. arrival: tells apart deadlines at the same time."""
+        request_id, choice = sequence.key
+        self.choices.setdefault(request_id, {})[choice] = sequence
+        self.num_live += 1
+        if sequence.request.deadline:
+            heapq.heappush(self._deadlines, (sequence.request.deadline, arrival, sequence))
 
     def _sweep_deadlines(self) -> None:
         """Drop the deadlines of ended sequences, so that they hold no memory."""

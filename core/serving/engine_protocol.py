@@ -58,5 +58,5 @@ class ServingEngine(Protocol):
         ...
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine is gone."""
+        """Raise EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long."""
         ...

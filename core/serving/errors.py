@@ -12,7 +12,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from core.api.errors import CoreError, EngineDeadError, RequestError, nearest
+from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
 
 CLIENT_CLOSED_REQUEST = 499
 LONGEST_MESSAGE, LONGEST_PARAM = 2000, 200
@@ -51,6 +51,8 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
         return error.status, ErrorBody(ErrorObject(_cut(str(error), LONGEST_MESSAGE), kind, param, error.code))
     if isinstance(error, EngineDeadError):
         return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
+    if isinstance(error, EngineStalledError):
+        return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_stalled"))
     if isinstance(error, CoreError):
         return 500, ErrorBody(ErrorObject(str(error), "server_error", code="generation_failed"))
     return 500, ErrorBody(ErrorObject("The server failed on this request; its log says why.", "server_error"))

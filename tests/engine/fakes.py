@@ -64,6 +64,7 @@ def make_config(
     options: dict[str, Any] | None = None,
     max_model_len: int = 64,
     scheduler: dict[str, Any] | None = None,
+    stall_timeout_s: float = 120.0,
     **model: Any,
 ) -> EngineConfig:
     """options: of the fake executor: `script`, `num_blocks`, `delay_s`, `start_s`, `refuse`, `break`, `exit`, `always_fail`."""
@@ -76,6 +77,7 @@ def make_config(
         scheduler=SchedulerConfig(
             **{"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": max_model_len} | (scheduler or {})
         ),
+        stall_timeout_s=stall_timeout_s,
         plugins=PluginChoices(
             loader="none", platform="none", arguments={"executor.fake": options or {}}, table=POLICIES,
         ),

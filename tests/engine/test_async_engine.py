@@ -128,6 +128,30 @@ def test_abort_by_id() -> None:
     with_engine(test, delay_s=0.01)
 
 
+def test_an_id_may_be_used_again_at_once() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        for prompt in range(12):
+            left = engine.generate([prompt, 7], delta(max_tokens=60, logprobs=1), "same")
+            for _ in range(prompt % 4 + 1):
+                await anext(left)
+            await left.aclose()
+            outputs = [output async for output in engine.generate([prompt], SamplingParams(max_tokens=4), "same")]
+            assert outputs[-1].outputs[0].token_ids == reference([prompt], 4)
+        await until_idle(engine)
+
+    with_engine(test, delay_s=0.002)
+
+
+def test_an_id_may_be_used_again_after_a_stop_string() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        for _ in range(5):
+            outputs = [output async for output in engine.generate("Q:", SamplingParams(n=2, stop="l"), "same")]
+            assert [one.text for one in outputs[-1].outputs] == ["he"] * 2
+        await until_idle(engine)
+
+    with_engine(test, script="hello world", delay_s=0.002)
+
+
 def test_wrong_requests_leave_nothing() -> None:
     async def test(engine: AsyncEngine) -> None:
         wrong: list[tuple[Any, SamplingParams]] = [

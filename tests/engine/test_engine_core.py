@@ -9,7 +9,7 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan
-from core.engine.core import MAX_FAILED_STEPS, EngineCore
+from core.engine.core import FAULTS_BEFORE_PROBE, EngineCore
 from core.scheduler.results import StepOutputs
 
 
@@ -27,6 +27,14 @@ def drain(core: EngineCore, limit: int = 200) -> dict[str, list[EngineOutput]]:
         for output in message.outputs:
             found.setdefault(output.request_id, []).append(output)
         core.scheduler.check_integrity()
+    return found
+
+
+def drain_handles(core: EngineCore) -> dict[int, list[EngineOutput]]:
+    found: dict[int, list[EngineOutput]] = {}
+    while core.has_work():
+        for output in core.step().outputs:
+            found.setdefault(output.handle, []).append(output)
     return found
 
 
@@ -60,18 +68,53 @@ def test_failing_step_ends_its_sequences_and_others_go_on(core: EngineCore) -> N
 
 
 def test_a_bad_request_may_be_repeated(core: EngineCore) -> None:
-    for attempt in range(3 * MAX_FAILED_STEPS):
+    for attempt in range(40):
         core.add([request(f"bad{attempt}", [RAISE])])
         assert drain(core)[f"bad{attempt}"][-1].finish_reason == "error"
-        if attempt % 3 == 2:
-            core.add([request("good", [1])])
-            assert tokens(drain(core)["good"]) == reference([1], 5)
+    core.add([request("good", [1])])
+    assert tokens(drain(core)["good"]) == reference([1], 5)
+
+
+def test_many_bad_requests_at_once_end_alone(core: EngineCore) -> None:
+    core.add([request(f"bad{number}", [RAISE]) for number in range(40)])
+    core.add([request("good", [1])])
+    outputs = drain(core)
+    assert all(outputs[f"bad{number}"][-1].finish_reason == "error" for number in range(40))
+    assert tokens(outputs["good"]) == reference([1], 5)
+
+
+def test_requests_that_break_the_scheduler_end_alone(core: EngineCore) -> None:
+    for number in range(40):
+        half = request(f"bad{number}", [1, 2, 3, 4, 5])
+        half.cache_salt = "\ud800"
+        core.add([half])
+    core.add([request("good", [1])])
+    outputs = drain(core)
+    assert all("surrogates" in str(outputs[f"bad{number}"][-1].stop_reason) for number in range(40))
+    assert tokens(outputs["good"]) == reference([1], 5)
+
+
+@pytest.mark.parametrize("operation", ["schedule", "update"])
+@pytest.mark.parametrize("blames", [True, False])
+def test_a_scheduler_that_always_breaks_is_fatal(
+    core: EngineCore, operation: str, blames: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = core.scheduler
+
+    def broken(*arguments: object) -> None:
+        scheduler._state.at_work = next(scheduler._state.live(), None) if blames else None
+        raise ZeroDivisionError("an ordinary defect")
+
+    monkeypatch.setattr(scheduler, operation, broken)
+    core.add([request(f"r{number}", [1]) for number in range(12)])
+    with pytest.raises(EngineDeadError, match=r"times in a row.*ordinary defect"):
+        drain(core)
 
 
 def test_an_executor_that_always_fails_is_fatal(core: EngineCore) -> None:
     core.executor.raising = 10**6  # type: ignore[attr-defined]
     with pytest.raises(EngineDeadError, match=r"steps in a row.*told to fail"):
-        for attempt in range(MAX_FAILED_STEPS):
+        for attempt in range(FAULTS_BEFORE_PROBE):
             core.add([request(f"r{attempt}", [1])])
             drain(core)
 
@@ -90,6 +133,16 @@ def test_refused_request_comes_back_as_an_error(core: EngineCore, monkeypatch: p
     monkeypatch.setattr(core.scheduler, "add", add)
     core.add([request("a", [1])])
     assert drain(core)["a"][0].stop_reason == "no such luck"
+
+
+def test_a_refusal_names_the_sequence_that_came_second(core: EngineCore) -> None:
+    first, second = request("a", [1, 2, 3]), request("a", [4])
+    first.handle, second.handle = 10, 11
+    core.add([first, second])
+    outputs = drain_handles(core)
+    assert outputs[11][-1].finish_reason == "error"
+    assert "in use" in str(outputs[11][-1].stop_reason)
+    assert outputs[10][-1].finish_reason == "length"
 
 
 def test_abort_gives_blocks_back(core: EngineCore) -> None:

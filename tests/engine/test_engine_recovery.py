@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes import EOS, RAISE, FakeExecutor, make_config, reference
 
+from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.core import EngineCore
@@ -56,6 +57,23 @@ def test_one_poisoned_request_among_many_ends_alone(ahead: bool) -> None:
     assert tokens(found["late"]) == reference([5, 6], 6)
     assert all(tokens(found[name])[-4:] == reference(prompt, 6)[-4:] for name, prompt in PROMPTS.items())
     assert engine.core.executor.sequences == {}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_many_poisoned_requests_end_and_those_among_them_go_on(ahead: bool) -> None:
+    engine = client(async_scheduling=ahead)
+    for round_ in range(3):
+        engine.add([request(f"bad{round_}-{number}", [RAISE, number]) for number in range(20)])
+        engine.add([request(f"good{round_}", [5, round_])])
+    found = drain(engine)
+    for round_ in range(3):
+        assert tokens(found[f"good{round_}"]) == reference([5, round_], 6)
+        assert all(found[f"bad{round_}-{number}"][-1].finish_reason == "error" for number in range(20))
+    assert len(found) == 63, "what the engine computes for itself is nobody's output"
+    engine.core.executor.raising = 10**6  # type: ignore[attr-defined]
+    engine.add([request(name, prompt) for name, prompt in PROMPTS.items()])
+    with pytest.raises(EngineDeadError, match=r"steps in a row.*told to fail"):
+        drain(engine)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -119,8 +137,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
 def test_a_deadline_ends_a_request_with_what_it_has() -> None:
     config = make_config(options={"delay_s": 0.02})
     engine = InprocClient(config, FakeExecutor(config))
-    now = time.time()
-    engine.add([request("a", [1, 2], 60, arrival_time=now, deadline=now + 0.2), request("b", [1, 2], 20)])
+    engine.add([request("a", [1, 2], 60, deadline=time.monotonic() + 0.2), request("b", [1, 2], 20)])
     found = drain(engine)
     assert found["a"][-1].finish_reason == "timeout"
     assert 0 < len(tokens(found["a"])) < 60

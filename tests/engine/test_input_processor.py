@@ -34,6 +34,22 @@ def test_the_checkpoints_limit_caps_every_request(tokenizer: Tokenizer) -> None:
         limited.process("r", "hi", SamplingParams(max_tokens=40, min_tokens=6))
 
 
+def test_half_a_character_is_refused_by_the_name_of_its_field(processor: InputProcessor) -> None:
+    half = "x\ud800"
+    wrong: dict[str, tuple[str, Any, SamplingParams, str]] = {
+        "request_id": (half, "hi", SamplingParams(), ""),
+        "user": ("r", "hi", SamplingParams(), half),
+        "prompt": ("r", half, SamplingParams(), ""),
+        "cache_salt": ("r", {"prompt": "hi", "cache_salt": half}, SamplingParams(), ""),
+        "stop": ("r", "hi", SamplingParams(stop=["fine", half]), ""),
+        "bad_words": ("r", "hi", SamplingParams(bad_words=[half]), ""),
+    }
+    for param, (name, prompt, params, user) in wrong.items():
+        with pytest.raises(RequestError, match=param if param != "prompt" else "whole characters") as caught:
+            processor.process(name, prompt, params, user=user)
+        assert caught.value.param == param
+
+
 def test_forms_of_a_prompt(processor: InputProcessor) -> None:
     forms: list[Any] = [
         "hi",

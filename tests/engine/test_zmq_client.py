@@ -21,7 +21,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
 from core.engine.child import EngineProcess, child_environment
-from core.engine.core import MAX_FAILED_STEPS
+from core.engine.core import FAULTS_BEFORE_PROBE
 from core.engine.zmq_client import ZmqClient
 
 
@@ -116,8 +116,8 @@ def test_abort_frees() -> None:
             await client.add([request("a", [1, 2], 60)])
             await client.add([request("b", [3, 4], 60)])
             await ear.until(lambda: ear.outputs("a") and ear.outputs("b"))
-            await client.abort(["a"])
-            await client.abort_choices([("b", 0)])
+            client.abort(["a"])
+            client.abort_choices([("b", 0)])
             await client.add([request("c", [5], 2)])
             await ear.until(lambda: ear.finished("c") and ear.messages[-1].stats.num_running == 0)
             assert not ear.finished("a")
@@ -182,9 +182,10 @@ def test_a_broken_executor_ends_the_engine_with_the_cause() -> None:
     async def run() -> None:
         ear = Ear()
         client = await start(ear, always_fail=True)
-        for name in [str(attempt) for attempt in range(MAX_FAILED_STEPS)]:
+        for name in [str(attempt) for attempt in range(FAULTS_BEFORE_PROBE)]:
             await client.add([request(name, [1])])
             await ear.until(lambda name=name: ear.finished(name) or ear.death is not None)
+        await ear.until(lambda: ear.death is not None)
         assert ear.finished("0")
         assert "steps in a row" in str(ear.death)
         assert "told to fail" in str(ear.death)
@@ -252,9 +253,10 @@ def test_unreadable_messages_do_not_stop_the_engine() -> None:
         client = await start(ear)
         await client._send(b"\xc1 no msgpack")
         await client._send(msgspec.msgpack.encode(["delete_everything"]))
-        client._ledger.admit([request("bad", [1])])
-        await client._send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [0]]))
-        await client._send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [1]]))
+        bad = request("bad", [1])
+        client._ledger.admit([bad])
+        await client._send(msgspec.msgpack.encode(["add", ["bad", 0, ["no", "ids"], {}, 1], [bad.handle]]))
+        await client._send(msgspec.msgpack.encode(["add", ["worse", 0, [1], {"temperature": -5.0}, 1], [99]]))
         await client.add([request("good", [1])])
         await ear.until(lambda: ear.finished("good") and ear.finished("bad"))
         assert "could not be read" in str(ear.outputs("bad")[0].stop_reason)
@@ -325,7 +327,6 @@ def test_interrupt_is_left_to_the_parent() -> None:
 ORPHAN = """
 import asyncio, os, signal, sys
 from fakes import TARGET, make_config
-from core.engine.core import MAX_FAILED_STEPS
 from core.engine.zmq_client import ZmqClient
 
 async def main():

@@ -3,13 +3,17 @@
 import gc
 import random
 import resource
+import time
 
 import pytest
-from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
+from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request, make_scheduler, reference, run
 
+from core.api.config import ModelConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
+from core.scheduler.state import SchedulerState
 
 
 class Clock:
@@ -45,6 +49,38 @@ def test_a_request_ends_at_its_deadline_running_or_waiting():
     assert client.tokens["runs", 0] == reference(make_request("runs", [1, 2], 50))[0][:4]
     assert client.last["patient", 0].finish_reason == "length"
     assert scheduler.stats().num_timeouts == 2
+
+
+def test_ends_of_many_choices_look_through_the_deadlines_a_few_times(monkeypatch):
+    looks, sweep = [], SchedulerState._sweep_deadlines
+
+    def counted(state):
+        looks.append(len(state._deadlines))
+        sweep(state)
+
+    monkeypatch.setattr(SchedulerState, "_sweep_deadlines", counted)
+    scheduler, names = make_scheduler(), [f"r{number}" for number in range(20)]
+    for name in names:
+        for choice in range(64):
+            scheduler.add(make_request(name, [1, 2], choice=choice, deadline=9e12))
+    scheduler.abort(names)
+    assert looks, "ended sequences are not kept"
+    assert sum(looks) < 4 * 20 * 64
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_requests(jump, monkeypatch):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    made = InputProcessor(ModelConfig(model="none", served_names=("none",), vocab_size=VOCABULARY), None)
+    params = SamplingParams(max_tokens=8)
+    scheduler, client = make_scheduler(), Client()
+    for name, timeout_s in (("patient", 60.0), ("hasty", 1e-9)):
+        scheduler.add(made.process(name, [1, 2], params, timeout_s=timeout_s).requests[0])
+    run(scheduler, FakeExecutor(), client)
+    assert client.last["patient", 0].finish_reason == "length"
+    assert client.last["hasty", 0].finish_reason == "timeout"
+    assert "after 0.0 s" in client.last["hasty", 0].stop_reason
 
 
 def failing(executor, guilty):

@@ -64,6 +64,7 @@ class FakeClient:
         self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
         self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.aborted: list[str] = []
+        self.silence_s = 0.0
 
     def listen(self, on_outputs: object, on_death: object) -> None:
         self.on_outputs, self.on_death = on_outputs, on_death
@@ -72,21 +73,24 @@ class FakeClient:
         for request in requests:
             self.live[request.key] = asyncio.ensure_future(self._run(request))
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
+    def abort(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
-        await self.abort_choices([key for key in self.live if key[0] in request_ids])
+        self.abort_choices([key for key in self.live if key[0] in request_ids])
 
-    async def abort_choices(self, keys: Sequence[tuple[str, int]]) -> None:
+    def abort_choices(self, keys: Sequence[tuple[str, int]]) -> None:
         for key in keys:
             task = self.live.pop(key, None)
             if task is not None:
                 task.cancel()
 
+    def ping(self) -> asyncio.Future[str]:
+        return asyncio.get_running_loop().create_future()
+
     async def call(self, method: str) -> str:
         return "false" if self.live else "true"
 
     async def close(self) -> None:
-        await self.abort_choices(list(self.live))
+        self.abort_choices(list(self.live))
 
     def die(self, cause: str) -> None:
         self.on_death(EngineDeadError(cause))
@@ -109,7 +113,7 @@ class FakeClient:
                 ]
             if start == 3 and "FAIL" in prompt:
                 output.finish_reason, output.stop_reason = "error", "The logits are not finite."
-            elif request.deadline and time.time() >= request.deadline:
+            elif request.deadline and time.monotonic() >= request.deadline:
                 output.finish_reason, output.stop_reason = "timeout", "The request's time was up."
             elif token in request.stop_token_ids:
                 output.finish_reason = "stop"

@@ -47,6 +47,18 @@ def test_dead_engine(start_server: Starter) -> None:
         assert running.http.get("/metrics").status_code == 200
 
 
+def test_a_silent_engine_is_unhealthy_until_it_speaks(server: RunningServer) -> None:
+    server.fake.silence_s = 119.0
+    assert server.http.get("/health").status_code == 200
+    server.fake.silence_s = 121.0
+    answer = server.http.get("/health")
+    assert answer.status_code == server.http.get("/ping").status_code == 503
+    assert answer.json()["error"]["code"] == "engine_stalled"
+    assert "121 s" in answer.json()["error"]["message"]
+    server.fake.silence_s = 0.0
+    assert server.http.get("/health").status_code == 200
+
+
 def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) -> None:
     with start_server(quiet(api_keys=("one",))) as running:
         assert running.http.post("/reset_prefix_cache").status_code == 401

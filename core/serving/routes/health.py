@@ -15,7 +15,7 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs, else 503 with the cause."""
+    """200 while the engine runs and moves, else 503: it is gone, or since when it has been silent. Never takes long."""
     await context_of(request).engine.check_health()
     return Response(status_code=200)
 

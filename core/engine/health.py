@@ -1,0 +1,37 @@
+"""Whether an engine that lives also moves.
+
+Owns: `check_silence`. Never does: decide what follows. Called by: `AsyncEngine`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from core.api.errors import EngineStalledError
+from core.engine.zmq_client import ZmqClient
+
+LISTEN_S = 0.25
+"""Seconds to listen once more before an engine is called unhealthy: it may be us who were held up."""
+
+
+async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> None:
+    """Ask the engine for a sign of life, without waiting for it, and look for how long it has owed a word.
+
+    limit_s: seconds that it may. num_waiting: requests that live.
+    Raises EngineStalledError when it was silent for longer, EngineDeadError when it is gone.
+    """
+    sign_of_life = client.ping()
+    if client.silence_s > limit_s:
+        await asyncio.wait({sign_of_life}, timeout=LISTEN_S)
+        client.ping()
+    silence = client.silence_s
+    if silence <= limit_s:
+        return
+    since = datetime.now().astimezone() - timedelta(seconds=silence)
+    waiting = "1 request waits" if num_waiting == 1 else f"{num_waiting or 'no'} requests wait"
+    raise EngineStalledError(
+        f"The engine has said nothing for {silence:.0f} s, since {since.isoformat(' ', 'seconds')}; {waiting} for it. More "
+        f"than {limit_s:g} s count as a fault (--engine-stall-timeout): restart the server, unless single steps of long "
+        "prompts may take that long; then raise the limit."
+    )
