@@ -180,6 +180,7 @@ class EngineCore:
         except Exception as error:
             return self._fail_step(plan, error)
         except BaseException:
+            self._give_up_copies(plan)
             self._unheard_removals = plan.removed
             self.scheduler.cancel_steps()
             raise
@@ -194,10 +195,11 @@ class EngineCore:
                 result = before[1].result()
             except Exception as error:
                 self._unheard_removals = plan.removed
-                if plan.transfers is not None:
-                    self.scheduler.kv.settle_transfers(plan.transfers, None)
+                self._give_up_copies(plan)
                 return self._fail_step(before[0], error)
             except BaseException:
+                self._give_up_copies(before[0])
+                self._give_up_copies(plan)
                 self._unheard_removals = [*before[0].removed, *plan.removed]
                 self.scheduler.cancel_steps()
                 raise
@@ -217,6 +219,11 @@ class EngineCore:
             return StepResult()
         return self.executor.execute(plan)
 
+    def _give_up_copies(self, plan: StepPlan) -> None:
+        """The copies of a plan that was not, or may not have been, computed count as not made."""
+        if plan.transfers is not None:
+            self.scheduler.kv.settle_transfers(plan.transfers, None)
+
     def _update(self, plan: StepPlan, result: StepResult) -> StepOutputs:
         if plan.total_num_tokens:
             self._failed_steps = self._violations = 0
@@ -229,8 +236,7 @@ class EngineCore:
         """Nothing of the step counts; the scheduler finds out whose fault it was."""
         cause = f"{type(error).__name__}: {error}"
         self._failed_steps += 1
-        if plan.transfers is not None:
-            self.scheduler.kv.settle_transfers(plan.transfers, None)
+        self._give_up_copies(plan)
         self._unheard_removals = [*plan.removed, *self._unheard_removals]
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise EngineDeadError(
