@@ -36,6 +36,7 @@ class OneToken:
     """An executor that answers every plan at once, one token for each sequence that reached its last known one."""
 
     numerics = "none"
+    page_bytes = 1
     phases: tuple[tuple[str, float], ...] = ()
 
     def __init__(self, num_blocks: int) -> None:

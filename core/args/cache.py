@@ -79,8 +79,8 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_disk_path: Annotated[
         str | None,
         Arg(
-            "Directory for KV blocks that leave the KV cache; they are found again after a restart, and by other "
-            "processes with the same model. Unset: none.",
+            "Directory for KV blocks; they are found again after a restart or a crash, and by the same user's other "
+            "processes with the same model. Nobody else may be able to write there. Unset: none.",
         ),
     ] = None
     kv_offloading_disk_size: Annotated[

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError
+from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.policy import SchedulingPolicy
 from core.api.sampling_params import SamplingParams
@@ -45,10 +46,12 @@ T = TypeVar("T")
 class Executor(Protocol):
     """What the loop needs of an executor.
 
-    num_blocks: blocks of the KV cache. numerics: what results depend on. phases: (name, seconds) of the start.
+    num_blocks: blocks of the KV cache. page_bytes: of one block, in all layers of its group. numerics: what results
+    depend on. phases: (name, seconds) of the start.
     """
 
     num_blocks: int
+    page_bytes: int
     numerics: str
     phases: list[tuple[str, float]]
 
@@ -75,7 +78,7 @@ class EngineCore:
         self.config = config
         self.executor = executor
         self.epoch = epoch
-        self.kv_services = KVServices.open(config, executor.numerics)
+        self.kv_services = KVServices.open(config, executor.numerics, executor.page_bytes)
         self.scheduler = Scheduler(config.scheduler, self._make_kv, load_policy(config))
         self._thread: ThreadPoolExecutor | None = None
         if config.scheduler.async_scheduling and not config.scheduler.num_speculative_tokens:
@@ -134,6 +137,13 @@ class EngineCore:
             outputs.records[:0], self._refused = self._refused, []
         return EngineOutputs(self.epoch, outputs.records, self.stats(), outputs.tokens)
 
+    def save_idle(self) -> int | None:
+        """To be called while there is no work: save some of what is cached to disk, for a few milliseconds.
+
+        Returns the milliseconds after which to call again if there is still no work; None: nothing is left to do.
+        """
+        return self.kv_services.save_idle(self.scheduler.kv, self._copy)
+
     def stats(self) -> SchedulerStats:
         """State of scheduler and KV cache now."""
         stats = self.scheduler.stats()
@@ -155,9 +165,20 @@ class EngineCore:
         """Wait for a step under way, save what is cached to disk if asked for, and close the executor."""
         if self._thread is not None:
             self._thread.shutdown()
-        copy = lambda transfers: self.executor.execute(StepPlan(transfers=transfers)).pages  # noqa: E731
-        self.kv_services.close(self.scheduler.kv, copy, SAVE_S)
+            self._thread = None
+        self.kv_services.close(self.scheduler.kv, self._copy, SAVE_S)
         self.executor.close()
+
+    def _copy(self, transfers: KVTransfers) -> list[Page] | None:
+        """Make copies between steps, where steps are made; None when that failed."""
+        plan = StepPlan(transfers=transfers)
+        try:
+            if self._thread is None:
+                return self.executor.execute(plan).pages
+            return self._thread.submit(self.executor.execute, plan).result().pages
+        except Exception as error:
+            logger.error("Cached KV blocks could not be copied.", exc_info=error)
+            return None
 
     def _run(self, plan: StepPlan) -> StepOutputs:
         """Execute a plan and read its result."""
@@ -166,6 +187,7 @@ class EngineCore:
         except Exception as error:
             return self._fail_step(plan, error)
         except BaseException:
+            self._give_up_copies(plan)
             self._unheard_removals = plan.removed
             self.scheduler.cancel_steps()
             raise
@@ -180,10 +202,11 @@ class EngineCore:
                 result = before[1].result()
             except Exception as error:
                 self._unheard_removals = plan.removed
-                if plan.transfers is not None:
-                    self.scheduler.kv.settle_transfers(plan.transfers, None)
+                self._give_up_copies(plan)
                 return self._fail_step(before[0], error)
             except BaseException:
+                self._give_up_copies(before[0])
+                self._give_up_copies(plan)
                 self._unheard_removals = [*before[0].removed, *plan.removed]
                 self.scheduler.cancel_steps()
                 raise
@@ -203,6 +226,11 @@ class EngineCore:
             return StepResult()
         return self.executor.execute(plan)
 
+    def _give_up_copies(self, plan: StepPlan) -> None:
+        """The copies of a plan that was not, or may not have been, computed count as not made."""
+        if plan.transfers is not None:
+            self.scheduler.kv.settle_transfers(plan.transfers, None)
+
     def _update(self, plan: StepPlan, result: StepResult) -> StepOutputs:
         if plan.transfers is not None:
             self.scheduler.kv.settle_transfers(plan.transfers, result.pages)
@@ -216,8 +244,7 @@ class EngineCore:
     def _fail_step(self, plan: StepPlan, error: Exception) -> StepOutputs:
         """Nothing of the step counts; the scheduler finds out whose fault it was."""
         cause = f"{type(error).__name__}: {error}"
-        if plan.transfers is not None:
-            self.scheduler.kv.settle_transfers(plan.transfers, None)
+        self._give_up_copies(plan)
         self._unheard_removals = [*plan.removed, *self._unheard_removals]
         if any(new.request is self._probe for new in plan.new):
             raise EngineDeadError(

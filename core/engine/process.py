@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "core.executor.uniproc:UniprocExecutor"
 IDLE_POLL_MS = 10
+QUIET_MS = 10
+"""Silence after which idle time has begun."""
 
 
 class EngineLoop:
@@ -61,7 +63,9 @@ class EngineLoop:
         """Serve until `Shutdown`. Blocks on the socket when there is no work."""
         idle = False
         while True:
-            self._drain(None if not self._core.has_work() else IDLE_POLL_MS if idle else 0)
+            if not self._core.has_work():
+                self._await_message()
+            self._drain(IDLE_POLL_MS if idle else 0)
             if not self._running:
                 return
             if self._core.has_work():
@@ -69,8 +73,14 @@ class EngineLoop:
                 idle = not outputs.outputs and not outputs.stats.num_running
                 self._socket.send(wire.encode(outputs))
 
-    def _drain(self, timeout_ms: int | None) -> None:
-        """Handle all messages that wait; wait for the first one up to `timeout_ms` (None: for ever)."""
+    def _await_message(self) -> None:
+        """Wait, for ever; in silence the core saves what is cached, a little at a time."""
+        timeout_ms: int | None = QUIET_MS
+        while not self._socket.poll(timeout_ms):
+            timeout_ms = self._core.save_idle()
+
+    def _drain(self, timeout_ms: int) -> None:
+        """Handle all messages that wait; wait for the first one up to `timeout_ms`."""
         if timeout_ms != 0:
             self._socket.poll(timeout_ms)
         while self._running and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:

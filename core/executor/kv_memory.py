@@ -47,6 +47,11 @@ class KVMemory:
             self._buffer_of.update(dict.fromkeys(layers, index))
         self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()
 
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block in all buffers."""
+        return int(self._ends[-1])
+
     def of_layer(self, layer: int) -> Tensor:
         """uint8 [num_blocks, block bytes] of a layer."""
         return self._buffers[self._buffer_of[layer]]
@@ -59,7 +64,7 @@ class KVMemory:
         return pages
 
     def _read(self, block_id: int) -> Page:
-        page = np.empty(self._ends[-1], np.uint8)
+        page = np.empty(self.page_bytes, np.uint8)
         target = torch.from_numpy(page)
         start = 0
         for buffer, end in zip(self._buffers, self._ends, strict=True):

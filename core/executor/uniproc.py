@@ -11,11 +11,12 @@ from core.executor.worker import Worker
 
 
 class UniprocExecutor:
-    """Runs steps in place. num_blocks: KV blocks; numerics, phases: see `Worker`."""
+    """Runs steps in place. num_blocks, page_bytes: of KV blocks; numerics, phases: see `Worker`."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.worker = Worker(config)
         self.num_blocks = self.worker.num_blocks
+        self.page_bytes = self.worker.kv_memory.page_bytes
         self.numerics = self.worker.numerics
         self.phases = self.worker.phases
 

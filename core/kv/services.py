@@ -1,16 +1,15 @@
 """What surrounds the KV manager of an engine: tiers, events, residency.
 
-Owns: `KVServices`, built from a configuration, fed once a step, closed with the engine. Never does: allocate blocks.
+Owns: `KVServices`, built from a configuration, fed once a step and in idle time, closed with the engine. Never does:
+allocate blocks.
 Called by: the engine core; the scheduler hands its parts to the manager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from core.api.config import CacheConfig, EngineConfig
-from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import SchedulerStats
+from core.kv.block_saver import BlockSaver, Copy
 from core.kv.event_publisher import EventPublisher
 from core.kv.events import EventLog
 from core.kv.manager import KVManager
@@ -26,25 +25,29 @@ LAST_WRITES_S = 1.0
 
 
 class KVServices:
-    """tiers: None without any. events, publisher: None when nobody is told. residency: None when it is not measured."""
+    """tiers: None without any. saver: None without a disk. events, publisher: None when nobody is told.
+    residency: None when it is not measured."""
 
-    def __init__(self, cache: CacheConfig, tiers: KVTiers | None = None) -> None:
+    def __init__(self, cache: CacheConfig, tiers: KVTiers | None = None, saver: BlockSaver | None = None) -> None:
         self.tiers = tiers
+        self.saver = saver
         self.events = EventLog(cache.block_size) if cache.events else None
         self.publisher = EventPublisher(cache.events) if cache.events else None
         self.residency = Residency(cache.metrics_sample) if cache.metrics_sample else None
 
     @classmethod
-    def open(cls, config: EngineConfig, numerics: str) -> KVServices:
-        """Everything that the configuration asks for. numerics: what results depend on. Raises ConfigError."""
+    def open(cls, config: EngineConfig, numerics: str, page_bytes: int) -> KVServices:
+        """Everything that the configuration asks for. numerics: what results depend on. page_bytes: of one block, in all
+        layers of its group. Raises ConfigError."""
         cache = config.cache
         if not cache.enable_prefix_caching:
             return cls(cache)
         host = HostTier(cache.host_bytes) if cache.host_bytes else None
-        disk = None
-        if cache.disk_path:
-            disk = DiskTier(cache.disk_path, fingerprint(config, numerics), cache.disk_bytes)
-        return cls(cache, KVTiers(host, disk) if host is not None or disk is not None else None)
+        if not cache.disk_path:
+            return cls(cache, None if host is None else KVTiers(host))
+        disk = DiskTier(cache.disk_path, fingerprint(config, numerics), cache.disk_bytes, page_bytes)
+        tiers = KVTiers(host, disk)
+        return cls(cache, tiers, BlockSaver(tiers, disk, page_bytes))
 
     @property
     def observers(self) -> list[CacheObserver]:
@@ -52,12 +55,18 @@ class KVServices:
         return [observer for observer in (self.events, self.residency) if observer is not None]
 
     def after_step(self, kv: KVManager) -> None:
-        """Tell of what a step changed."""
+        """Tell of what a step changed, and save a little of it."""
         if self.events is not None and self.publisher is not None:
             kv.register_starting()
             batch = self.events.take()
             if batch is not None:
                 self.publisher.publish(batch)
+        if self.saver is not None:
+            self.saver.after_step(kv)
+
+    def save_idle(self, kv: KVManager, copy: Copy) -> int | None:
+        """Nobody waits: save a little more; see `BlockSaver.save_idle`."""
+        return None if self.saver is None else self.saver.save_idle(kv, copy)
 
     def report(self, stats: SchedulerStats) -> None:
         """Add what is measured here."""
@@ -66,11 +75,11 @@ class KVServices:
         if self.residency is not None:
             stats.kv_residency = self.residency.rows
 
-    def close(self, kv: KVManager, copy: Callable[[KVTransfers], list[Page] | None], seconds: float) -> None:
-        """Save what a disk tier lacks, as far as `seconds` last, and end the threads. copy: makes transfers now."""
+    def close(self, kv: KVManager, copy: Copy, seconds: float) -> None:
+        """Save what a disk tier lacks, as far as `seconds` last, and end the threads."""
+        if self.saver is not None and kv.tiers is not None:
+            self.saver.save_all(kv, copy, seconds)
         if self.tiers is not None:
-            if kv.tiers is not None:
-                self.tiers.save_all(kv.pool.prefixes.entries(), copy, seconds)
             self.tiers.close(LAST_WRITES_S)
         if self.publisher is not None:
             self.publisher.close()

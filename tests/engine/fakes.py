@@ -116,6 +116,7 @@ class FakeExecutor:
     """Computes `next_token`, or the bytes of `script` followed by the end of the sequence."""
 
     numerics = "fake"
+    page_bytes = 64
 
     def __init__(self, config: EngineConfig) -> None:
         self.options = config.plugins.arguments["executor.fake"]
@@ -142,6 +143,8 @@ class FakeExecutor:
             known = new.request.prompt_token_ids + new.output_token_ids
             self.sequences[new.slot] = FakeSequence(new.request, known, new.num_computed_tokens)
         result = StepResult()
+        if plan.transfers is not None:
+            result.pages = [np.full(self.page_bytes, block_id % 251, np.uint8) for block_id in plan.transfers.saves]
         sampled: dict[int, int] = {}
         for slot, count in zip(plan.slots.tolist(), plan.query_lens.tolist(), strict=True):
             self._advance(slot, count, result, sampled)

@@ -61,6 +61,20 @@ def test_disk_gives_blocks_back_after_a_restart(checkpoint: Path, expected: list
     again.close()
 
 
+def test_both_tiers_give_blocks_back_while_they_are_saved(checkpoint: Path, expected: list, tmp_path: Path) -> None:
+    disk = {"kv_offloading_disk_path": str(tmp_path), "async_scheduling": True}
+    num_blocks = 17 if "llama" in checkpoint.name else 42
+    settings = {"kv_offloading_size": 0.01, "num_gpu_blocks_override": num_blocks, **disk}
+    llm = open_llm(checkpoint, **settings)
+    assert run(llm, PROMPTS * 2) == expected * 2
+    assert llm.stats().tier_hits > 0
+    again = open_llm(checkpoint, **settings)
+    assert run(again, PROMPTS) == expected
+    assert again.stats().tier_hits > 100, "of an engine that has not ended yet"
+    again.close()
+    llm.close()
+
+
 def test_another_dtype_finds_nothing(checkpoint: Path, tmp_path: Path) -> None:
     for dtype in ("bfloat16", "float32"):
         llm = open_llm(checkpoint, dtype=dtype, kv_offloading_disk_path=str(tmp_path))

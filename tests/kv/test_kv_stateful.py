@@ -36,13 +36,29 @@ def names(tokens, salt):
     return found
 
 
+class MemoryDisk(HostTier):
+    """A disk without files or a thread."""
+
+    is_ready, num_dropped = True, 0
+
+    def discard(self, group, key):
+        entry = self._pages.pop((group, key.digest), None)
+        self.num_bytes -= 0 if entry is None else entry[1].nbytes
+
+
 class ManagerMachine(RuleBasedStateMachine):
     @initialize(
-        groups=st.sampled_from(GROUPS), size=st.sampled_from([1, 2, 4]), blocks=st.integers(20, 60), t=st.booleans()
+        groups=st.sampled_from(GROUPS),
+        size=st.sampled_from([1, 2, 4]),
+        blocks=st.integers(20, 60),
+        host=st.booleans(),
+        disk=st.booleans(),
     )
-    def build(self, groups, size, blocks, t):
+    def build(self, groups, size, blocks, host, disk):
         self.groups, self.size = groups, size
-        self.tiers = KVTiers(HostTier(size * 8 * 30)) if t else None
+        room = size * 8 * 30
+        made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
+        self.tiers = made if host or disk else None
         self.kv = KVManager(blocks, size, groups=groups, max_step_tokens=MAX_STEP, tiers=self.tiers)
         self.memory = np.zeros((blocks, size), np.int64)
         self.running = []
@@ -91,12 +107,22 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 100), good=st.booleans())
     def end(self, index, good):
         sequence = self.running.pop(index % len(self.running))
+        if not good:
+            own = {block_id for ids in sequence.block_ids for block_id in ids[sequence.num_shared_blocks :] if block_id}
+            self.memory[[block_id for block_id in own if self.kv.pool._references[block_id] == 1]] = -1
         self.kv.free(sequence, keep_cached=good)
         assert sequence.block_ids == []
 
     @rule()
     def reset(self):
         assert self.kv.reset() == (self.kv.usage == 0.0)
+
+    @precondition(lambda self: self.tiers is not None)
+    @rule(most=st.integers(1, 5))
+    def save(self, most):
+        """Between steps: cached blocks are to be saved with the next one."""
+        self.kv.register_starting()
+        self.tiers.save_some(most)
 
     @rule()
     def fail_copies(self):

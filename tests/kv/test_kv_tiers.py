@@ -8,84 +8,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.config import ModelConfig
 from core.api.errors import ConfigError
 from core.api.specs import KVGroup
-from core.kv.hashing import PrefixHasher
 from core.kv.integrity import IntegrityError
-from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core.kv.services import KVServices
-from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.fingerprint import fingerprint
 from core.kv.tiers.host import HostTier
-from core.kv.tiers.page_file import PageError, read_page, write_page
+from core.kv.tiers.page_file import PageError, page_parts, read_page
 from core.kv.tiers.tiers import KVTiers
-
-HASHER = PrefixHasher()
-PAGE_BYTES = 100
-
-
-def key(number):
-    return HASHER.key(b"root", [number])
-
-
-def page(number, nbytes=PAGE_BYTES):
-    return np.full(nbytes, number % 251, np.uint8)
-
-
-class Device:
-    """A worker's cache, as far as copies go: one array of bytes a block."""
-
-    def __init__(self, num_blocks):
-        self.blocks = np.zeros((num_blocks, PAGE_BYTES), np.uint8)
-
-    def copy(self, transfers):
-        pages = [self.blocks[block_id].copy() for block_id in transfers.saves]
-        for block_id, values in transfers.loads:
-            self.blocks[block_id] = values
-        return pages
-
-
-class Engine:
-    """A manager and a device: every computed block holds bytes that tell its tokens."""
-
-    def __init__(self, tiers, num_blocks=9, **options):
-        self.kv = KVManager(num_blocks, 4, tiers=tiers, max_step_tokens=64, **options)
-        self.device = Device(num_blocks)
-
-    def run(self, tokens, fails=False):
-        """Compute a sequence and let it go; returns how many of its tokens came from the cache."""
-        sequence = KVSequence(list(tokens))
-        hit = self.kv.lookup(sequence)
-        assert self.kv.blocks_missing(hit, len(sequence.token_ids)) <= self.kv.pool.num_free
-        self.kv.attach(sequence, hit)
-        assert self.kv.allocate_slots(sequence, len(sequence.token_ids) - hit.num_tokens) is not None
-        self.kv.check_integrity([sequence])
-        transfers = self.kv.take_transfers()
-        pages = None if transfers is None or fails else self.device.copy(transfers)
-        if transfers is not None:
-            self.kv.settle_transfers(transfers, pages)
-        for group, ids in enumerate(sequence.block_ids):
-            for index, block_id in enumerate(ids):
-                chunk = sequence.token_ids[index * 4 : index * 4 + 4]
-                if index * 4 >= hit.num_tokens:
-                    self.device.blocks[block_id] = sum(chunk) % 251 + group
-                elif block_id and not fails:
-                    assert (self.device.blocks[block_id] == sum(chunk) % 251 + group).all(), "the block has its bytes"
-        sequence.num_computed_tokens = len(sequence.token_ids)
-        self.kv.free(sequence, keep_cached=not fails)
-        self.kv.check_integrity([])
-        return hit.num_tokens
-
-
-FIRST, OTHER = range(33), range(100, 133)
+from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, PAGE_BYTES, PRINT, Engine, config_of, disk_of, key, page
 
 
 @pytest.fixture(params=["host", "disk", "both"])
 def tiers(request, tmp_path):
     host = HostTier(1 << 20) if request.param != "disk" else None
-    disk = DiskTier(tmp_path, "print", 1 << 20) if request.param != "host" else None
+    disk = disk_of(tmp_path) if request.param != "host" else None
     made = KVTiers(host, disk)
     yield made
     made.close()
@@ -178,15 +117,11 @@ def test_broken_invariants_of_tiers_are_named():
         tiers.check_integrity(10)
 
 
-def disk_of(path, print_="print", capacity=1 << 20):
-    return DiskTier(path, print_, capacity)
-
-
 def test_disk_pages_survive_a_restart_but_not_another_model(tmp_path):
     disk = disk_of(tmp_path)
     disk.write(0, key(1), page(1))
     disk.close()
-    again, other = disk_of(tmp_path), disk_of(tmp_path, "other")
+    again, other = disk_of(tmp_path), disk_of(tmp_path, OTHER_PRINT)
     assert (again.read(0, key(1)) == page(1)).all()
     assert again.read(1, key(1)) is None and not other.contains(0, key(1))
     again.close()
@@ -207,7 +142,7 @@ def damage_tail(data):
         (lambda data: b"\x00" * len(data), "no header"),
         (lambda data: data[:4] + b"\xff" * 50 + data[54:], "header cannot be read"),
         (lambda data: data.replace(b"core-kv-1", b"core-kv-9"), "format is 'core-kv-9'"),
-        (lambda data: data.replace(b"print", b"pront"), "another model"),
+        (lambda data: data.replace(PRINT.encode(), OTHER_PRINT.encode()), "another model"),
         (lambda data: data.replace(key(1).payload, key(2).payload), "other tokens"),
     ],
 )
@@ -258,14 +193,14 @@ def test_the_directory_stays_within_its_size_and_loses_the_oldest(tmp_path):
 
 
 def test_other_fingerprints_count_and_crash_leftovers_go(tmp_path):
-    old = disk_of(tmp_path, "old", 1 << 20)
+    old = disk_of(tmp_path, OTHER_PRINT)
     for number in range(10):
         old.write(0, key(number), page(number))
     old.close()
-    leftover = tmp_path / "old" / ".x.kv.1.2.tmp"
+    leftover = tmp_path / OTHER_PRINT / f".{'0' * 32}.tmp"
     leftover.write_bytes(b"half")
     os.utime(leftover, (0, 0))
-    disk = disk_of(tmp_path, "new", 1000)
+    disk = disk_of(tmp_path, capacity=1000)
     disk.write(0, key(1), page(1))
     disk.close()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.kv")) <= 1000
@@ -278,7 +213,7 @@ def test_a_writer_that_is_killed_leaves_no_page_that_is_believed(tmp_path):
         "import sys, numpy as np\n"
         "from core.kv.tiers.disk import DiskTier\n"
         "from core.kv.hashing import PrefixHasher\n"
-        "disk, hasher = DiskTier(sys.argv[1], 'print', 1 << 30), PrefixHasher()\n"
+        "disk, hasher = DiskTier(sys.argv[1], '0a' * 16, 1 << 30, 1 << 20), PrefixHasher()\n"
         "for number in range(200):\n"
         "    disk.write(0, hasher.key(b'root', [number]), np.full(1 << 20, number % 251, np.uint8))\n"
         "    print(number, flush=True)\n"
@@ -291,7 +226,7 @@ def test_a_writer_that_is_killed_leaves_no_page_that_is_believed(tmp_path):
             break
     process.wait()
     process.stdout.close()
-    disk = disk_of(tmp_path, capacity=1 << 30)
+    disk = disk_of(tmp_path, capacity=1 << 30, page_bytes=1 << 20)
     whole = 0
     for number in range(200):
         values = disk.read(0, key(number))
@@ -317,27 +252,10 @@ def test_processes_share_a_directory(tmp_path):
     second.close()
 
 
-def test_a_full_or_broken_disk_costs_nothing_but_the_page(tmp_path, caplog, monkeypatch):
-    disk = disk_of(tmp_path)
-    monkeypatch.setattr("core.kv.tiers.disk.write_page", raise_no_space)
-    with caplog.at_level("WARNING", "core"):
-        disk.write(0, key(1), page(1))
-        assert disk.flush()
-    assert disk.num_dropped == 1 and "No space left" in caplog.text
-    assert disk.read(0, key(1)) is None
-    disk.close()
-    disk.write(0, key(2), page(2))
-    assert disk.num_dropped == 2, "after the end nothing is taken"
-
-
-def raise_no_space(*_):
-    raise OSError(28, "No space left on device")
-
-
 def test_a_slow_disk_drops_pages_instead_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.disk.MAX_PENDING_BYTES", 250)
+    monkeypatch.setattr("core.kv.tiers.page_writer.MAX_PENDING_BYTES", 250)
     disk = disk_of(tmp_path)
-    with disk._changed:
+    with disk._writer._changed:
         for number in range(5):
             disk.write(0, key(number), page(number))
     assert disk.num_dropped == 3
@@ -362,21 +280,12 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
 def test_a_page_file_holds_any_bytes(tmp_path):
     values = np.frombuffer(os.urandom(70000), np.uint8)
     path = tmp_path / "x.kv"
-    size = write_page(path, "print", 3, key(9), values)
-    assert path.stat().st_size == size
-    assert (read_page(path, "print", 3, key(9)) == values).all()
-    with pytest.raises(PageError, match="other tokens"):
-        read_page(path, "print", 2, key(9))
-    assert [file.name for file in tmp_path.iterdir()] == ["x.kv"]
-
-
-def config_of(path, **cache):
-    return EngineConfig(
-        model=ModelConfig(model=str(path), served_names=("m",)),
-        cache=CacheConfig(**cache),
-        scheduler=SchedulerConfig(),
-        plugins=PluginChoices(loader="safetensors", platform="cpu"),
-    )
+    path.write_bytes(b"".join(page_parts(PRINT, 3, key(9), values)))
+    with path.open("rb") as file:
+        assert (read_page(file, PRINT, 3, key(9), 70000) == values).all()
+        file.seek(0)
+        with pytest.raises(PageError, match="other tokens"):
+            read_page(file, PRINT, 2, key(9), 70000)
 
 
 def test_the_fingerprint_changes_with_everything_that_values_depend_on(tmp_path):
@@ -401,20 +310,8 @@ def test_the_fingerprint_changes_with_everything_that_values_depend_on(tmp_path)
     assert fingerprint(config_of("hub/name"), "n") != fingerprint(config_of("hub/other"), "n")
 
 
-def test_at_the_end_cached_blocks_are_written_out(tmp_path):
-    config = config_of("m", block_size=4, disk_path=str(tmp_path), disk_bytes=1 << 20)
-    services = KVServices.open(config, "n")
-    engine = Engine(services.tiers, num_blocks=20)
-    engine.run(FIRST)
-    services.close(engine.kv, engine.device.copy, 10.0)
-    again = KVServices.open(config, "n")
-    restarted = Engine(again.tiers, num_blocks=20)
-    assert restarted.run(FIRST) == 32
-    again.close(restarted.kv, restarted.device.copy, 10.0)
-
-
 def test_without_prefix_caching_nothing_is_opened(tmp_path):
     path = tmp_path / "cache"
     config = config_of("m", enable_prefix_caching=False, disk_path=str(path), disk_bytes=1, host_bytes=1)
-    assert KVServices.open(config, "n").tiers is None
+    assert KVServices.open(config, "n", PAGE_BYTES).tiers is None
     assert not path.exists()

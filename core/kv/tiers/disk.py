@@ -1,10 +1,11 @@
 """The tier on disk, which survives a restart and may be shared by processes.
 
-Owns: `DiskTier`: a directory of page files for each fingerprint, bounded in bytes over all of them, least recently used
-deleted first, and the thread that writes. Never does: trust a file (see `core.kv.tiers.page_file`), or block the engine
-for a write. Called by: `KVTiers`.
+Owns: `DiskTier`: pages in a directory for each fingerprint. Never does: trust a file (see `core.kv.tiers.page_file`),
+touch what is not its own (`core.kv.tiers.page_directory`), make the engine wait for a write (`core.kv.tiers.page_writer`),
+or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
+A disk that fails is left alone for a while, to read and to write each on its own; until then nothing is found there.
 """
 
 from __future__ import annotations
@@ -12,167 +13,160 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
-import time
-from collections import OrderedDict
 from pathlib import Path
 
 from core.api.errors import ConfigError
 from core.api.kv_transfer import Page
 from core.kv.hashing import PrefixKey
-from core.kv.tiers.page_file import PageError, read_page, write_page
+from core.kv.tiers.page_directory import UnsafeDirectoryError, page_name
+from core.kv.tiers.page_file import PageError, read_page
+from core.kv.tiers.page_writer import PageWriter, PendingPage
+from core.kv.tiers.rest import Rest
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".kv"
-MAX_PENDING_BYTES = 256 << 20
-KEPT_SHARE = 0.9
-"""Deleting goes on until this share of the capacity is left, so that it is rare."""
-ABANDONED_S = 600.0
-"""Age at which a temporary file is what a crash left."""
-
 
 class DiskTier:
-    """Pages under `directory`. fingerprint: of model, numerics and layout; pages of another one are never read.
+    """Pages of `page_bytes` bytes under `directory`.
 
-    capacity: bytes of all page files below `directory`, of other fingerprints too. num_dropped: pages that were not
-    written because the disk was too slow or failed. Raises ConfigError when the directory cannot be written.
+    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read. capacity: bytes of all
+    page files below `directory`, of other fingerprints too. Raises ConfigError when the directory cannot be written or
+    other users can write to it.
     """
 
-    def __init__(self, directory: str | Path, fingerprint: str, capacity: int) -> None:
-        self.root = Path(directory)
-        self.directory = self.root / fingerprint
+    def __init__(self, directory: str | Path, fingerprint: str, capacity: int, page_bytes: int) -> None:
+        self.directory = Path(directory) / fingerprint
         self.fingerprint = fingerprint
-        self.capacity = capacity
-        self.num_dropped = 0
+        self.page_bytes = page_bytes
+        self._writer = _open_writer(Path(directory), fingerprint, capacity)
+        self._rest = Rest()
         self._bad: set[str] = set()
-        self._num_bytes: int | None = None
-        self._pending: OrderedDict[str, tuple[int, PrefixKey, Page]] = OrderedDict()
-        self._pending_bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                [f"--kv-offloading-disk-path {directory}: the directory cannot be made ({error.strerror})."]
-            ) from error
-        if not os.access(self.directory, os.W_OK | os.X_OK):
-            raise ConfigError([f"--kv-offloading-disk-path {directory}: the directory cannot be written."])
-        self._writer = threading.Thread(target=self._write_pages, name="kv-disk", daemon=True)
-        self._writer.start()
+        self._is_cleared = True
+
+    @property
+    def num_dropped(self) -> int:
+        """Pages that were not written because the disk was too slow or failed."""
+        return self._writer.num_dropped
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a page that is handed over now would be written at once."""
+        return self._writer.is_ready and not self._rest.remaining
+
+    @property
+    def resting_s(self) -> float:
+        """Seconds for which a disk that failed is still left alone; 0 when it is not."""
+        return max(self._rest.remaining, self._writer.rest.remaining)
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""
-        name = _name(group, key)
-        return name not in self._bad and (name in self._pending or (self.directory / name).exists())
+        name = page_name(group, key)
+        pending = self._writer.find(name)
+        if pending is not None:
+            return pending.key.payload == key.payload
+        if not self._may_look_for(name):
+            return False
+        try:
+            return self._writer.directory.has(name)
+        except OSError as error:
+            self._failed(error)
+            return False
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
         """The block's page, verified, or None. A file that is not what it should be is deleted, with a warning."""
-        name = _name(group, key)
-        with self._changed:
-            waiting = self._pending.get(name)
-        if waiting is not None and waiting[1].payload == key.payload:
-            return waiting[2]
-        path = self.directory / name
+        name = page_name(group, key)
+        pending = self._writer.find(name)
+        if pending is not None:
+            return pending.page if pending.key.payload == key.payload else None
+        if not self._may_look_for(name):
+            return None
         try:
-            page = read_page(path, self.fingerprint, group, key)
-            os.utime(path)
+            with self._writer.directory.open(name) as file:
+                page = read_page(file, self.fingerprint, group, key, self.page_bytes)
+                with contextlib.suppress(OSError):  # such as that of a disk which is only read by now
+                    os.utime(file.fileno())
         except FileNotFoundError:
+            if self.contains(group, key):
+                self._bad.add(name)  # seen, but not to be opened: nobody shall look for it again and again
             return None
-        except (PageError, OSError) as error:
-            logger.warning("The KV page %s is ignored: %s.", path, error)
+        except PageError as error:
+            logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
             self._bad.add(name)
-            if isinstance(error, PageError):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            with contextlib.suppress(OSError):
+                self._writer.directory.remove(name)
             return None
+        except OSError as error:
+            self._bad.add(name)
+            self._failed(error)
+            return None
+        self._rest.end()
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Have a page written soon; one that comes faster than the disk takes it is dropped."""
-        name = _name(group, key)
-        if self.contains(group, key):
-            return
-        with self._changed:
-            if self._closing or self._pending_bytes + page.nbytes > MAX_PENDING_BYTES:
-                self.num_dropped += 1
-                return
+        if not self.contains(group, key):
+            name = page_name(group, key)
             self._bad.discard(name)
-            self._pending[name] = (group, key, page)
-            self._pending_bytes += page.nbytes
-            self._changed.notify_all()
+            self._writer.put(name, PendingPage(group, key, page))
+
+    def discard(self, group: int, key: PrefixKey) -> None:
+        """Delete a page, written or not."""
+        name = page_name(group, key)
+        self._writer.forget(name)
+        try:
+            self._writer.directory.remove(name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._bad.add(name)
+            self._failed(error)
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Wait until what was handed over is written; False when that took too long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, timeout_s)
+        """Wait until what was handed over is written; False when that takes too long or the disk fails."""
+        return self._writer.flush(timeout_s)
 
     def clear(self) -> None:
-        """Delete the pages of this fingerprint."""
-        with self._changed:
-            self._pending.clear()
-            self._pending_bytes = 0
-        for path in self.directory.glob("*" + SUFFIX):
-            with contextlib.suppress(OSError):
-                path.unlink()
-        self._num_bytes = None
+        """Delete the pages of this fingerprint; those on their way do not arrive, and nothing is found until all is done."""
+        self._writer.forget_all()
+        self._is_cleared = False
+        self._sweep()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing and end the thread; what is not written by then is lost."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._writer.join(timeout_s)
+        self._writer.close(timeout_s)
 
-    def _write_pages(self) -> None:
-        """The writer's thread."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._closing)
-                if not self._pending:
-                    return
-                name, (group, key, page) = next(iter(self._pending.items()))
-            try:
-                size = write_page(self.directory / name, self.fingerprint, group, key, page)
-                self._make_room(size)
-            except OSError as error:
-                self.num_dropped += 1
-                logger.warning("The KV page %s was not written: %s.", self.directory / name, error)
-            with self._changed:
-                if self._pending.pop(name, None) is not None:
-                    self._pending_bytes -= page.nbytes
-                self._changed.notify_all()
+    def _may_look_for(self, name: str) -> bool:
+        if name in self._bad or self._rest.remaining:
+            return False
+        if not self._is_cleared:
+            self._sweep()
+        return self._is_cleared
 
-    def _make_room(self, written: int) -> None:
-        """Count a written file; above the capacity look at all files and delete those unused for longest."""
-        if self._num_bytes is not None:
-            self._num_bytes += written
-            if self._num_bytes <= self.capacity:
-                return
-        files = self._files()
-        total = sum(size for _, size, _ in files)
-        if total > self.capacity:
-            for _, size, path in sorted(files):
-                if total <= KEPT_SHARE * self.capacity:
-                    break
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
-                total -= size
-        self._num_bytes = total
+    def _sweep(self) -> None:
+        """Delete all pages; what cannot be deleted is not looked for any more."""
+        try:
+            self._bad.update(self._writer.directory.remove_all())
+            self._is_cleared = True
+        except OSError as error:
+            self._failed(error)
 
-    def _files(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, path) of all pages of all fingerprints; what crashes left is deleted."""
-        found: list[tuple[float, int, Path]] = []
-        for path in self.root.glob("*/*"):
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                if path.suffix == SUFFIX:
-                    found.append((status.st_mtime, status.st_size, path))
-                elif path.suffix == ".tmp" and time.time() - status.st_mtime > ABANDONED_S:
-                    path.unlink()
-        return found
+    def _failed(self, error: OSError) -> None:
+        """Leave the disk alone for a while; of failures in a row only the first is worth a line."""
+        if not self._rest.num_failures:
+            logger.warning("KV pages in %s cannot be read for now: %s.", self.directory, error)
+        self._rest.begin()
 
 
-def _name(group: int, key: PrefixKey) -> str:
-    return f"{key.digest.hex()}-{group}{SUFFIX}"
+def _open_writer(root: Path, fingerprint: str, capacity: int) -> PageWriter:
+    """A writer that has begun, or the user's mistake."""
+    argument = f"--kv-offloading-disk-path {root}"
+    try:
+        writer = PageWriter(root, fingerprint, capacity)
+    except UnsafeDirectoryError as error:
+        raise ConfigError([f"{argument}: {error}."]) from error
+    except OSError as error:
+        raise ConfigError([f"{argument}: the directory cannot be made ({error.strerror})."]) from error
+    if not writer.directory.writable:
+        raise ConfigError([f"{argument}: the directory cannot be written."])
+    writer.start()
+    return writer

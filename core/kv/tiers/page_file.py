@@ -1,18 +1,15 @@
 """One block in one file.
 
-Owns: the format and its verification. Never does: choose names or delete. Called by: the disk tier.
+Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier.
 
-A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. It is written
-under another name and then renamed, so a reader sees all of it or nothing; what a crash or a bad disk leaves is found out
-by the checksum (XXH3, 128 bits).
+A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. What a crash
+or a bad disk leaves is found out by the checksum (XXH3, 128 bits).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from pathlib import Path
+from io import BufferedReader
 
 import msgspec
 import numpy as np
@@ -23,7 +20,8 @@ from core.api.kv_transfer import Page
 from core.kv.hashing import PrefixKey
 
 MAGIC = "core-kv-1"
-MAX_HEADER = 1 << 20
+MAX_HEADER = 1 << 14
+"""More bytes than the header of the largest block has: 1024 tokens of 4 bytes each, and less than 200 others."""
 
 
 class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -42,35 +40,27 @@ class PageError(CoreError):
     """A file is not the page that was looked for; the message says in which way."""
 
 
-def write_page(path: Path, fingerprint: str, group: int, key: PrefixKey, page: Page) -> int:
-    """Write a page so that it appears at once; returns its bytes on disk. Raises OSError."""
+def page_parts(fingerprint: str, group: int, key: PrefixKey, page: Page) -> tuple[bytes, memoryview]:
+    """The content of a page's file: what precedes the page, and the page."""
     data = np.ascontiguousarray(page).data
     checksum = xxhash.xxh3_128_digest(data)
     header = msgspec.msgpack.encode(
         PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, checksum)
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(len(header).to_bytes(4, "little") + header)
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    return 4 + len(header) + page.nbytes
+    return len(header).to_bytes(4, "little") + header, data
 
 
-def read_page(path: Path, fingerprint: str, group: int, key: PrefixKey) -> Page:
-    """The page in a file. Raises FileNotFoundError without one, PageError for any other content, OSError."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:4], "little")
-    if not 0 < length < min(MAX_HEADER, len(data)):
+def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int) -> Page:
+    """The page of `page_bytes` bytes in a file; no more than it and its header is read, whatever the file's size.
+
+    Raises PageError for any other content, OSError.
+    """
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(4), "little")
+    if not 0 < length < min(MAX_HEADER, size):
         raise PageError("it has no header")
     try:
-        header = msgspec.msgpack.decode(data[4 : 4 + length], type=PageHeader)
+        header = msgspec.msgpack.decode(file.read(length), type=PageHeader)
     except msgspec.DecodeError as error:
         raise PageError(f"its header cannot be read ({error})") from error
     if header.magic != MAGIC:
@@ -79,9 +69,12 @@ def read_page(path: Path, fingerprint: str, group: int, key: PrefixKey) -> Page:
         raise PageError("it was written for another model, numerics or layout")
     if (header.group, header.digest) != (group, key.digest) or header.payload != key.payload:
         raise PageError("it belongs to other tokens")
-    page = np.frombuffer(data, np.uint8, offset=4 + length)
-    if page.nbytes != header.nbytes:
-        raise PageError(f"it has {page.nbytes} bytes of values, expected {header.nbytes}")
+    held = size - 4 - length
+    if not held == header.nbytes == page_bytes:
+        raise PageError(f"it has {held} bytes of values, expected {page_bytes}")
+    page = np.empty(page_bytes, np.uint8)
+    if file.readinto(page.data) != page_bytes:
+        raise PageError("it became shorter while it was read")
     if xxhash.xxh3_128_digest(page.data) != header.checksum:
         raise PageError("its checksum is wrong")
     return page

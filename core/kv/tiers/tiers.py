@@ -1,16 +1,21 @@
 """The tiers behind the block pool, as one.
 
-Owns: `KVTiers`: what to save when a block is evicted, what to load, and the copies that a plan carries for it.
-Never does: decide what is evicted, or copy from or to the device. Called by: the manager; listens to the pool.
+Owns: `KVTiers`: what to save, when a block is evicted and in the background, what to load, and the copies that a plan
+carries for it. Never does: decide what is evicted, or copy from or to the device. Called by: the manager and
+`KVServices`; listens to the pool.
 
 An evicted block's values stay in place until the next plan is computed. That plan names the block first, so the worker
 hands its bytes back with the result, and only then does the tier have them.
+
+Cached blocks that nobody evicts are saved to disk as well, each once, in the order in which they were cached, so that a
+prefix' head comes before its tail and an engine that is killed loses little. Their page goes nowhere but to the disk.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from core.api.kv_transfer import KVTransfers, Page
 from core.kv.hashing import PrefixKey
@@ -19,8 +24,17 @@ from core.kv.observer import CacheObserver
 from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.host import HostTier
 
-Saved = tuple[int, int, PrefixKey]
-SAVED_AT_ONCE = 64
+EXAMINED_AT_ONCE = 256
+"""Cached blocks that are looked up on disk before anything else gets its turn."""
+
+
+class Save(NamedTuple):
+    """A block whose bytes the worker is to hand back. evicted: it leaves the pool; otherwise it stays cached there."""
+
+    block_id: int
+    group: int
+    key: PrefixKey
+    evicted: bool
 
 
 class KVTiers(CacheObserver):
@@ -30,10 +44,23 @@ class KVTiers(CacheObserver):
         self.host, self.disk = host, disk
         self.num_saved = 0
         self.num_loaded = 0
-        self._saves: list[Saved] = []
+        self._saves: list[Save] = []
         self._loads: list[tuple[int, Page]] = []
-        self._in_flight: dict[int, list[Saved]] = {}
+        self._in_flight: dict[int, list[Save]] = {}
         self._number = 0
+        self._unsaved: OrderedDict[int, tuple[int, PrefixKey]] = OrderedDict()
+        self._in_place: dict[int, Save] = {}
+        self._num_failed = 0
+
+    @property
+    def num_missed(self) -> int:
+        """Pages that should have reached the disk and did not, since the start."""
+        return self._num_failed + (0 if self.disk is None else self.disk.num_dropped)
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether the disk may lack a cached block."""
+        return bool(self._unsaved)
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether some tier has the block (a file may still turn out to be unreadable)."""
@@ -55,10 +82,24 @@ class KVTiers(CacheObserver):
         self._loads.append((block_id, page))
         self.num_loaded += 1
 
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """Remember a block for `save_some`."""
+        if self.disk is not None:
+            self._unsaved[block_id] = (group, key)
+
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """Have the next plan hand an evicted block's bytes back, unless they are here already."""
-        if valid and not self.contains(group, key):
-            self._saves.append((block_id, group, key))
+        """Have the next plan hand an evicted block's bytes back, unless they are here already.
+
+        Wrong values that were saved while the block was cached are deleted.
+        """
+        self._unsaved.pop(block_id, None)
+        in_place = self._in_place.pop(block_id, None)
+        if valid:
+            tiers = (self.host, self.disk)
+            if any(tier is not None and not tier.contains(group, key) for tier in tiers):
+                self._saves.append(Save(block_id, group, key, evicted=True))
+        elif in_place is not None and self.disk is not None:
+            self.disk.discard(group, key)
 
     def cleared(self) -> None:
         """Forget everything; pages on their way are dropped when they arrive."""
@@ -66,6 +107,28 @@ class KVTiers(CacheObserver):
         for tier in (self.host, self.disk):
             if tier is not None:
                 tier.clear()
+
+    def save_some(self, most: int) -> None:
+        """Have the next plan hand back up to `most` cached blocks that the disk lacks, unless that has enough to do.
+
+        To be called between steps: what plans under way write is written before the next plan's copies are made.
+        """
+        disk = self.disk
+        if disk is None or not disk.is_ready:
+            return
+        for _ in range(min(len(self._unsaved), EXAMINED_AT_ONCE)):
+            if most <= 0:
+                return
+            block_id, (group, key) = self._unsaved.popitem(last=False)
+            if not disk.contains(group, key):
+                save = self._in_place[block_id] = Save(block_id, group, key, evicted=False)
+                self._saves.append(save)
+                most -= 1
+
+    def remember(self, cached: Iterable[tuple[int, int, PrefixKey]]) -> None:
+        """Have `save_some` look at all these cached blocks (block id, group, key) again."""
+        for block_id, group, key in cached:
+            self._unsaved.setdefault(block_id, (group, key))
 
     def take(self) -> KVTransfers | None:
         """The copies to make before the next step, or None."""
@@ -75,44 +138,28 @@ class KVTiers(CacheObserver):
         self._saves, self._loads = [], []
         self._number += 1
         self._in_flight[self._number] = saves
-        return KVTransfers(self._number, [block_id for block_id, _, _ in saves], loads)
-
-    def save_all(
-        self,
-        cached: Iterable[tuple[int, int, PrefixKey]],
-        copy: Callable[[KVTransfers], list[Page] | None],
-        seconds: float,
-    ) -> None:
-        """Save the cached blocks (block id, group, key) that the disk lacks, first ones first, for about `seconds`."""
-        disk = self.disk
-        if disk is None:
-            return
-        deadline = time.monotonic() + seconds
-        self._saves += [entry for entry in cached if not disk.contains(entry[1], entry[2])]
-        missing, self._saves = self._saves, []
-        for start in range(0, len(missing), SAVED_AT_ONCE):
-            if time.monotonic() > deadline:
-                return
-            self._saves = missing[start : start + SAVED_AT_ONCE]
-            transfers = self.take()
-            if transfers is not None:
-                self.settle(transfers, copy(transfers))
-                disk.flush(max(0.0, deadline - time.monotonic()))
+        return KVTransfers(self._number, [save.block_id for save in saves], loads)
 
     def settle(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Keep the pages that copies brought; None: they were not made."""
         saves = self._in_flight.pop(transfers.number, [])
-        for (_, group, key), page in zip(saves, pages or (), strict=False):
+        if pages is None:
+            self._num_failed += len(saves)
+        for save, page in zip(saves, pages or (), strict=False):
+            if not save.evicted and self._in_place.get(save.block_id) is not save:
+                continue  # the block has changed since
             self.num_saved += 1
-            if self.host is not None:
-                self.host.write(group, key, page)
+            if save.evicted and self.host is not None:
+                self.host.write(save.group, save.key, page)
             if self.disk is not None:
-                self.disk.write(group, key, page)
+                self.disk.write(save.group, save.key, page)
 
     def forget_copies(self) -> None:
         """The pool starts over: copies that wait or are under way concern nobody."""
         self._saves, self._loads = [], []
         self._in_flight.clear()
+        self._unsaved.clear()
+        self._in_place.clear()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish writing, for so many seconds at most."""
@@ -120,8 +167,9 @@ class KVTiers(CacheObserver):
             self.disk.close(timeout_s)
 
     def check_integrity(self, num_blocks: int) -> None:
-        """Raise `IntegrityError` unless sizes are right and waiting copies name blocks of the pool."""
-        named = [block_id for block_id, _, _ in self._saves] + [block_id for block_id, _ in self._loads]
+        """Raise `IntegrityError` unless sizes are right and copies to make name blocks of the pool."""
+        named = [save.block_id for save in self._saves] + [block_id for block_id, _ in self._loads]
+        named += [*self._unsaved, *self._in_place]
         require(all(0 < block_id < num_blocks for block_id in named), "tier_copies", "a copy names no block")
         targets = [block_id for block_id, _ in self._loads]
         require(len(set(targets)) == len(targets), "tier_copies", "a block is to be filled twice")

@@ -1,0 +1,207 @@
+"""The directory of page files, and which files in it are ours.
+
+Owns: `PageDirectory`: opening and making it, the names of files, every operation on them. Never does: read what is in a
+page, or decide what is deleted. Called by: the disk tier.
+
+Ours is a regular file of our own user whose name, and whose directory's name, have exactly our form. Nothing else is
+read, counted or deleted. All operations go through the descriptors of directories that were checked when they were
+opened, so another directory that takes their place gets nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+from core.kv.hashing import PrefixKey
+
+_DIRECTORY_NAME = re.compile("[0-9a-f]{32}")
+_PAGE_NAME = re.compile("(?:[0-9a-f]{32}|[0-9a-f]{64})-[0-9]{1,4}[.]kv")
+_TEMPORARY_NAME = re.compile("[.][0-9a-f]{32}[.]tmp")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+ABANDONED_S = 600.0
+"""Age at which a temporary file is what a crash left."""
+
+
+class UnsafeDirectoryError(OSError):
+    """A directory in which other users could replace pages. The message is the end of a sentence, with a way out."""
+
+
+class StoredPage(NamedTuple):
+    """A page file of any fingerprint. used: when it was written or last read, in seconds of the wall clock.
+    path: below the root."""
+
+    used: float
+    size: int
+    path: str
+
+
+def page_name(group: int, key: PrefixKey) -> str:
+    """The file of a block."""
+    return f"{key.digest.hex()}-{group}.kv"
+
+
+class PageDirectory:
+    """`root`/`fingerprint`, made where it is missing, and its siblings of other fingerprints.
+
+    All operations raise OSError; those that look for a file raise FileNotFoundError for one that is not ours.
+    fingerprint: 32 hex digits. Raises UnsafeDirectoryError when other users may write to it.
+    """
+
+    def __init__(self, root: Path, fingerprint: str) -> None:
+        self._root = self._own = -1
+        _make_private(root)
+        self._root = os.open(root, _DIRECTORY)
+        _check_private(self._root, root)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(fingerprint, 0o700, dir_fd=self._root)
+        self._own = os.open(fingerprint, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._root)
+        _check_private(self._own, root / fingerprint)
+
+    def __del__(self) -> None:
+        """Who replaces this object need not know whether another thread still uses it."""
+        for descriptor in (self._root, self._own):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @property
+    def writable(self) -> bool:
+        """Whether files can be made in it."""
+        return os.access(".", os.W_OK | os.X_OK, dir_fd=self._own)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a page of this name."""
+        try:
+            return _is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
+
+    def open(self, name: str) -> BufferedReader:
+        """A page's file, to read."""
+        if not self.has(name):
+            raise FileNotFoundError(name)
+        return open(os.open(name, _READ, dir_fd=self._own), "rb")
+
+    @contextlib.contextmanager
+    def temporary(self, parts: Sequence[bytes | memoryview]) -> Iterator[str]:
+        """A file with this content, under a name that `publish` takes; it is gone afterwards if nobody did."""
+        name = f".{secrets.token_hex(16)}.tmp"
+        descriptor = os.open(name, _CREATE, 0o600, dir_fd=self._own)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                for part in parts:
+                    _write_all(file.fileno(), part)
+            yield name
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._own)
+
+    def publish(self, temporary: str, name: str) -> None:
+        """Make a temporary file a page, at once. Raises FileExistsError when the name is taken by what is not ours."""
+        with contextlib.suppress(FileNotFoundError):
+            if not _is_ours(os.stat(name, dir_fd=self._own, follow_symlinks=False)):
+                raise FileExistsError(f"'{name}' is not a page of ours")
+        os.replace(temporary, name, src_dir_fd=self._own, dst_dir_fd=self._own)
+
+    def remove(self, name: str) -> None:
+        """Delete a page."""
+        if self.has(name):
+            os.unlink(name, dir_fd=self._own)
+
+    def remove_all(self) -> list[str]:
+        """Delete the pages of this fingerprint; returns those that cannot be deleted."""
+        names = [name for name, _ in _files(self._own, ".") if _PAGE_NAME.fullmatch(name)]
+        return [name for name in names if not _unlink(self._own, name)]
+
+    def all_pages(self) -> list[StoredPage]:
+        """The pages of all fingerprints; temporary files that a crash left are deleted. What cannot be read is left out."""
+        found: list[StoredPage] = []
+        for directory in os.listdir(self._root):
+            if not _DIRECTORY_NAME.fullmatch(directory):
+                continue
+            with contextlib.suppress(OSError):
+                for name, status in _files(self._root, directory):
+                    path = f"{directory}/{name}"
+                    if _PAGE_NAME.fullmatch(name):
+                        found.append(StoredPage(status.st_mtime, status.st_size, path))
+                    elif _TEMPORARY_NAME.fullmatch(name) and time.time() - status.st_mtime > ABANDONED_S:
+                        self.remove_stored(path)
+        return found
+
+    def remove_stored(self, path: str) -> bool:
+        """Delete what `all_pages` found; False when it cannot be deleted."""
+        return _unlink(self._root, path)
+
+
+def _unlink(parent: int, path: str) -> bool:
+    try:
+        os.unlink(path, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _files(parent: int, directory: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Names and states of our own user's regular files in a directory, if that is our own user's as well."""
+    descriptor = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if _is_ours(status):
+                        yield entry.name, status
+    finally:
+        os.close(descriptor)
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _write_all(descriptor: int, part: bytes | memoryview) -> None:
+    rest = memoryview(part).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _make_private(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for our own user alone."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        _make_private(path.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+
+
+def _check_private(descriptor: int, path: Path) -> None:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        raise UnsafeDirectoryError(
+            f"{path} belongs to user {status.st_uid}, expected {os.geteuid()}, who runs the engine: whoever owns it can "
+            "replace what is cached there; choose another directory"
+        )
+    if status.st_mode & 0o022:
+        raise UnsafeDirectoryError(
+            f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}), who could replace what is "
+            f"cached there; run 'chmod go-w {path}' or choose another directory"
+        )
