@@ -120,11 +120,12 @@ class AsyncEngine:
         strict_length: bool = True,
         user: str = "",
         timeout_s: float | None = None,
+        arrival: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
 
         user: whose it is, for the fair policy. timeout_s: seconds until it ends with finish reason `timeout`; None: those
-        of the configuration.
+        of the configuration. arrival: monotonic seconds from which on they count; None: now.
 
         The deadline holds even when the engine does not answer.
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
@@ -134,7 +135,8 @@ class AsyncEngine:
         if request_id not in self.queue:
             self.queue.check()
         more = {"priority": priority, "strict_length": strict_length, "user": user}
-        more["timeout_s"] = timeout_s or self.config.scheduler.request_timeout_s or None
+        most = timeout_s or self.config.scheduler.request_timeout_s
+        more["deadline"] = (time.monotonic() if arrival is None else arrival) + most if most else 0.0
         entry = await self._process(prompt, params, request_id, more)
         if request_id in self._streams:
             raise RequestError(f"The request id {request_id!r} is in use; choose another.", param="request_id")

@@ -80,16 +80,15 @@ class InputProcessor:
         strict_length: bool = False,
         arrival_time: float | None = None,
         user: str = "",
-        timeout_s: float | None = None,
+        deadline: float = 0.0,
     ) -> ProcessedInput:
         """Check a request and split it into its choices. Raises RequestError with the field at fault.
 
         strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
         arrival_time:  seconds since the epoch; None is now.
-        user:          whose request it is. timeout_s: seconds from now after which it ends; None: never.
+        user:          whose request it is. deadline: monotonic seconds at which it ends; 0.0: never.
         """
         arrival = time.time() if arrival_time is None else arrival_time
-        deadline = 0.0 if timeout_s is None else time.monotonic() + timeout_s
         check_unicode("request_id", request_id)
         check_unicode("user", user)
         self._check_params(params)

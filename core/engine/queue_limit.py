@@ -102,9 +102,13 @@ class QueueLimit:
 
 
 class Arrival:
-    """The place of one request that is being prepared. `end` gives it back, once; a second call does nothing."""
+    """The place of one request that is being prepared. `end` gives it back, once; a second call does nothing.
+
+    begin: monotonic seconds.
+    """
 
     def __init__(self, limit: QueueLimit) -> None:
+        self.begin = time.monotonic()
         self._limit: QueueLimit | None = limit
         limit._num_arriving += 1
 

@@ -44,10 +44,12 @@ class ServingEngine(Protocol):
         strict_length: bool = True,
         user: str = "",
         timeout_s: float | None = None,
+        arrival: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, of the kind that `params.output_kind` says. Closing it early aborts the request.
 
-        user: whose it is. timeout_s: seconds until it ends with `timeout`; None: the server's own.
+        user: whose it is. timeout_s: seconds until it ends with `timeout`; None: the server's own. arrival: monotonic
+        seconds from which on they count.
 
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """

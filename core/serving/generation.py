@@ -52,7 +52,7 @@ async def run_prompts(
         arrival.end()
         queue.enter({request_id: len(prompt.token_ids) for request_id, prompt in zip(ids, prompts, strict=True)})
         runs = [
-            _run_one(context, prepared.body, prompt, copy.copy(params), request_id, user)
+            _run_one(context, prepared.body, prompt, copy.copy(params), request_id, user, arrival.begin)
             for request_id, prompt in zip(ids, prompts, strict=True)
         ]
         async with aclosing(_alone(runs[0]) if len(runs) == 1 else _merge(runs)) as outputs:
@@ -76,11 +76,18 @@ async def _run_one(
     params: SamplingParams,
     request_id: str,
     user: str,
+    arrival: float,
 ) -> AsyncGenerator[RequestOutput, None]:
     meter = RequestMeter(context.metrics, params)
     given = prompt.as_input(request.cache_salt)
     stream = context.engine.generate(
-        given, params, request_id, priority=request.priority or 0, user=user, timeout_s=request.timeout
+        given,
+        params,
+        request_id,
+        priority=request.priority or 0,
+        user=user,
+        timeout_s=request.timeout,
+        arrival=arrival,
     )
     try:
         async with aclosing(stream) as outputs:

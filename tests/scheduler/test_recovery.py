@@ -76,7 +76,7 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_requests(jump, monkeypatc
     params = SamplingParams(max_tokens=8)
     scheduler, client = make_scheduler(), Client()
     for name, timeout_s in (("patient", 60.0), ("hasty", 1e-9)):
-        scheduler.add(made.process(name, [1, 2], params, timeout_s=timeout_s).requests[0])
+        scheduler.add(made.process(name, [1, 2], params, deadline=time.monotonic() + timeout_s).requests[0])
     run(scheduler, FakeExecutor(), client)
     assert client.last["patient", 0].finish_reason == "length"
     assert client.last["hasty", 0].finish_reason == "timeout"

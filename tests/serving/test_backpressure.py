@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -134,3 +135,17 @@ def test_the_user_is_the_field_or_one_of_several_keys() -> None:
     )
     assert one == again != two
     assert "k1" not in one
+
+
+def test_the_time_in_which_a_request_is_prepared_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_server() as server:
+        prepare = server.preparer.completion
+
+        async def slow(data: bytes) -> Any:
+            await asyncio.sleep(0.3)
+            return await prepare(data)
+
+        monkeypatch.setattr(server.preparer, "completion", slow)
+        answer = server.http.post("/v1/completions", json=SLOW | {"timeout": 0.25})
+        assert answer.status_code == 408
+        assert server.http.post("/v1/completions", json=SLOW | {"timeout": 30}).status_code == 200
