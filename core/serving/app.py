@@ -16,7 +16,7 @@ from core.serving import errors
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import Authentication, RequestIds, RootPath
+from core.serving.middleware import OPEN, Authentication, HeadRequests, RequestIds, RootPath
 from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
 from core.tokens.chat_template import ChatTemplate
 from core.version import __version__
@@ -47,7 +47,9 @@ def create_app(
     errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
     if server_config.api_keys:
-        app.add_middleware(Authentication, keys=server_config.api_keys)
+        pages = [path for path in (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url) if path]
+        app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=(*OPEN, *(pages if docs else ())))
+    app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:
         app.add_middleware(RequestIds)
     app.add_middleware(
@@ -57,7 +59,7 @@ def create_app(
         allow_headers=server_config.allowed_headers,
         allow_credentials=server_config.allow_credentials,
     )
-    if server_config.root_path:
+    if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
     return app
 
