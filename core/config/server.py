@@ -41,7 +41,9 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
         problems.append("--ssl-keyfile: needs --ssl-certfile as well.")
     if merged.value("allow_credentials") and "*" in merged.value("allowed_origins"):
-        problems.append("--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins.")
+        problems.append(
+            "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
+        )
     keys = merged.value("api_key") or []
     problems += _key_problems(keys)
     root = (merged.value("root_path") or "").rstrip("/")

@@ -47,7 +47,9 @@ def create_app(
     errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
     if server_config.api_keys:
-        pages = [path for path in (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url) if path]
+        pages = [
+            path for path in (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url) if path
+        ]
         app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=(*OPEN, *(pages if docs else ())))
     app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:

@@ -21,7 +21,9 @@ def c1_log_length(facts: Facts) -> Findings:
 def c10_foreign_key(facts: Facts) -> Findings:
     """Another engine's variable looks like protection, and is none."""
     if facts.context != "llm" and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
-        yield Warn("VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key.")
+        yield Warn(
+            "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
+        )
 
 
 def r22_other_platforms(facts: Facts) -> Findings:
