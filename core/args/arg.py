@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-HIDDEN = "***"  # what is shown in place of a secret
-
 import msgspec
+
+HIDDEN = "***"  # what is shown in place of a secret
 
 
 @dataclass(frozen=True, slots=True)

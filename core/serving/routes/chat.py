@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.serving.body import json_response, read_body, request_schema
+from core.serving.body import json_response, read_body
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
 
-@router.post("/v1/chat/completions", openapi_extra=request_schema(ChatRequest))
+@router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)

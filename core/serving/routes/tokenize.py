@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
-from core.serving.body import json_response, read_body, request_schema
+from core.serving.body import json_response, read_body
 from core.serving.context import context_of
 from core.serving.prompts import chat_prompt, text_prompt
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
@@ -17,7 +17,7 @@ _tokenize = msgspec.json.Decoder(TokenizeRequest)
 _detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
 
-@router.post("/tokenize", openapi_extra=request_schema(TokenizeRequest))
+@router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
     context = context_of(request)
@@ -33,7 +33,7 @@ async def tokenize(request: Request) -> Response:
     return json_response(TokenizeResponse(len(ids), context.model.max_model_len, ids, texts))
 
 
-@router.post("/detokenize", openapi_extra=request_schema(DetokenizeRequest))
+@router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """Text of token ids, special tokens included."""
     context = context_of(request)
