@@ -21,6 +21,7 @@ from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import OPEN, Authentication, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
 from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
+from core.serving.turnstile import Turnstile
 from core.tokens.chat_template import ChatTemplate
 from core.version import __version__
 
@@ -63,6 +64,7 @@ def create_app(
         allow_headers=server_config.allowed_headers,
         allow_credentials=server_config.allow_credentials,
     )
+    app.add_middleware(Turnstile)
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
     return app

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from core.serving.file_limit import connection_limit
 
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
 SWEEP_TICKS = 5  # of uvicorn's 0.1 s
+ACCEPTS = 16  # connections that are taken in one turn of the event loop
 
 logger = logging.getLogger("core.serving")
 
@@ -55,6 +57,10 @@ class HttpServer(uvicorn.Server):
             )
         )
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on `sockets` until `should_exit`."""
+        await super().serve([copy for each in sockets or [] for copy in (each, *_copies(each))])
+
     async def on_tick(self, counter: int) -> bool:
         """uvicorn's own clock also looks after silent connections."""
         if counter % SWEEP_TICKS == 0:
@@ -65,3 +71,8 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller."""
         yield
+
+
+def _copies(listener: socket.socket) -> list[socket.socket]:
+    """Further handles of `listener`: uvloop takes one connection a turn from each, so a crowd would wait for as many."""
+    return [listener.dup() for _ in range(ACCEPTS - 1)]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
@@ -23,18 +24,32 @@ OPEN = ("/health", "/ping", "/version", "/metrics")  # what needs no key
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 
 
+class PathSet:
+    """Paths, matched by the routes' own code on what it will match: no spelling is one thing here, another there."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.routes = [Route(path, _nothing) for path in paths]
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the request is for one of them, whatever its method."""
+        return any(route.matches(scope)[0] != Match.NONE for route in self.routes)
+
+
+def _nothing(request: Request) -> None:
+    """Never called: routes want an endpoint."""
+
+
 class Authentication:
     """Lets requests through that carry `Authorization: Bearer KEY`, and those for one of the few paths that are open.
 
-    Everything else is refused, whether it exists or not. The open paths are matched by the routes' own code, on what it
-    will match, so that no spelling of a path is one thing here and another thing there. Keys are kept as hashes; which
-    one matched is told as `request.state.api_key`.
+    Everything else is refused, whether it exists or not. Keys are kept as hashes; which one matched is told as
+    `request.state.api_key`.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN) -> None:
         self.app = app
         self.digests = [[hashlib.sha256(spelling).digest() for spelling in _spellings(key)] for key in keys]
-        self.routes = [Route(path, app) for path in open_paths]
+        self.open = PathSet(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with 401."""
@@ -44,7 +59,7 @@ class Authentication:
         number = self._matching_key(scope)
         if number is not None:
             scope.setdefault("state", {})["api_key"] = number
-        elif not any(route.matches(scope)[0] != Match.NONE for route in self.routes):
+        elif not self.open.has(scope):
             await self._refuse(scope, receive, send)
             return
         await self.app(scope, receive, send)
