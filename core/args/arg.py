@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+HIDDEN = "***"  # what is shown in place of a secret
+
 
 @dataclass(frozen=True, slots=True)
 class Arg:
@@ -29,6 +31,7 @@ class Arg:
     unserved: why other values are refused.
     plugin:   the kind of plugin that this argument names, for help and errors.
     internal: only for Python; neither the command line nor a file may give it.
+    secret:   never shown: not in warnings, problems, or what `core config` prints.
     metavar:  what help calls the value. since: the first version that has it.
     """
 
@@ -50,6 +53,7 @@ class Arg:
     unserved: str = ""
     plugin: str | None = None
     internal: bool = False
+    secret: bool = False
     metavar: str = ""
     since: str = "0.1.0"
 

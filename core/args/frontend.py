@@ -17,7 +17,14 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     config: Annotated[str | None, Arg("YAML file with arguments; the command line wins over it.")] = None
     host: Annotated[str, Arg("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000
-    api_key: Annotated[list[str] | None, Arg("Bearer keys, one of which every request must carry.")] = None
+    api_key: Annotated[
+        list[str] | None,
+        Arg(
+            "Bearer keys, one of which every request must carry, but for /health, /ping, /version, /metrics and the "
+            "documentation pages. CORE_API_KEY in the environment gives one key where no other is given.",
+            secret=True,
+        ),
+    ] = None
     chat_template: Annotated[str | None, Arg("Chat template: a file, or the template itself.")] = None
     chat_template_content_format: Annotated[
         str,

@@ -86,6 +86,7 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
             "Bearer token for downloads that need one. Unset, or the flag alone: the stored login.",
             words=(("true", None), ("stored", None)),
             bare="stored",
+            secret=True,
         ),
     ] = None
     config_format: Annotated[

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.api.errors import nearest
-from core.args.arg import Given
+from core.args.arg import HIDDEN, Given
 from core.args.convert import describe, loose, understand
 from core.args.legacy import translate
 from core.args.retired import Retired
@@ -188,6 +188,7 @@ class Parser:
 
     def _store(self, found: Field, value: Any, shown: str, out: Parsed) -> None:
         text = value if isinstance(value, str) else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        text = HIDDEN if found.arg.secret else text
         written = text if shown == text else shown if isinstance(value, bool) else f"{shown} {text}"
         translated, warnings = translate(found, value)
         out.warnings += warnings
@@ -202,7 +203,8 @@ class Parser:
             return
         before = out.values.get(found.name)
         if before is not None and before.value != converted:
-            out.warnings.append(f"{found.flag}: given twice; the last value, {converted}, is used.")
+            last = "the last value" if found.arg.secret else f"the last value, {converted},"
+            out.warnings.append(f"{found.flag}: given twice; {last} is used.")
         out.values[found.name] = Given(converted, ORIGIN)
 
     def _finish(self, out: Parsed) -> None:

@@ -1,6 +1,6 @@
 """Precedence: command line or keyword > YAML file > environment > default. Every value keeps its origin.
 
-Owns: the YAML file, the one environment variable, merging, and the refusal of what the engine does not serve.
+Owns: the YAML file, the environment variables, merging, and the refusal of what the engine does not serve.
 Never does: derive a value (`core.config` does). Called by: config, for the command line and for `LLM(...)` alike.
 """
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import nearest
-from core.args.arg import Given
+from core.args.arg import HIDDEN, Given
 from core.args.convert import understand, unserved
 from core.args.legacy import translate
 from core.args.parser import ORIGIN
 from core.args.retired import Retired
 from core.args.schema import Field, schema
 
-ENVIRONMENT = {"CORE_PLUGINS": "plugins"}
+ENVIRONMENT = {"CORE_PLUGINS": "plugins", "CORE_API_KEY": "api_key"}
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def _refuse(declared: Field, given: Given, out: Merged) -> bool:
         else:
             shown = declared.name + dotted
         text = part if given.origin == ORIGIN and not isinstance(part, (list, dict)) else repr(part)
-        out.problems.append(f"{shown} {text}: {reason}.")
+        out.problems.append(f"{shown} {HIDDEN if declared.arg.secret else text}: {reason}.")
     if reasons:
         out.refused[declared.name] = given
     return bool(reasons)
@@ -157,7 +157,8 @@ def _convert(
             converted = understand(declared, translated)
         except ValueError as error:
             text = str(error)
-            out.problems.append(f"{shown} {_short(value)}: {text if text.endswith(('?', '.')) else text + '.'}")
+            written = HIDDEN if declared.arg.secret else _short(value)
+            out.problems.append(f"{shown} {written}: {text if text.endswith(('?', '.')) else text + '.'}")
             continue
         if declared.name in layer and layer[declared.name].value != converted:
             out.warnings.append(f"{shown}: {declared.name} is given twice; the last value is used.")

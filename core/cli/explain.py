@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from core.api.specs import KVGroup
+from core.args.arg import HIDDEN
+from core.args.schema import schema
 from core.cli.tables import print_table
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
 from core.kv.groups import UNLIMITED
 
-SECRETS = ("api_key", "hf_token")
 UNTOLD = "known when the engine is up: a plugin does not declare it"
 
 
@@ -96,7 +97,7 @@ def print_explanation(resolution: Resolution) -> None:
 
 def hidden(name: str, value: Any) -> Any:
     """Secrets are not printed."""
-    return "***" if name in SECRETS and value else value
+    return HIDDEN if value and schema().fields[name].arg.secret else value
 
 
 def _print_memory(plan: MemoryPlan) -> None:

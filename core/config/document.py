@@ -10,7 +10,6 @@ from typing import Any
 from core.args.schema import schema
 from core.config.resolve import Resolution
 
-SECRETS = ("api_key", "hf_token")
 MACHINE = ("device", "attention_backend")
 
 
@@ -34,7 +33,8 @@ def as_yaml(resolution: Resolution, *, secrets: bool = False) -> str:
     import yaml
 
     values = pinned(resolution)
-    kept_back = [name for name in SECRETS if values.get(name) and not secrets]
+    fields = schema().fields
+    kept_back = [name for name in values if fields[name].arg.secret and values[name] and not secrets]
     shown = {name: value for name, value in values.items() if name not in kept_back}
     lines = [f"# {name}: set, but secret; --secrets shows it\n" for name in kept_back]
     return "".join(lines) + yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False)

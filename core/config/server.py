@@ -40,18 +40,27 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
             problems.append(f"--{name.replace('_', '-')} {path}: no such file.")
     if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
         problems.append("--ssl-keyfile: needs --ssl-certfile as well.")
-    anywhere = merged.is_set("allowed_origins") and "*" in merged.value("allowed_origins")
-    if merged.value("allow_credentials") and anywhere:
-        problems.append("--allow-credentials: browsers refuse it together with --allowed-origins '*'; name origins.")
+    if merged.value("allow_credentials") and "*" in merged.value("allowed_origins"):
+        problems.append(
+            "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
+        )
     keys = merged.value("api_key") or []
-    if any(not key for key in keys):
-        problems.append("--api-key: a key is empty; give a key or leave the argument out.")
-    root = merged.value("root_path") or ""
+    problems += _key_problems(keys)
+    root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
     template = _template(merged.value("chat_template"), problems)
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
     return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, limits=limits, **values)
+
+
+def _key_problems(keys: list[str]) -> list[str]:
+    """What keeps clients from sending a key; the key itself is not shown."""
+    if any(not key for key in keys):
+        return ["--api-key: a key is empty; give a key or leave the argument out."]
+    if any(key != key.strip() or not key.isprintable() for key in keys):
+        return ["--api-key: a key begins or ends with white space or has a control character, so none can send it."]
+    return []
 
 
 def _template(given: str | None, problems: list[str]) -> str | None:

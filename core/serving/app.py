@@ -6,6 +6,8 @@ Called by: `core.serving.launch`, tests, and whoever mounts the API in an applic
 
 from __future__ import annotations
 
+import functools
+
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
@@ -17,10 +19,12 @@ from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import Authentication, RequestIds, RootPath
+from core.serving.middleware import OPEN, Authentication, HeadRequests, RequestIds, RootPath
+from core.serving.openapi import document
 from core.serving.preparation import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
+from core.serving.turnstile import Turnstile
 from core.version import __version__
 
 
@@ -46,10 +50,13 @@ def create_app(
     routers = [module.router for module in (models, completions, chat, tokenize, cache, health, metrics)]
     for router in routers:
         app.include_router(router)
+    app.openapi = functools.cache(functools.partial(document, app, keys=bool(server_config.api_keys)))  # type: ignore[method-assign]
     errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
     if server_config.api_keys:
-        app.add_middleware(Authentication, keys=server_config.api_keys)
+        pages = (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url) if docs else ()
+        app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=[*OPEN, *filter(None, pages)])
+    app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:
         app.add_middleware(RequestIds)
     app.add_middleware(
@@ -59,7 +66,8 @@ def create_app(
         allow_headers=server_config.allowed_headers,
         allow_credentials=server_config.allow_credentials,
     )
-    if server_config.root_path:
+    app.add_middleware(Turnstile)
+    if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
     return app
 

@@ -93,12 +93,3 @@ async def read_body(request: Request, body: Body) -> bytes:
 def json_response(body: Any) -> Response:
     """A 200 with `body` (Structs, dicts, lists) as JSON."""
     return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-def request_schema(body: type[msgspec.Struct]) -> dict[str, Any]:
-    """The OpenAPI description of a route's body, for `openapi_extra`."""
-    _, components = msgspec.json.schema_components([body], ref_template="#/$defs/{name}")
-    schema = components.pop(body.__name__)
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": {**schema, "$defs": components}}}}
-    }

@@ -6,7 +6,6 @@ Called by: `core.serving.app` (builds it), routes (through `context_of`).
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -44,7 +43,7 @@ def context_of(request: Request) -> ServingContext:
 def user_of(request: Request, named: object) -> str:
     """Whose request it is: that of an API key where there are several, else of the body's `user` field."""
     if len(context_of(request).server.api_keys) > 1:
-        return hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
+        return f"API key {request.state.api_key}"
     return named if isinstance(named, str) else ""
 
 

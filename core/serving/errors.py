@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
 
@@ -85,12 +86,13 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
         return _http_error(request, error, paths)
 
     app.add_exception_handler(CoreError, _on_error)
+    app.add_exception_handler(ClientDisconnect, _on_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, _on_error)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, ClientGone):
+    if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     return error_response(error)
 

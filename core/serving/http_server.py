@@ -1,41 +1,78 @@
 """uvicorn with our settings.
 
-Owns: the HTTP server's settings. Never does: signals, or starting an engine. Called by: `core.serving.launch`.
+Owns: the HTTP server's settings, the clock of its connections. Never does: signals, or starting an engine.
+Called by: `core.serving.launch`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from core.api.config import ServerConfig
+from core.serving.connection import Connection
+from core.serving.connections import Connections
+from core.serving.file_limit import connection_limit
 
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
+SWEEP_TICKS = 5  # of uvicorn's 0.1 s
+ACCEPTS = 16  # connections that are taken in one turn of the event loop
+
+logger = logging.getLogger("core.serving")
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own."""
+    """uvicorn without signal handlers of its own, and with limits for connections. Raises UserError (see `file_limit`)."""
 
     def __init__(self, app: FastAPI, server: ServerConfig) -> None:
+        limits = server.limits
+        limit = connection_limit(limits.max_connections)
+        if limit < limits.max_connections:
+            logger.warning("At most %d connections: the process may not open more files (ulimit -n).", limit)
+        self.clients = Connections(limits, limit)
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=cast(Any, partial(Connection, self.clients)),
                 ws="none",
                 lifespan="off",
+                workers=1,
                 log_level=server.uvicorn_log_level,
                 access_log=not server.disable_uvicorn_access_log,
                 ssl_keyfile=server.ssl_keyfile,
                 ssl_certfile=server.ssl_certfile,
                 timeout_graceful_shutdown=PATIENCE_SECONDS,
+                timeout_keep_alive=math.ceil(limits.keep_alive_timeout),
                 server_header=False,
+                proxy_headers=False,  # anybody may send them, so the log would say what clients want it to
             )
         )
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on `sockets` until `should_exit`."""
+        await super().serve([copy for each in sockets or [] for copy in (each, *_copies(each))])
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn's own clock also looks after silent connections."""
+        if counter % SWEEP_TICKS == 0:
+            self.clients.sweep(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller."""
         yield
+
+
+def _copies(listener: socket.socket) -> list[socket.socket]:
+    """Further handles of `listener`: uvloop takes one connection a turn from each, so a crowd would wait for as many."""
+    return [listener.dup() for _ in range(ACCEPTS - 1)]

@@ -22,6 +22,7 @@ import uvloop
 from core.api.errors import EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
+from core.serving.file_limit import connection_limit
 from core.serving.sockets import bind, check_tls_files, url
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def serve(resolution: Resolution, process: EngineProcess | None = None) -> int:
     """
     setup_logging(process="server")
     check_tls_files(resolution.server)
+    connection_limit(resolution.server.limits.max_connections)
     read_template(resolution.server.chat_template)
     listener = bind(resolution.server.host, resolution.server.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

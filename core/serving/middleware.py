@@ -1,36 +1,72 @@
-"""Plain ASGI middleware: API keys, request ids, the path that a proxy adds.
+"""Plain ASGI middleware: API keys, request ids, HEAD, the path that a proxy adds.
 
 Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from core.api.errors import RequestError
 from core.serving.errors import error_response
 
-GUARDED = ("/v1", "/reset_prefix_cache")
-REQUEST_ID = re.compile(r"[\w.:\-]{1,128}")
+OPEN = ("/health", "/ping", "/version", "/metrics")  # what needs no key
+REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+
+
+class PathSet:
+    """Paths, matched by the routes' own code on what it will match: no spelling is one thing here, another there."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.routes = [Route(path, _nothing) for path in paths]
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the request is for one of them, whatever its method."""
+        return any(route.matches(scope)[0] != Match.NONE for route in self.routes)
+
+
+def _nothing(request: Request) -> None:
+    """Never called: routes want an endpoint."""
 
 
 class Authentication:
-    """Lets requests for /v1 and those that change the engine through only with `Authorization: Bearer KEY`."""
+    """Lets requests through that carry `Authorization: Bearer KEY`, and those for one of the few paths that are open.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    Everything else is refused, whether it exists or not. Keys are kept as hashes; which one matched is told as
+    `request.state.api_key`.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN) -> None:
         self.app = app
-        self.keys = [key.encode() for key in keys]
+        self.digests = [[hashlib.sha256(spelling).digest() for spelling in _spellings(key)] for key in keys]
+        self.open = PathSet(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with 401."""
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or not self._guarded(scope) or self._known(scope):
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+            return
+        number = self._matching_key(scope)
+        if number is not None:
+            scope.setdefault("state", {})["api_key"] = number
+        elif not self.open.has(scope):
+            await self._refuse(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
             return
         error = RequestError(
             "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'.",
@@ -39,15 +75,23 @@ class Authentication:
         )
         await error_response(error, {"www-authenticate": "Bearer"})(scope, receive, send)
 
-    def _guarded(self, scope: Scope) -> bool:
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return bool(path in GUARDED or path.startswith("/v1/"))
+    def _matching_key(self, scope: Scope) -> int | None:
+        """Which key the request carries. All are compared, each in constant time."""
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = header.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        given = hashlib.sha256(token.strip()).digest()
+        matches = [any([hmac.compare_digest(given, own) for own in spellings]) for spellings in self.digests]
+        return matches.index(True) if True in matches else None
 
-    def _known(self, scope: Scope) -> bool:
-        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        given = token.strip().encode()
-        matches = [hmac.compare_digest(given, key) for key in self.keys]
-        return scheme.lower() == "bearer" and any(matches)
+
+def _spellings(key: str) -> set[bytes]:
+    """The bytes that clients send for `key`: UTF-8, or Latin-1 where the key has it."""
+    spellings = {key.encode("utf-8", "surrogateescape")}
+    if all(ord(character) < 256 for character in key):
+        spellings.add(key.encode("latin-1"))
+    return spellings
 
 
 class RequestIds:
@@ -71,6 +115,27 @@ class RequestIds:
         await self.app(scope, receive, send_with_id)
 
 
+class HeadRequests:
+    """Answers HEAD as GET without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on as a GET."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        # A copy: the server, which owns the scope, has to remember that it was HEAD.
+        await self.app({**scope, "method": "GET"}, receive, send_without_body)
+
+
 class RootPath:
     """Serves requests with and without the prefix `root_path`, and lets links carry it."""
 
@@ -80,7 +145,7 @@ class RootPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with the prefix known."""
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             scope["root_path"] = self.root_path
         await self.app(scope, receive, send)
 

@@ -205,3 +205,20 @@ def test_no_line_breaks_the_parser(words):
 @given(st.integers(1, 10**9))
 def test_numbers_come_back(number):
     assert values(f"--max-num-batched-tokens {number}") == {"max_num_batched_tokens": number}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", "hidden-1", "--api-key", "hidden-2"],
+        ["--api-key=hidden-1", "--api_key", "hidden-2", "hidden-3"],
+        ["--hf-token", "hidden-1", "--hf-token", "hidden-2"],
+        ["--api-key", "[hidden-1"],
+        ["--api-keys", "hidden-1"],
+        ["--api-key.x", "hidden-1"],
+    ],
+)
+def test_secrets_are_in_no_sentence(words):
+    parsed = Parser().parse(words)
+    said = parsed.problems + parsed.warnings
+    assert said and "hidden" not in str(said)

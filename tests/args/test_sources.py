@@ -130,3 +130,20 @@ def test_none_leaves_an_argument_open_even_over_a_file(tmp_path):
     assert merged.value("max_num_seqs") is None and not merged.is_set("max_num_seqs")
     assert merged.value("seed") is None and merged.is_set("seed")
     assert merge({"node_rank": 0, "max_log_len": 0}, {}).values["max_log_len"] == Given(0, "argument")
+
+
+def test_one_key_may_come_from_the_environment():
+    assert merge({}, {"CORE_API_KEY": "a,b"}).value("api_key") == ["a,b"]
+    assert merge({"api_key": "given"}, {"CORE_API_KEY": "k"}).value("api_key") == ["given"]
+    assert merge({}, {"CORE_API_KEY": ""}).value("api_key") is None
+
+
+def test_secrets_are_in_no_sentence(tmp_path):
+    path = write(tmp_path, "api_key: {hidden-word: 1}\napi-key: hidden-word\nhf_token: [hidden-word]")
+    for merged in (
+        merge({"api_key": {"hidden-word": 1}}, {}),
+        merge({"hf_token": ["hidden-word"]}, {}),
+        merge({"config": path}, {}),
+        merge({}, {"CORE_API_KEY": "[hidden-word"}),
+    ):
+        assert merged.problems and "hidden-word" not in str(merged.problems + merged.warnings)

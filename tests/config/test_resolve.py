@@ -335,3 +335,22 @@ def test_resolving_without_model_files_is_quick(registry, tmp_path):
         best = min(best, time.perf_counter() - begin)
     print(f"resolving without model files: {best * 1000:.1f} ms")
     assert best < 0.5
+
+
+def test_credentials_need_named_origins(registry, tiny_llama):
+    for origins in ({}, {"allowed_origins": ["*"]}, {"allowed_origins": ["http://a", "*"]}):
+        (problem,) = problems(registry, model=str(tiny_llama), allow_credentials=True, **origins)
+        assert "--allow-credentials" in problem and "--allowed-origins" in problem
+    done = engine(registry, tiny_llama, allow_credentials=True, allowed_origins=["http://a"])
+    assert done.server.allow_credentials
+
+
+@pytest.mark.parametrize("key", ["hidden ", " hidden", "hid\nden", "hid\udcffden"])
+def test_a_key_that_nobody_can_send_is_refused_and_not_shown(registry, tiny_llama, key):
+    (problem,) = problems(registry, model=str(tiny_llama), api_key=["fine", key])
+    assert "--api-key" in problem and "hid" not in problem
+
+
+def test_a_root_path_is_none_or_a_path(registry, tiny_llama):
+    assert engine(registry, tiny_llama, root_path="/").server.root_path == ""
+    assert engine(registry, tiny_llama, root_path="/a/").server.root_path == "/a"

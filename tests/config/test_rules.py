@@ -66,6 +66,8 @@ SPECULATOR["speculators_config"] = {
 # check, a case without findings, a case with one, and what is found: words of a problem or warning, or (name, value)
 CASES = [
     ("c1_log_length", [{"max_log_len": 1, "enable_log_requests": True}], [{"max_log_len": 1}], "--max-log-len"),
+    ("c10_foreign_key", [{"api_key": ["k"]}, {"environ": {"VLLM_API_KEY": "k"}}],
+     [{}, {"environ": {"VLLM_API_KEY": "k"}}], "CORE_API_KEY, or give --api-key"),
     ("c2_remote_code", [{}], [{"trust_remote_code": True}], "no effect"),
     ("c3_revisions", [{"revision": "v", "model": "m"}], [{"revision": "v"}], "--revision"),
     ("c4_served_names", [{"served_model_name": ["a", "b"]}],

@@ -52,6 +52,8 @@ BOTH = [
     ({"response_format": {"type": "json_object"}}, 400, "response_format", "json_object"),
     ({"temprature": 1}, 400, "temprature", "'temperature'"),
     ({"request_id": "a b"}, 400, "request_id", "request_id"),
+    ({"request_id": "abc\n"}, 400, "request_id", "request_id"),
+    ({"request_id": "ä"}, 400, "request_id", "request_id"),
     ({"truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "0"),
     ({"min_tokens": 5}, 400, "min_tokens", "max_tokens"),
 ]

@@ -155,6 +155,8 @@ def test_request_ids(start_server: Starter, server: RunningServer) -> None:
     assert server.http.post("/v1/completions", json={**body, "request_id": "mine"}).json()["id"] == "cmpl-mine"
     with start_server(quiet(enable_request_id_headers=True)) as running:
         assert running.http.get("/health", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+        for odd in ("ä".encode(), "١".encode(), b"a b", b"a" * 129):
+            assert len(running.http.get("/health", headers={"x-request-id": odd}).headers["x-request-id"]) == 32
         first, second = (running.http.get("/nothing").headers["x-request-id"] for _ in range(2))
         assert first != second and len(first) == 32
 
@@ -167,9 +169,7 @@ async def test_the_same_request_id_twice_at_once(server: RunningServer) -> None:
 
 
 def test_docs(start_server: Starter, server: RunningServer) -> None:
-    schema = server.http.get("/openapi.json").json()
-    body = schema["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert "temperature" in body["properties"]
+    assert [server.http.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [200] * 3
     with start_server(quiet(disable_fastapi_docs=True)) as running:
         assert [running.http.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404] * 3
 

@@ -18,6 +18,14 @@ def c1_log_length(facts: Facts) -> Findings:
         yield Warn("--max-log-len has no effect without --enable-log-requests.")
 
 
+def c10_foreign_key(facts: Facts) -> Findings:
+    """Another engine's variable looks like protection, and is none."""
+    if facts.context != "llm" and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
+        yield Warn(
+            "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
+        )
+
+
 def r22_other_platforms(facts: Facts) -> Findings:
     """Settings under the name of a platform that is not the one that runs."""
     active = facts.platform.name if facts.platform is not None else None
@@ -98,6 +106,7 @@ METRICS = ("kv_cache_metrics", "kv_cache_metrics_sample", "disable_log_stats")
 TWICE = ("attention_backend", "attention_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 RULES: tuple[Rule, ...] = (
     Rule("C1", ("enable_log_requests", "max_log_len"), "warning", c1_log_length),
+    Rule("C10", ("api_key",), "warning", c10_foreign_key),
     Rule("R22", ("additional_config",), "warning", r22_other_platforms, "platform"),
     Rule("N14", (*TWICE, "compilation_config"), "error", n14_twice),
     Rule("N40", METRICS, "error", n40_cache_metrics),

@@ -16,7 +16,8 @@ from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-RequestId = Annotated[str, msgspec.Meta(pattern=r"^[\w.:\-]{1,128}$")]
+# Not followed by a newline: "$" alone also matches before a last one.
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
 
 PASSED_ON = (
     "temperature",

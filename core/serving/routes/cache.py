@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from core.api.errors import RequestError
 from core.serving.body import json_response
 from core.serving.context import context_of
+from core.serving.protocol.operation import ResetAnswer
 
 router = APIRouter(tags=["operation"])
 
@@ -20,4 +21,4 @@ async def reset_prefix_cache(request: Request) -> Response:
             status=409,
             code="prefix_cache_in_use",
         )
-    return json_response({"reset": True})
+    return json_response(ResetAnswer(reset=True))

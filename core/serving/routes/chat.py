@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.outputs import RequestOutput
-from core.serving.body import json_response, request_schema
+from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
@@ -25,7 +25,7 @@ router = APIRouter(tags=["generation"])
 _encode = msgspec.json.Encoder().encode
 
 
-@router.post("/v1/chat/completions", openapi_extra=request_schema(ChatRequest))
+@router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)

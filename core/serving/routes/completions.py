@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.serving.body import json_response, request_schema
+from core.serving.body import json_response
 from core.serving.completion_writer import CompletionWriter
 from core.serving.context import ServingContext, context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
@@ -25,7 +25,7 @@ router = APIRouter(tags=["generation"])
 _encode = msgspec.json.Encoder().encode
 
 
-@router.post("/v1/completions", openapi_extra=request_schema(CompletionRequest))
+@router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
     context = context_of(request)

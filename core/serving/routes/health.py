@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
+from core.serving.protocol.operation import VersionAnswer
 from core.version import __version__
 
 router = APIRouter(tags=["operation"])
@@ -23,4 +24,4 @@ async def health(request: Request) -> Response:
 @router.get("/version")
 async def version(request: Request) -> Response:
     """The version of the engine."""
-    return json_response({"version": __version__})
+    return json_response(VersionAnswer(__version__))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import ServingContext, context_of
+from core.serving.protocol.operation import ModelCard, ModelList
 
 router = APIRouter(tags=["models"])
 
@@ -17,7 +16,7 @@ async def list_models(request: Request) -> Response:
     """All names that this server answers to."""
     context = context_of(request)
     cards = [_card(context, name) for name in context.model.served_names]
-    return json_response({"object": "list", "data": cards})
+    return json_response(ModelList(cards))
 
 
 @router.get("/v1/models/{name:path}")
@@ -27,13 +26,5 @@ async def retrieve_model(request: Request, name: str) -> Response:
     return json_response(_card(context, context.preparer.here.check_model(name)))
 
 
-def _card(context: ServingContext, name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": context.created,
-        "owned_by": "core",
-        "root": context.model.model,
-        "parent": None,
-        "max_model_len": context.model.max_model_len,
-    }
+def _card(context: ServingContext, name: str) -> ModelCard:
+    return ModelCard(name, context.created, context.model.model, context.model.max_model_len)

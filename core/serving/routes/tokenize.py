@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from core.serving.body import json_response, request_schema
+from core.serving.body import json_response
 from core.serving.context import context_of
 from core.serving.intake import intake
-from core.serving.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
 router = APIRouter(tags=["tokens"])
 
 
-@router.post("/tokenize", openapi_extra=request_schema(TokenizeRequest))
+@router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
     async with intake(request, context_of(request).preparer.tokenize) as (answer, _):
         return json_response(answer)
 
 
-@router.post("/detokenize", openapi_extra=request_schema(DetokenizeRequest))
+@router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """Text of token ids, special tokens included."""
     async with intake(request, context_of(request).preparer.detokenize) as (answer, _):

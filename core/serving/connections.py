@@ -1,0 +1,93 @@
+"""All open connections: how many there may be, which one goes for a new one, and how long one may be silent.
+
+Owns: the registry, its limits, one line of log about refusals. Never does: parse, or answer a request.
+Called by: `Connection` (comes, goes, settles) and the HTTP server (sweeps).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from core.api.config import ServerLimits
+from core.api.errors import RequestError
+
+if TYPE_CHECKING:
+    from core.serving.connection import Connection
+
+LINGER_SECONDS = 2.0  # for a refused client to read its answer
+LOG_SECONDS = 60.0  # between two lines about refusals
+
+logger = logging.getLogger("core.serving")
+
+
+class Connections:
+    """The registry of one server. limit: most connections; at most what the settings say."""
+
+    def __init__(self, limits: ServerLimits, limit: int) -> None:
+        self.limit = limit
+        self.max_header_size = limits.max_header_size
+        self._read_timeout = limits.request_read_timeout
+        self._silence = limits.keep_alive_timeout
+        self._open: dict[Connection, None] = {}
+        self._idle: dict[Connection, None] = {}  # the one that has been silent longest comes first
+        self._refusals: Counter[str] = Counter()
+        self._next_line = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, newcomer: Connection) -> bool:
+        """Whether there is room, if need be by closing the connection that has been silent longest."""
+        if len(self._open) >= self.limit:
+            victim = next((connection for connection in self._idle if not (connection.busy or connection.unsent)), None)
+            if victim is None:
+                return False
+            victim.transport.abort()
+            self.forget(victim)
+        self._open[newcomer] = self._idle[newcomer] = None
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """It is gone."""
+        self._open.pop(connection, None)
+        self._idle.pop(connection, None)
+
+    def settle(self, connection: Connection) -> None:
+        """It has sent something, or has got its answer: its silence, if it is silent, begins now."""
+        self._idle.pop(connection, None)
+        if connection in self._open and not connection.busy:
+            self._idle[connection] = None
+
+    def note(self, code: str) -> None:
+        """Count a refusal for the log."""
+        self._refusals[code] += 1
+
+    def sweep(self, now: float) -> None:
+        """Close what has been silent, or has not completed its request, for too long. now: of the loop's clock."""
+        for connection in list(self._idle):
+            if not connection.busy:
+                self._check(connection, now)
+        if self._refusals and now >= self._next_line:
+            counts = ", ".join(f"{count} {code}" for code, count in self._refusals.items())
+            logger.warning("Refused before they were requests: %s; the next line about it comes in a minute.", counts)
+            self._refusals.clear()
+            self._next_line = now + LOG_SECONDS
+
+    def _check(self, connection: Connection, now: float) -> None:
+        unsent = connection.transport.get_write_buffer_size()
+        if unsent != connection.unsent:  # a client that reads its answer slowly is not silent
+            connection.unsent, connection.silent_since = unsent, now
+        silence = now - connection.silent_since
+        if connection.refused or connection.transport.is_closing():
+            if silence > LINGER_SECONDS:
+                connection.transport.abort()
+        elif connection.reading_since is None:
+            if silence > self._silence:
+                connection.transport.close()
+        elif now - connection.reading_since > self._read_timeout and not connection.flow.read_paused:
+            message = (
+                f"The request did not come within {self._read_timeout:g} s (--request-read-timeout); send it faster."
+            )
+            connection.refuse(RequestError(message, status=408, code="request_too_slow"))

@@ -1,0 +1,116 @@
+"""The OpenAPI document: what every route takes and answers.
+
+Owns: the table of operations and the document made from it. Never does: route, or check a request. Called by:
+`core.serving.app`; a route that is not in the table is an error of ours (KeyError), which a test would see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from core.serving.errors import ErrorBody
+from core.serving.middleware import OPEN
+from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
+from core.serving.protocol.completions import CompletionRequest, CompletionResponse
+from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer
+from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+SCHEMAS = "#/components/schemas/"
+
+STATUSES = {
+    400: "The request is wrong; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such model.",
+    405: "The path does not take this method; the header `Allow` names those that it does.",
+    408: "The request did not come in time, or its `timeout` is over.",
+    409: "Requests that run stand in the way; try again when they have ended.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "Too many requests wait; the header `Retry-After` says when to try again.",
+    431: "The request's line and headers are too large.",
+    500: "The server failed on this request.",
+    503: "The engine is not running, or all connections are busy.",
+}
+ALWAYS = (400, 405, 408, 431, 500, 503)
+BODY = (413, 415)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """body, answer: what is sent as JSON; None: nothing. chunk: what a stream's events hold. errors: besides ALWAYS."""
+
+    answer: type[msgspec.Struct] | str | None = None
+    body: type[msgspec.Struct] | None = None
+    chunk: type[msgspec.Struct] | None = None
+    errors: tuple[int, ...] = ()
+
+
+OPERATIONS: dict[str, Operation] = {
+    "/v1/models": Operation(ModelList),
+    "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
+    "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
+    "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
+    "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
+    "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
+    "/health": Operation(),
+    "/ping": Operation(),
+    "/version": Operation(VersionAnswer),
+    "/metrics": Operation(TEXT),
+}
+
+
+def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
+    """The document of `app`. keys: whether requests need one."""
+    made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    for path, methods in made["paths"].items():
+        known = OPERATIONS[path]
+        guarded = keys and path not in OPEN
+        errors = sorted({*ALWAYS, *known.errors, *((401,) if guarded else ())})
+        for operation in methods.values():
+            operation["responses"] = {"200": _success(known)} | {str(status): _error(status) for status in errors}
+            if known.body is not None:
+                operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _reference(known.body)}}}
+            if guarded:
+                operation["security"] = [{"ApiKey": []}]
+    made["components"] = _components(keys)
+    return made
+
+
+def _success(known: Operation) -> dict[str, Any]:
+    if known.answer is None:
+        return {"description": "Yes; the body is empty."}
+    if isinstance(known.answer, str):
+        return {"description": "The answer.", "content": {known.answer: {"schema": {"type": "string"}}}}
+    content: dict[str, Any] = {JSON: {"schema": _reference(known.answer)}}
+    if known.chunk is not None:
+        told = f"With `stream`: lines `data: {known.chunk.__name__}`, then `data: [DONE]`."
+        content[EVENTS] = {"schema": {"type": "string", "description": told}}
+    return {"description": "The answer.", "content": content}
+
+
+def _error(status: int) -> dict[str, Any]:
+    return {"$ref": f"#/components/responses/Error{status}"}
+
+
+def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": SCHEMAS + struct.__name__}
+
+
+def _components(keys: bool) -> dict[str, Any]:
+    structs: list[type[msgspec.Struct]] = [ErrorBody]
+    for known in OPERATIONS.values():
+        structs += [each for each in (known.answer, known.body, known.chunk) if isinstance(each, type)]
+    _, schemas = msgspec.json.schema_components(dict.fromkeys(structs), ref_template=SCHEMAS + "{name}")
+    content = {JSON: {"schema": _reference(ErrorBody)}}
+    responses = {f"Error{status}": {"description": told, "content": content} for status, told in STATUSES.items()}
+    components: dict[str, Any] = {"schemas": schemas, "responses": responses}
+    if keys:
+        components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
+    return components
