@@ -156,15 +156,15 @@ async def test_a_key_is_one_user_however_it_is_written(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "core.serving.routes.chat.user_of", lambda request, named: users.append(user_of(request, named)) or "u"
     )
-    monkeypatch.setattr("core.serving.routes.chat.read_body", _a_chat)
+    monkeypatch.setattr("core.serving.intake.read_body", _a_chat)
     for written in ("Bearer k", "bearer k", "BEARER   k", "Bearer other"):
         await call(app, "POST", "/v1/chat/completions", {"authorization": written})
     assert users[0] == users[1] == users[2] != users[3]
     await engine.close()
 
 
-async def _a_chat(request: Any, decoder: Any) -> Any:
-    return decoder.decode(b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}')
+async def _a_chat(request: Any, body: Any) -> bytes:
+    return b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}'
 
 
 def test_targets_as_they_come_over_the_network() -> None:
