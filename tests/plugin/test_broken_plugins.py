@@ -112,7 +112,12 @@ HOOKS = {
         lambda r, n: select_speculative(r, n or "good", FACTS),
         True,
     ),
-    "core_supports of kernels": ("kernels", "core_supports(query)", lambda r, n: select_kernels(r, "cpu"), False),
+    "core_supports of kernels": (
+        "kernels",
+        "core_supports(query)",
+        lambda r, n: select_kernels(r, "cpu", [n or "auto"], ["bad", "good"]),
+        True,
+    ),
 }
 GROUPS = {
     "loader": "core.loaders",
@@ -369,7 +374,7 @@ def test_kernels_that_serve_one_operation_are_candidates(install):
         "@hookimpl\ndef core_supports(query): return [] if query.op == 'linear' else [Reason('op', 'linear', query.op)]"
     )
     rows = install("narrow", "1.0", {"core.kernels": {"narrow": source}})
-    assert select_kernels(PluginRegistry(rows), "cpu").selection.chosen == ("narrow",)
+    assert select_kernels(PluginRegistry(rows), "cpu", ["narrow"]).selection.chosen == ("narrow",)
     assert PluginRegistry(rows).listing()[0].status == "available"
     assert load_manifest(rows[0]).call("core_supports", query=KernelQuery("rms_norm", "cpu"))
 
