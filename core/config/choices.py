@@ -18,8 +18,9 @@ from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
+from core.plugin.ranking import Choice, Selection
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import Choice, Selection, select_attention
+from core.plugin.selection import select_attention
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")
 

@@ -38,9 +38,9 @@ from core.config.weights import planned_weights, proposer_weights
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
+from core.plugin.ranking import Selection
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
-    Selection,
     select_kernels,
     select_platform,
     select_policy,

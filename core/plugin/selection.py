@@ -11,78 +11,33 @@ that installing a package changes nothing that works without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.capabilities import attention_reasons, device_reasons, state_reasons
-from core.plugin.discovery import origin
 from core.plugin.hookspecs import Device, Probe
-from core.plugin.kinds import kind_named, normalize
+from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.registry import PluginRegistry, kernel_reasons, twice
+from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
+from core.plugin.registry import PluginRegistry, kernel_reasons
 
-NOT_CHOSEN = "installed, not chosen"
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """One plugin that was considered.
-
-    verdict: `chosen`, `fits` (but another one came first), `refused`, or `installed, not chosen` (it was not even asked).
-    """
-
-    name: str
-    distribution: str
-    verdict: str
-    reasons: tuple[str, ...] = ()
-
-
-class Selection(msgspec.Struct, frozen=True):
-    """One stage. kind: such as `loader` or `attention.sliding`. chosen: names, empty for none. why: a sentence."""
-
-    kind: str
-    chosen: tuple[str, ...]
-    why: str
-    candidates: tuple[Candidate, ...]
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """A stage's answer with the manifests behind it. named: rows of those that were named rather than found."""
-
-    selection: Selection
-    manifests: tuple[Any, ...]
-    named: tuple[ResolvedPlugin, ...] = ()
-
-    @property
-    def manifest(self) -> Manifest:
-        """The one manifest that was chosen."""
-        (only,) = self.manifests
-        assert isinstance(only, Manifest)
-        return only
-
-
-Check = Callable[[Manifest], Sequence[object]]
-Belongs = Callable[[ResolvedPlugin], bool]
-"""Whether a plugin may serve without being named although others could."""
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:
     """The loader named, else the one that claims the files. Raises UserError or PluginError."""
     if name is not None:
-        return _explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
+        return explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
     claims: dict[str, str] = {}
-    choice = _ranked(registry, "loader", "loader", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    choice = ranked(registry, "loader", "loader", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
     if not choice.manifests:
         seen = ", ".join(facts.names[:8]) or "nothing"
         raise UserError(
-            f"model '{facts.ref}': no loader knows these files ({seen}). {_losses(choice.selection)}"
+            f"model '{facts.ref}': no loader knows these files ({seen}). {losses(choice.selection)}"
             "Expected a .gguf file, or a directory with config.json and weights; --load-format NAME chooses a loader."
         )
     return choice
@@ -92,7 +47,7 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
     """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError.
 
     A device is found as files are: a platform of another package serves without being named when its device is one that
-    the engine's own platforms do not have. The host is no such device, whatever a package calls it.
+    the engine's own platforms do not have. The host (a device with `processors`) is no such device.
     """
     plain, _, index = (name or "").rpartition(":")
     plain = plain if plain and index.isdigit() else name or ""
@@ -110,7 +65,7 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
             found = _devices(answers, row)
             return registry.own(row) or any(not one.processors and _type_of(one) not in known for one in found)
 
-        choice = _ranked(
+        choice = ranked(
             registry,
             "platform",
             "platform",
@@ -120,9 +75,9 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
             known=silent,
         )
         if not choice.manifests:
-            raise UserError(f"--device auto: no platform has a device. {_losses(choice.selection)}")
+            raise UserError(f"--device auto: no platform has a device. {losses(choice.selection)}")
         return choice, _devices(answers, choice.manifest.row)[0]
-    choice = _explicit(registry, "platform", "platform", plain, check, f"--device {name}")
+    choice = explicit(registry, "platform", "platform", plain, check, f"--device {name}")
     devices = _devices(answers, choice.manifest.row)
     position = 0 if plain == name else int(index)
     if position < len(devices):
@@ -143,16 +98,16 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
                 raise UserError(
                     f"--quantization {name}: the checkpoint declares '{facts.quantization}'; leave the argument out."
                 )
-        return _explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
+        return explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
     if facts.quantization is not None:
         why = f"the checkpoint declares '{facts.quantization}'"
-        return _explicit(registry, "quantization", "quantization", facts.quantization, check, why)
+        return explicit(registry, "quantization", "quantization", facts.quantization, check, why)
     claims: dict[str, str] = {}
 
     def claimed(manifest: Manifest) -> Sequence[object]:
         return _unclaimed(manifest, facts, claims) or check(manifest)
 
-    return _ranked(
+    return ranked(
         registry,
         "quantization",
         "quantization",
@@ -179,8 +134,8 @@ def select_kernels(
     def check(manifest: Manifest) -> Sequence[object]:
         return device_reasons(manifest.spec, device) or kernel_reasons(manifest, _device_type(device))
 
-    order = _order(preference)
-    auto = _ranked(
+    order = order_of(preference)
+    auto = ranked(
         registry,
         "kernels",
         "kernels",
@@ -189,7 +144,7 @@ def select_kernels(
         order=order,
         none="no provider fits; the reference operations are used",
         many=True,
-        belongs=_company(registry, "kernels", order, package),
+        belongs=company(registry, "kernels", order, package),
         strangers=False,
     )
     if [name.lower() for name in names] == ["auto"]:
@@ -199,7 +154,7 @@ def select_kernels(
         if name.lower() == "auto":
             taken += auto.manifests
             continue
-        only = _explicit(registry, "kernels", "kernels", name, check, why).manifest
+        only = explicit(registry, "kernels", "kernels", name, check, why).manifest
         named.append(only.row)
         taken.append(only)
     unique = tuple({manifest.row: manifest for manifest in taken}.values())
@@ -229,26 +184,26 @@ def select_attention(
         return declared(manifest.spec, query) or manifest.call("core_supports", query=query)  # type: ignore[arg-type]
 
     if name is not None:
-        return _explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
-    order = _order(preference)
-    choice = _ranked(
+        return explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
+    order = order_of(preference)
+    choice = ranked(
         registry,
         "attention",
         label,
         check,
         lambda found: f"preferred by platform {preferred_by}" if found in order else "highest priority that fits",
         order=order,
-        belongs=_company(registry, "attention", order, package),
+        belongs=company(registry, "attention", order, package),
     )
     if not choice.manifests:
-        raise UserError(f"{label}: no attention backend can serve this model. {_losses(choice.selection)}")
+        raise UserError(f"{label}: no attention backend can serve this model. {losses(choice.selection)}")
     return choice
 
 
 def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
     """The family that claims a checkpoint which the engine's own table does not know, or none."""
     claims: dict[str, str] = {}
-    return _ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    return ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
@@ -259,128 +214,12 @@ def select_speculative(registry: PluginRegistry, method: str | None, facts: Chec
     def check(manifest: Manifest) -> Sequence[object]:
         return list(manifest.call("core_supports", query=facts))
 
-    return _explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
+    return explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
 
 
 def select_policy(registry: PluginRegistry, name: str) -> Choice:
     """The scheduling policy named by `--scheduling-policy`."""
-    return _explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
-
-
-def _explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: Check, why: str) -> Choice:
-    """Take exactly the plugin named, or say why not."""
-    try:
-        manifest = registry.get(kind, name)
-    except UserError as error:
-        raise UserError(f"{why}: {error}") from None
-    except PluginError as error:
-        raise PluginError(f"{why}: {error}") from error
-    reasons = tuple(str(reason) for reason in check(manifest))
-    if reasons:
-        raise UserError(f"{why}: {origin(manifest.row)} refuses: {'; '.join(reasons)}.")
-    rows = [other for other in registry.rows(kind) if other != manifest.row]
-    others = [Candidate(row.name, row.distribution, "refused", ("not the one named",)) for row in rows]
-    chosen = Candidate(manifest.row.name, manifest.row.distribution, "chosen")
-    return Choice(Selection(label, (manifest.row.name,), why, (chosen, *others)), (manifest,), (manifest.row,))
-
-
-def _ranked(
-    registry: PluginRegistry,
-    kind: str,
-    label: str,
-    check: Check,
-    why: Callable[[str], str],
-    *,
-    order: Mapping[str, int] | None = None,
-    none: str = "none fits",
-    many: bool = False,
-    belongs: Belongs | None = None,
-    strangers: bool = True,
-    known: Mapping[ResolvedPlugin, str] | None = None,
-) -> Choice:
-    """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over.
-
-    Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
-    stranger is imported before. known: reasons against plugins that need not be imported to be heard.
-    """
-    rows, mine = registry.rows(kind), belongs or registry.own
-    at_home = [row for row in rows if mine(row)]
-    abroad = [row for row in rows if row not in at_home]
-    fitting, lost = _asked(registry, kind, at_home, check, known or {})
-    if fitting or not strangers:
-        lost += [_not_asked(registry, row) for row in abroad]
-    else:
-        fitting, more = _asked(registry, kind, abroad, check, known or {})
-        lost += more
-    ranks = order or {}
-    fitting.sort(key=lambda m: (ranks.get(m.row.name, len(ranks)), -m.spec.priority, m.row.name))
-    chosen = tuple(fitting if many else fitting[:1])
-    for manifest in chosen:
-        if twice(registry, manifest.row):
-            registry.get(kind, manifest.row.name)
-    considered = tuple(
-        Candidate(
-            m.row.name,
-            m.row.distribution,
-            "chosen" if m in chosen else "fits",
-            () if m in chosen else ("another came first",),
-        )
-        for m in fitting
-    )
-    names = tuple(m.row.name for m in chosen)
-    named = tuple(m.row for m in chosen if registry.named(m.row))
-    return Choice(Selection(label, names, why(names[0]) if names else none, (*considered, *lost)), chosen, named)
-
-
-def _asked(
-    registry: PluginRegistry,
-    kind: str,
-    rows: Sequence[ResolvedPlugin],
-    check: Check,
-    known: Mapping[ResolvedPlugin, str],
-) -> tuple[list[Manifest], list[Candidate]]:
-    """Those that fit, and the others with the reasons."""
-    fitting: list[Manifest] = []
-    lost = [Candidate(row.name, row.distribution, "refused", (known[row],)) for row in rows if known.get(row)]
-    for row, manifest in registry.candidates(kind, [row for row in rows if not known.get(row)]):
-        reasons = (manifest,) if isinstance(manifest, str) else _guarded(check, manifest)
-        if reasons:
-            lost.append(Candidate(row.name, row.distribution, "refused", reasons))
-        elif not isinstance(manifest, str):
-            fitting.append(manifest)
-    return fitting, lost
-
-
-def _not_asked(registry: PluginRegistry, row: ResolvedPlugin) -> Candidate:
-    if registry.blocked(row):
-        return Candidate(row.name, row.distribution, "refused", (registry.blocked(row),))
-    argument = kind_named(row.kind).argument or "plugins"
-    hint = f"name it with --{argument.replace('_', '-')} {row.name}"
-    return Candidate(row.name, row.distribution, NOT_CHOSEN, (hint,))
-
-
-def _company(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], package: str) -> Belongs:
-    """What belongs to a platform: the engine's own plugins, those of its package, and those whose names it prefers."""
-    own = {row.name for row in registry.rows(kind) if registry.own(row)}
-
-    def belongs(row: ResolvedPlugin) -> bool:
-        brought = bool(package) and row.distribution == package
-        return registry.own(row) or brought or (row.name in preferred and row.name not in own)
-
-    return belongs
-
-
-def _order(preference: Sequence[str]) -> dict[str, int]:
-    """Ranks by name."""
-    return {normalize(item): index for index, item in enumerate(preference)}
-
-
-def _guarded(check: Check, manifest: Manifest) -> tuple[str, ...]:
-    """Reasons against a candidate; one that fails to answer is out for that."""
-    try:
-        return tuple(str(reason) for reason in check(manifest))
-    except CoreError as error:
-        return (str(error),)
+    return explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
 
 
 def _unclaimed(manifest: Manifest, facts: CheckpointFacts | FileFacts, claims: dict[str, str]) -> list[str]:
@@ -409,8 +248,3 @@ def _type_of(device: Device) -> str:
 
 def _device_type(device: str) -> str:
     return device.partition(":")[0]
-
-
-def _losses(selection: Selection) -> str:
-    lines = [f"{c.name}: {'; '.join(c.reasons)}." for c in selection.candidates if c.verdict == "refused"]
-    return " ".join(lines) + (" " if lines else "")

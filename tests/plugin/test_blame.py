@@ -157,7 +157,9 @@ def test_the_nearest_frame_counts_and_the_users_mistakes_stay(install):
         except Exception as caught:
             return table.blamed(caught)
 
-    assert "speculative plugin 'inner' (inner 1): Bad.on_start failed: ValueError: no (" in str(raised(ValueError("no")))
+    assert "speculative plugin 'inner' (inner 1): Bad.on_start failed: ValueError: no (" in str(
+        raised(ValueError("no"))
+    )
     assert raised(PluginError("no device")).plugin == rows[1]
     mistake, foreign = UserError("a typo"), ValueError("of nobody")
     assert raised(mistake) is mistake and table.blamed(foreign) is foreign

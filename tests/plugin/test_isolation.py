@@ -18,9 +18,9 @@ from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.config.resolve import resolve
 from core.plugin.discovery import ENGINE
+from core.plugin.ranking import NOT_CHOSEN
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
-    NOT_CHOSEN,
     select_attention,
     select_kernels,
     select_loader,
@@ -148,9 +148,7 @@ def core_load(context):
 
 
 @pytest.mark.parametrize("body", ["raise OSError('driver lost')", "return object()"])
-def test_kernels_that_fail_are_left_out_and_told_unless_they_were_named(
-    install, monkeypatch, tiny_llama, caplog, body
-):
+def test_kernels_that_fail_are_left_out_and_told_unless_they_were_named(install, monkeypatch, tiny_llama, caplog, body):
     broken = f"{SUPPORT}@hookimpl\ndef core_load(context):\n    {body}\n"
     numerics = "@hookimpl\ndef core_numerics(): return 'broken-1'\n"
     install("chip-package", "2.0", {"core.platforms": {"chip": CHIP}, "core.kernels": {"liked": broken + numerics}})
@@ -181,9 +179,14 @@ def test_a_start_without_the_engines_own_kernels_has_its_own_numerics_and_plan(m
 
 def test_a_found_platform_that_cannot_be_used_is_left_out(install, monkeypatch, tiny_llama):
     """Whether it fails when it is asked for wishes, or when it is loaded."""
-    chip = CHIP.replace("1 << 30, 1)", "1 << 30)") + "@hookimpl\ndef core_spec(): return PluginSpec(name='chip', priority=200)"
+    chip = (
+        CHIP.replace("1 << 30, 1)", "1 << 30)")
+        + "@hookimpl\ndef core_spec(): return PluginSpec(name='chip', priority=200)"
+    )
     for hook in ("core_propose(view)", "core_load(context)"):
-        (row,) = install(f"chip-{hook[5]}", "2.0", {"core.platforms": {"chip": f"{chip}\n@hookimpl\ndef {hook}: 1 / 0"}})
+        (row,) = install(
+            f"chip-{hook[5]}", "2.0", {"core.platforms": {"chip": f"{chip}\n@hookimpl\ndef {hook}: 1 / 0"}}
+        )
         monkeypatch.setenv("PYTHONPATH", f"{install.site}:{ROOT}")
         resolution = resolve({"model": str(tiny_llama)}, context="llm", environ={})
         if hook.startswith("core_load"):
@@ -208,7 +211,14 @@ def serve(site, *words):
 
 
 def test_a_plain_serve_starts_among_the_worst_and_a_named_one_ends_with_a_sentence(install, tiny_llama):
-    for group in ("core.loaders", "core.quantization", "core.attention", "core.kernels", "core.policies", "core.models"):
+    for group in (
+        "core.loaders",
+        "core.quantization",
+        "core.attention",
+        "core.kernels",
+        "core.policies",
+        "core.models",
+    ):
         ways = {"hangs": HANGS, "dies": "import os; os._exit(9)", "raises": "1 / 0"}
         install(f"worst-{group[5:]}", "1.0", {group: ways}, look=False)
     install("bad-load", "3.0", {"core.kernels": {"bad": f"{SUPPORT}@hookimpl\ndef core_load(context): {{}}['oops']"}})
