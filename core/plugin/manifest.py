@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.api.reason import Reason
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.deadline import Deadlines
+from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import label
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
@@ -60,6 +61,9 @@ class Manifest:
         self._deadlines = deadlines
         self._manager = _register(row, module)
         self.spec: PluginSpec = self.call("core_spec")
+        mistakes = _type_mistakes(self.spec)
+        if mistakes:
+            raise ManifestError(row, f"core_spec answered {'; '.join(mistakes)}.")
         if row.name in RESERVED_NAMES:
             raise ManifestError(row, f"'{row.name}' is a reserved word; the plugin needs another name.")
         if normalize(self.spec.name) != row.name:
@@ -95,7 +99,7 @@ class Manifest:
             raise _failure(self.row, f"{hook} failed", error) from error
         expected = _expectation(hook, answer)
         if expected:
-            raise ManifestError(self.row, f"{hook} answered {answer!r:.80}, expected {expected}.")
+            raise ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expected}.")
         return answer
 
 
@@ -210,6 +214,25 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
     return manager
 
 
+def _type_mistakes(spec: PluginSpec) -> list[str]:
+    """Fields of other types than declared; a Struct does not look at them by itself."""
+    wanted = {"name": str, "summary": str, "capabilities": Mapping, "priority": int, "alias_of": str | None}
+    found = [(name, getattr(spec, name), kind) for name, kind in wanted.items()]
+    return [
+        f"{name} = {_shown(value)}, expected {getattr(kind, '__name__', str(kind))}"
+        for name, value, kind in found
+        if not isinstance(value, kind)
+    ]
+
+
+def _shown(value: Any) -> str:
+    """What a plugin made, as short text, whatever its own `repr` does."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
 def _expectation(hook: str, answer: Any) -> str:
     """What `hook` should have answered, or an empty string when the answer is right."""
     if hook == "core_spec":
@@ -233,7 +256,7 @@ def _expectation(hook: str, answer: Any) -> str:
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
     details = "".join(traceback.format_exception(error))
     text = " ".join(str(error).split()).rstrip(".")
-    said = f"{type(error).__name__}{': ' + text if text else ''}"
+    said = text if isinstance(error, DeadlineExceeded) else f"{type(error).__name__}{': ' + text if text else ''}"
     return ManifestError(row, f"{what}: {said}{_way_out(row, error)}.", details)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
+from core.plugin.discovery import label as plugin_label
 from core.plugin.discovery import origin
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
@@ -70,7 +71,7 @@ def explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: 
         raise UserError(f"{why}: {error}") from None
     except PluginError as error:
         raise PluginError(f"{why}: {error}") from error
-    reasons = tuple(str(reason) for reason in check(manifest))
+    reasons = _reasons(check, manifest)
     if reasons:
         raise UserError(f"{why}: {origin(manifest.row)} refuses: {'; '.join(reasons)}.")
     rows = [other for other in registry.rows(kind) if other != manifest.row]
@@ -174,9 +175,20 @@ def order_of(preference: Sequence[str]) -> dict[str, int]:
 def _guarded(check: Check, manifest: Manifest) -> tuple[str, ...]:
     """Reasons against a candidate; one that fails to answer is out for that."""
     try:
-        return tuple(str(reason) for reason in check(manifest))
+        return _reasons(check, manifest)
     except CoreError as error:
         return (str(error),)
+
+
+def _reasons(check: Check, manifest: Manifest) -> tuple[str, ...]:
+    """Reasons against a candidate. Raises CoreError when there is no telling: capabilities of another type, say."""
+    try:
+        return tuple(str(reason) for reason in check(manifest))
+    except CoreError:
+        raise
+    except Exception as error:
+        what = f"what it declares cannot be understood: {type(error).__name__}: {error}"
+        raise PluginError(f"{plugin_label(manifest.row)}: {what}.", manifest.row) from error
 
 
 def losses(selection: Selection) -> str:
