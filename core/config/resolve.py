@@ -123,7 +123,7 @@ def _resolve(resolver: _Resolver, registry: PluginRegistry | None) -> Resolution
         resolver.registry.block(error.plugin, str(error).rstrip("."))
         facts = Facts(Settings(resolver.merged), resolver.facts.context, resolver.facts.environ)
         warnings = [left_out(error), *resolver.left_out]
-        return _resolve(_Resolver(resolver.merged, facts, found, left_out=warnings), resolver.registry)
+        return _resolve(_Resolver(resolver.merged, facts, list(found), left_out=warnings), resolver.registry)
 
     resolver.server = server_config(resolver.merged, resolver.problems)
     try:

@@ -222,11 +222,21 @@ def test_a_plain_serve_starts_among_the_worst_and_a_named_one_ends_with_a_senten
         ways = {"hangs": HANGS, "dies": "import os; os._exit(9)", "raises": "1 / 0"}
         install(f"worst-{group[5:]}", "1.0", {group: ways}, look=False)
     install("bad-load", "3.0", {"core.kernels": {"bad": f"{SUPPORT}@hookimpl\ndef core_load(context): {{}}['oops']"}})
-    plain, named = serve(install.site, str(tiny_llama)), serve(install.site, str(tiny_llama), "--kernels", "bad")
+    chip = "@hookimpl\ndef core_probe(): return Probe((Device('chip:0', '', 1 << 30),))\n"
+    chip += "@hookimpl\ndef core_spec(): return PluginSpec(name='chip', priority=200)\n"
+    install("chip-package", "2.0", {"core.platforms": {"chip": f"{chip}@hookimpl\ndef core_load(context): 1 / 0"}})
+    plain, named = (
+        serve(install.site, str(tiny_llama)),
+        serve(install.site, str(tiny_llama), "--device", "cpu", "--kernels", "bad"),
+    )
     stop = threading.Timer(120, lambda: (plain.kill(), named.kill()))
     stop.start()
     try:
         assert plain.stdout.readline().startswith("Serving "), plain.communicate()[1]
+        plain.terminate()
+        (warning,) = [line for line in plain.communicate()[1].splitlines() if "'chip'" in line]
+        assert "platform plugin 'chip' (chip-package 2.0): core_load failed: ZeroDivisionError" in warning
+        assert "--plugins no:chip leaves it out" in warning
         _, words = named.communicate()
         assert named.returncode == 1
         (sentence,) = [line for line in words.splitlines() if "'bad'" in line]
