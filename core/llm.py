@@ -10,12 +10,12 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.errors import ConfigError, EngineDeadError, RequestError
+from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
@@ -28,6 +28,9 @@ from core.engine.tokenizing import load_tokenizer
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from core.config.resolve import Resolution
+
 logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
@@ -39,7 +42,7 @@ class LLM:
 
     model: path or hub name; None is the embedded default. tokenizer: where the tokenizer comes from, when not the model.
     Every other keyword is an engine argument under its command-line name with underscores (`max_model_len`, ...).
-    Raises UserError (ConfigError with all problems together, CheckpointError) when it cannot be built.
+    Raises UserError (ConfigError with all problems together, CheckpointError) or PluginError when it cannot be built.
 
     One thread at a time. `close` it, or use it as a context manager, to give its memory back.
     """
@@ -52,12 +55,13 @@ class LLM:
         resolution = resolve(arguments, context="llm")
         for warning in resolution.warnings:
             logger.warning("%s", warning)
-        self._config: EngineConfig = resolution.engine
-        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
-        self._input = InputProcessor(self._config.model, self._tokenizer)
-        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
         self._ids = itertools.count()
-        self._client: InprocClient | None = InprocClient(self._config)
+        self._client: InprocClient | None = None
+        while self._client is None:
+            try:
+                self._build(resolution)
+            except PluginError as error:
+                resolution = resolution.without(error)
 
     def generate(
         self,
@@ -153,6 +157,13 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _build(self, resolution: Resolution) -> None:
+        self._config: EngineConfig = resolution.engine
+        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
+        self._input = InputProcessor(self._config.model, self._tokenizer)
+        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
+        self._client = InprocClient(self._config)
 
     def _live_client(self) -> InprocClient:
         if self._client is None:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.api.config import ResolvedPlugin
 
 LONGEST_NAME = 200
 """Characters of a name that may have been misspelt; comparing longer ones with anything would take long."""
@@ -62,7 +66,14 @@ class RequestError(UserError):
 
 
 class PluginError(CoreError):
-    """A plugin is broken, missing or refuses; the sentence names plugin and distribution."""
+    """A plugin is broken, missing or refuses; the sentence names plugin and distribution.
+
+    plugin: its row, when what failed is the plugin itself; None: nobody's, or nobody knows whose.
+    """
+
+    def __init__(self, message: str, plugin: ResolvedPlugin | None = None) -> None:
+        super().__init__(message)
+        self.plugin = plugin
 
 
 class EngineDeadError(CoreError):

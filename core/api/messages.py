@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from core.api.config import ResolvedPlugin
 from core.api.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
@@ -184,12 +185,16 @@ class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
-    """The engine stops. `user_error` says whether `message` is a sentence for the user; `details` is for the log."""
+    """The engine stops. `user_error` says whether `message` is a sentence for the user; `details` is for the log.
+
+    plugin: the one whose failure it was, or None.
+    """
 
     epoch: int
     message: str
     user_error: bool
     details: str
+    plugin: ResolvedPlugin | None = None
 
 
 class UtilityResult(msgspec.Struct, array_like=True, tag="result"):

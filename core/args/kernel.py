@@ -6,7 +6,7 @@ import msgspec
 
 from core.args.arg import Arg
 
-KERNELS = "the platform and each kernel's own answer choose kernels"
+KERNELS = "--kernels and each provider's own answer choose kernels"
 MOE_BACKENDS = (
     *("auto", "triton", "deep_gemm", "cutlass", "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_cutedsl"),
     *("marlin", "aiter"),
@@ -24,6 +24,15 @@ class KernelKeys(msgspec.Struct, frozen=True, kw_only=True):
 class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels."""
 
+    kernels: Annotated[
+        list[str],
+        Arg(
+            "Providers of kernels, best first; auto stands for those of the engine and of the platform's package. What none "
+            "of them serves runs in plain torch.",
+            plugin="kernels",
+            commas=True,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["auto"])
     numerics: Annotated[
         str,
         Arg(

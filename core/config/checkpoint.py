@@ -22,8 +22,9 @@ from core.config.rules import Facts
 from core.config.settings import Settings
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
+from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import Choice, select_loader
+from core.plugin.selection import select_loader
 from core.plugin.table import load_plugin
 
 

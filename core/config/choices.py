@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.api.config import PluginChoices
+from core.api.config import PluginChoices, ResolvedPlugin
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
 from core.args.convert import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
-from core.plugin.kinds import normalize
+from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
+from core.plugin.ranking import Choice, Selection
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import Choice, Selection, select_attention
+from core.plugin.selection import select_attention
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")
 
@@ -34,6 +35,13 @@ class Chosen:
         """The one name chosen in `stage`, or None."""
         choice = self.stages.get(stage)
         return choice.selection.chosen[0] if choice is not None and choice.selection.chosen else None
+
+    def replaceable(self) -> set[ResolvedPlugin]:
+        """Rows that nobody named and whose work others can do."""
+        choices = [choice for choice in self.stages.values() if choice.manifests]
+        named = {row for choice in choices for row in choice.named}
+        rows = {manifest.row for choice in choices for manifest in choice.manifests}
+        return {row for row in rows - named if kind_named(row.kind).replaceable}
 
     def manifests(self) -> list[Manifest]:
         """Every chosen manifest once."""
@@ -67,11 +75,13 @@ def choose_attention(
     specs: Sequence[MixerSpec],
     device: str,
     platform: Manifest,
-    wishes: Any,
+    wanted: Sequence[str],
 ) -> dict[str, Choice]:
-    """One choice for each layer kind of the model, by `attention.KIND`. Raises UserError."""
+    """One choice for each layer kind of the model, by `attention.KIND`. wanted: names that the platform prefers.
+
+    Raises UserError.
+    """
     named = attention_names(settings["attention_backend"])
-    wanted = [wishes] if isinstance(wishes, str) else list(wishes or ())
     found: dict[str, Choice] = {}
     for index, spec in enumerate(specs):
         if spec in specs[:index]:
@@ -81,7 +91,8 @@ def choose_attention(
             if isinstance(spec, StateSpec)
             else AttentionQuery(spec, device, settings["kv_cache_dtype"], settings["block_size"])
         )
-        choice = select_attention(registry, named.get(spec.kind), query, wanted, platform.row.name)
+        row = platform.row
+        choice = select_attention(registry, named.get(spec.kind), query, wanted, row.name, row.distribution)
         before = found.setdefault(f"attention.{spec.kind}", choice)
         if before.selection.chosen != choice.selection.chosen:
             pair = f"{before.selection.chosen[0]} and {choice.selection.chosen[0]}"

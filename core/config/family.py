@@ -18,8 +18,9 @@ from core.models.spec import DecoderSpec
 from core.plugin.contracts import ModelFamily
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
+from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import Choice, select_model
+from core.plugin.selection import select_model
 from core.plugin.table import load_plugin
 
 T = TypeVar("T")

@@ -9,14 +9,16 @@ attempt reports as much as can be known.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.config import EngineConfig, ServerConfig
-from core.api.errors import ConfigError, CoreError
+from core.api.config import EngineConfig, ResolvedPlugin, ServerConfig
+from core.api.errors import ConfigError, CoreError, PluginError
 from core.api.specs import MixerSpec
 from core.args.sources import Merged, merge
 from core.config import choices, limits
@@ -25,26 +27,28 @@ from core.config.choices import Chosen
 from core.config.engine import engine_config, scheduler_config
 from core.config.family import find_family
 from core.config.files import host_memory, look, own_config
+from core.config.isolation import left_out, way_out
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
 from core.config.numerics import numerics_id
 from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.server import server_config
-from core.config.settings import Row, Settings
+from core.config.settings import PREFERENCES, Row, Settings
 from core.config.waivers import waivers
 from core.config.weights import planned_weights, proposer_weights
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
+from core.plugin.ranking import Selection
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
-    Choice,
-    Selection,
     select_kernels,
     select_platform,
     select_policy,
     select_quantization,
     select_speculative,
 )
+
+logger = logging.getLogger(__name__)
 
 Context = Literal["serve", "llm", "explain"]
 T = TypeVar("T")
@@ -57,6 +61,7 @@ class Resolution:
     arguments: {name: (value, origin, reason)}. given: what the user gave, as it was given. memory: bytes, by shapes alone.
     numerics: what results depend on, as the running engine reports it; None when a plugin tells only after loading.
     waivers: what makes a request's tokens depend on its neighbours, a sentence each (see `core.config.waivers`).
+    replaceable: chosen plugins that nobody named and that others can replace; again: resolves the same without one of them.
     """
 
     engine: EngineConfig
@@ -69,6 +74,23 @@ class Resolution:
     waivers: list[str]
     given: dict[str, Any]
     numerics: str | None
+    replaceable: set[ResolvedPlugin]
+    again: Callable[[PluginError], Resolution]
+
+    def without(self, error: PluginError) -> Resolution:
+        """The same arguments, resolved again without the plugin that failed with `error`; a warning is logged.
+
+        Raises PluginError, with the ways out, when that plugin was named, when nothing else can do its work, or when it is
+        no plugin's failure.
+        """
+        if error.plugin is None:
+            raise error
+        if error.plugin in self.replaceable:
+            with contextlib.suppress(CoreError):
+                found = self.again(error)
+                logger.warning("%s", found.warnings[0])
+                return found
+        raise PluginError(f"{error} {way_out(error.plugin)}", error.plugin) from error
 
 
 def resolve(
@@ -87,20 +109,47 @@ def resolve(
     """
     environment = os.environ if environ is None else environ
     merged = merge(arguments, environment)
-    facts = Facts(Settings(merged), context, environment)
-    resolver = _Resolver(merged, facts, [*problems, *(p for p in merged.problems if p not in problems)])
-    resolver.server = server_config(merged, resolver.problems)
-    return resolver.run(registry)
+    known = [*problems, *(p for p in merged.problems if p not in problems)]
+    return _resolve(_Resolver(merged, Facts(Settings(merged), context, environment), known), registry)
+
+
+def _resolve(resolver: _Resolver, registry: PluginRegistry | None) -> Resolution:
+    """Run it; when a plugin fails that nobody named and that others can replace, once more without it."""
+    resolver.registry = registry
+    found = list(resolver.problems)
+
+    def again(error: PluginError) -> Resolution:
+        assert resolver.registry is not None and error.plugin is not None
+        resolver.registry.block(error.plugin, str(error).rstrip("."))
+        facts = Facts(Settings(resolver.merged), resolver.facts.context, resolver.facts.environ)
+        warnings = [left_out(error), *resolver.left_out]
+        return _resolve(_Resolver(resolver.merged, facts, list(found), left_out=warnings), resolver.registry)
+
+    resolver.server = server_config(resolver.merged, resolver.problems)
+    try:
+        return resolver.run(again)
+    except ConfigError:
+        replaceable = resolver.chosen.replaceable()
+        failed = next((error for error in resolver.failures if error.plugin in replaceable), None)
+        if failed is None:
+            raise
+    return again(failed)
 
 
 @dataclass(slots=True)
 class _Resolver:
-    """State of one resolution. asked: the arguments as the user gave them, when some of them are not served."""
+    """State of one resolution. asked: the arguments as the user gave them, when some of them are not served.
+
+    registry: made by `run` when None. left_out: a warning for each plugin that failed before. failures: of plugins, now.
+    """
 
     merged: Merged
     facts: Facts
     problems: list[str]
+    left_out: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    failures: list[PluginError] = field(default_factory=list)
+    registry: PluginRegistry | None = None
     chosen: Chosen = field(default_factory=Chosen)
     server: ServerConfig = field(default_factory=ServerConfig)
     asked: Settings | None = None
@@ -110,13 +159,15 @@ class _Resolver:
         """The arguments as they stand."""
         return self.facts.settings
 
-    def run(self, registry: PluginRegistry | None) -> Resolution:
-        """All stages in order."""
-        self.warnings += self.merged.warnings
+    def run(self, again: Callable[[PluginError], Resolution]) -> Resolution:
+        """All stages in order. again: for the resolution, see there."""
+        self.warnings += [*self.left_out, *self.merged.warnings]
         if self.merged.refused:
             self.asked = Settings(self.merged, asked=True)
         self.rules("arguments")
-        plugins = registry or self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
+        if self.registry is None:
+            self.registry = self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
+        plugins = self.registry
         if plugins is None:
             raise ConfigError(self.problems)
         if self.settings["device"].lower() == "auto":
@@ -129,11 +180,10 @@ class _Resolver:
             self.speculative(plugins, checkpoint)
             raise ConfigError(self.problems)
         self.facts.spec, self.facts.manifest = spec, checkpoint.manifest
-        platform, device, wishes = opened
+        device, wishes = opened
         self.chosen.stages["loader"] = checkpoint.loader
         if family is not None:
             self.chosen.stages["model"] = family
-        self.chosen.stages["platform"] = platform
         specs = [block.mixer for block in spec.blocks]
         self.later_stages(plugins, checkpoint, specs, device, wishes)
         plan = self.attempt(lambda: self.sizes(checkpoint, spec))
@@ -141,6 +191,7 @@ class _Resolver:
             lambda: engine_config(self.settings, plugins, checkpoint, self.chosen, plan, self.problems)
         )
         told = self.attempt(self.numerics)
+        self.warnings += [left_out(error) for error in plugins.broken() if plugins.own(error.row)]
         self.warnings += [f"{manifest.warning}." for manifest in self.chosen.manifests() if manifest.warning]
         if self.problems or engine is None or plan is None:
             raise ConfigError(self.problems)
@@ -155,6 +206,8 @@ class _Resolver:
             waivers(self.chosen, self.settings["numerics"]),
             self.settings.given(),
             told,
+            self.chosen.replaceable(),
+            again,
         )
 
     def rules(self, stage: Stage) -> None:
@@ -170,13 +223,18 @@ class _Resolver:
                 self.warnings.append(finding.text)
 
     def attempt(self, stage: Callable[[], T]) -> T | None:
-        """Run a stage; its errors become problems."""
+        """Run a stage; its errors, and what plugins raise in it, become problems."""
         try:
             return stage()
         except ConfigError as error:
             self.problems += [problem for problem in error.problems if problem not in self.problems]
-        except CoreError as error:
-            self.problems.append(str(error))
+        except Exception as error:
+            named = error if self.registry is None else self.registry.blamed(error)
+            if not isinstance(named, CoreError):
+                raise
+            if isinstance(named, PluginError):
+                self.failures.append(named)
+            self.problems.append(str(named))
         return None
 
     def checkpoint(self, registry: PluginRegistry) -> Checkpoint:
@@ -190,11 +248,12 @@ class _Resolver:
         facts.draft = own_config(draft) if isinstance(draft, str) else {}
         return find_checkpoint(self.settings, registry, facts)
 
-    def platform(self, registry: PluginRegistry, checkpoint: Checkpoint | None) -> tuple[Choice, Device, Any]:
-        """Choose the platform and take its proposals. The third item is its preference among attention backends."""
+    def platform(self, registry: PluginRegistry, checkpoint: Checkpoint | None) -> tuple[Device, dict[str, list[str]]]:
+        """Choose the platform and take its proposals. Second: its preferences, names by argument."""
         settings = self.settings
         name = settings["device"]
         choice, device = select_platform(registry, None if name.lower() == "auto" else name)
+        self.chosen.stages["platform"] = choice
         manifest = choice.manifest
         settings.derive("device", device.name, choice.selection.why)
         view = PlatformView(
@@ -206,14 +265,14 @@ class _Resolver:
         )
         proposals = manifest.call("core_propose", view=view) or {}
         settings.propose(proposals, f"platform {manifest.row.name}")
-        wishes = proposals["attention_backend"].value if "attention_backend" in proposals else ()
+        wishes = {name: _names(proposals[name].value) for name in PREFERENCES if name in proposals}
         facts, answer = self.facts, registry.probe([manifest.row])[manifest.row]
         facts.device, facts.platform = device, manifest.spec
         facts.num_devices = len(answer.devices) if isinstance(answer, Probe) else 1
         facts.platforms = [row.name for row in registry.rows("platform")]
         facts.host_memory = host_memory()
         self.rules("platform")
-        return choice, device, wishes
+        return device, wishes
 
     def later_stages(
         self,
@@ -221,7 +280,7 @@ class _Resolver:
         checkpoint: Checkpoint,
         specs: list[MixerSpec],
         device: Device,
-        wishes: Any,
+        wishes: Mapping[str, Sequence[str]],
     ) -> None:
         """Quantization, kernels, attention, proposer. Each failure is a problem, none stops the others."""
         settings, stages, facts = self.settings, self.chosen.stages, checkpoint.manifest.facts()
@@ -234,11 +293,14 @@ class _Resolver:
         if quantization is not None:
             stages["quantization"] = quantization
             settings.derive("quantization", self.chosen.name("quantization"), quantization.selection.why)
-        kernels = self.attempt(lambda: select_kernels(registry, device.name))
+        package, preferred = platform.row.distribution, wishes.get("kernels", ())
+        kernels = self.attempt(lambda: select_kernels(registry, device.name, settings["kernels"], preferred, package))
         if kernels is not None:
             stages["kernels"] = kernels
         attention = self.attempt(
-            lambda: choices.choose_attention(settings, registry, specs, device.name, platform, wishes)
+            lambda: choices.choose_attention(
+                settings, registry, specs, device.name, platform, wishes.get("attention_backend", ())
+            )
         )
         stages.update(attention or {})
         if attention and not settings.user_set("attention_backend"):
@@ -308,3 +370,8 @@ class _Resolver:
         platform = {key.replace("-", "_"): value for key, value in settings["platform_config"].items()}
         types = settings["dtype"], settings["kv_cache_dtype"]
         return numerics_id(kernels, attention, platform, *types, settings["numerics"])
+
+
+def _names(proposed: Any) -> list[str]:
+    """A name, or a list of them."""
+    return [proposed] if isinstance(proposed, str) else list(proposed or ())

@@ -16,6 +16,8 @@ from core.args.sources import Merged
 from core.plugin.hookspecs import Proposal
 
 Row = tuple[Any, str, str]
+PREFERENCES = ("attention_backend", "kernels")
+"""What a platform proposes for these is no value but an order among those that fit."""
 
 
 class Settings:
@@ -67,7 +69,7 @@ class Settings:
             declared = schema().fields.get(name)
             if declared is None:
                 raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
-            if not self.open(name) or name == "attention_backend":
+            if not self.open(name) or name in PREFERENCES:
                 continue
             try:
                 value = convert(declared, proposal.value)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, RequestError, UserError
+from core.api.errors import EngineDeadError, PluginError, RequestError, UserError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -74,11 +74,20 @@ class AsyncEngine:
     async def start(
         cls, resolution: Resolution, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> AsyncEngine:
-        """Start the engine process and load the tokenizer meanwhile.
+        """Start the engine process and load the tokenizer meanwhile; without a plugin that fails, where that is allowed.
 
         executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
-        Raises UserError for a mistake in the configuration, EngineDeadError when the engine does not come up.
+        Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolution.without`),
+        EngineDeadError when the engine does not come up.
         """
+        while True:
+            try:
+                return await cls._start(resolution, executor, process)
+            except PluginError as error:
+                resolution, process = await asyncio.to_thread(resolution.without, error), None
+
+    @classmethod
+    async def _start(cls, resolution: Resolution, executor: str | None, process: EngineProcess | None) -> AsyncEngine:
         config, source = resolution.engine, resolution.manifest.tokenizer
         loading = asyncio.create_task(asyncio.to_thread(load_tokenizer, source, config.model))
         starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, EngineDeadError
+from core.api.errors import CoreError, EngineDeadError, PluginError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.policy import SchedulingPolicy
@@ -79,7 +79,12 @@ class EngineCore:
         self.executor = executor
         self.epoch = epoch
         self.kv_services = KVServices.open(config, executor.numerics, executor.page_bytes)
-        self.scheduler = Scheduler(config.scheduler, self._make_kv, load_policy(config))
+        self._plugins = PluginTable(config.plugins.table)
+        try:
+            self.scheduler = Scheduler(config.scheduler, self._make_kv, load_policy(config, self._plugins))
+        except Exception as error:
+            self._plugins.blame(error)
+            raise
         self._thread: ThreadPoolExecutor | None = None
         if config.scheduler.async_scheduling and not config.scheduler.num_speculative_tokens:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
@@ -98,7 +103,8 @@ class EngineCore:
                 self.scheduler.add(request)
             except Exception as error:
                 logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
-                self.refuse(request.request_id, request.choice, request.handle, str(error))
+                reason = str(self._plugins.blamed(error))
+                self.refuse(request.request_id, request.choice, request.handle, reason)
 
     def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
         """End a sequence that never started: the next step reports `reason` as its error."""
@@ -243,10 +249,10 @@ class EngineCore:
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> StepOutputs:
         """Nothing of the step counts; the scheduler finds out whose fault it was."""
-        cause = f"{type(error).__name__}: {error}"
+        cause = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         self._give_up_copies(plan)
         self._unheard_removals = [*plan.removed, *self._unheard_removals]
-        if any(new.request is self._probe for new in plan.new):
+        if any(new.request.key == self._probe.key for new in plan.new):
             raise EngineDeadError(
                 f"The executor failed in {self._faults + 1} steps in a row, the last of which computed one token of the "
                 f"engine's own; the last failure was {cause}."
@@ -266,10 +272,11 @@ class EngineCore:
         """Do something with the scheduler. What it raises is a defect: it is logged and mended, and None is returned."""
         try:
             return operation()
-        except Exception as error:
+        except Exception as raised:
+            error = self._plugins.blamed(raised)
             guilty = self.scheduler.at_work
             self._violations += guilty is None
-            if guilty is self._probe or self._violations >= MAX_VIOLATIONS:
+            if (guilty is not None and guilty.key == self._probe.key) or self._violations >= MAX_VIOLATIONS:
                 raise EngineDeadError(
                     f"The scheduler broke {self._faults + 1} times in a row; the last time it said: {error}"
                 ) from error
@@ -301,9 +308,9 @@ class EngineCore:
             raise EngineDeadError(f"The scheduler planned nothing in {self._idle_steps} steps although requests wait.")
 
 
-def load_policy(config: EngineConfig) -> SchedulingPolicy:
+def load_policy(config: EngineConfig, plugins: PluginTable) -> SchedulingPolicy:
     """The policy plugin that was chosen. Raises PluginError."""
     name = config.scheduler.policy
     context = LoadContext(arguments=config.plugins.arguments.get(f"policy.{name}"), config=config)
-    policy: SchedulingPolicy = PluginTable(config.plugins.table).load("policy", name, context)
+    policy: SchedulingPolicy = plugins.load("policy", name, context)
     return policy

@@ -26,7 +26,7 @@ import msgspec
 import zmq
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, UserError
+from core.api.errors import CoreError, PluginError, UserError
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
@@ -150,7 +150,8 @@ def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
     except Exception as error:
         user_error = isinstance(error, UserError)
         message = str(error) if isinstance(error, CoreError) else f"{type(error).__name__}: {error}"
-        socket.send(wire.encode(EngineFailed(epoch, message, user_error, traceback.format_exc())))
+        plugin = error.plugin if isinstance(error, PluginError) else None
+        socket.send(wire.encode(EngineFailed(epoch, message, user_error, traceback.format_exc(), plugin)))
         return 2 if user_error else 1
     return 0
 

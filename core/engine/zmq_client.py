@@ -17,7 +17,7 @@ import zmq
 import zmq.asyncio
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, RequestError, UserError
+from core.api.errors import EngineDeadError, PluginError, RequestError, UserError
 from core.api.messages import (
     NO_TOKENS,
     AbortChoices,
@@ -88,7 +88,7 @@ class ZmqClient:
 
         executor: MODULE:CLASS of another executor than the default. process: one that was spawned already; this client
         then ends it. timeout_s: seconds until the start is given up.
-        Raises UserError for a mistake in the configuration, EngineDeadError for anything else.
+        Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
         """
         client = cls(process or EngineProcess.spawn(executor), epoch)
         try:
@@ -230,6 +230,9 @@ class ZmqClient:
         if isinstance(message, EngineFailed):
             if message.user_error:
                 raise UserError(message.message)
+            if message.plugin is not None:
+                logger.debug("A plugin failed.\n%s", message.details)
+                raise PluginError(message.message, message.plugin)
             logger.error("The engine failed to start.\n%s", message.details)
             raise EngineDeadError(f"The engine failed to start: {message.message}")
         raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")

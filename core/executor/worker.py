@@ -6,9 +6,9 @@ Never does: choose plugins (the configuration did) or schedule. Called by: execu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -62,8 +62,18 @@ class Worker:
         self.config = config
         self.phases: list[tuple[str, float]] = []
         self.plugins = PluginTable(config.plugins.table)
+        try:
+            with contextlib.ExitStack() as undo:
+                self._start(config, undo)
+                undo.pop_all()
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+
+    def _start(self, config: EngineConfig, undo: contextlib.ExitStack) -> None:
+        """Everything in order; `undo` gives back what was taken when it fails half-way."""
         with self._phase("open device"):
-            self.runtime = self._open()
+            self.runtime = undo.enter_context(contextlib.closing(self._open()))
         with self._phase("read checkpoint"):
             loader: Loader = self.plugins.load(
                 "loader", config.plugins.loader, self._context("loader", config.plugins.loader)
@@ -112,9 +122,13 @@ class Worker:
         return max(-(-length // self.config.cache.block_size), *(group.num_state_blocks for group in self.groups))
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Make the plan's copies of KV blocks, then run the step."""
-        pages = None if plan.transfers is None else self.kv_memory.transfer(plan.transfers)
-        result = self.runner.execute(plan)
+        """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
+        try:
+            pages = None if plan.transfers is None else self.kv_memory.transfer(plan.transfers)
+            result = self.runner.execute(plan)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
         result.pages = pages
         return result
 
@@ -122,7 +136,7 @@ class Worker:
         """Give threads and memory back."""
         self.runtime.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from core.api.config import ResolvedPlugin
 from core.plugin.kinds import KINDS, normalize
 
+ENGINE = "core-engine"
+"""The engine's own distribution, whose plugins need not be named."""
+
 
 def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
     """Every entry point of every kind's group, sorted by kind, name and distribution.
@@ -66,3 +69,8 @@ def duplicates(rows: Iterable[ResolvedPlugin]) -> frozenset[tuple[str, str]]:
 def origin(row: ResolvedPlugin) -> str:
     """Where a row comes from, for people: `core-engine 0.1.0`, or its file or module."""
     return f"{row.distribution} {row.version}" if row.distribution else row.target.removeprefix("file:")
+
+
+def label(row: ResolvedPlugin) -> str:
+    """How a sentence names a plugin: kind, name and origin."""
+    return f"{row.kind} plugin '{row.name}' ({origin(row)})"

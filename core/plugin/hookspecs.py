@@ -139,7 +139,11 @@ class ManifestHooks:
 
     @hookspec(firstresult=True)
     def core_propose(self, view: PlatformView) -> dict[str, Proposal] | None:
-        """Platforms: propose values for arguments that the user left open; also `attention_backend` (a list: preference)."""
+        """Platforms: propose values for arguments that the user left open.
+
+        `attention_backend` and `kernels` are lists, a preference by name: plugins of other packages that they name need not
+        be named by the user.
+        """
 
     @hookspec(firstresult=True)
     def core_numerics(self, platform: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,8 @@ class Kind:
     argument:        engine argument that chooses by name, or None.
     config_argument: engine argument that carries the chosen plugin's own arguments, or None.
     count:           how many are chosen, for people.
+    replaceable:     whether another one, or the reference operations, can do the same work: one that fails although nobody
+                     named it is left out, and the rest is resolved again.
     """
 
     name: str
@@ -24,15 +26,23 @@ class Kind:
     argument: str | None
     config_argument: str | None
     count: str
+    replaceable: bool = False
 
 
 KINDS: tuple[Kind, ...] = (
     Kind("quantization", "core.quantization", "quantization", "quantization_config", "one or none"),
-    Kind("attention", "core.attention", "attention_backend", "attention_config", "one for each layer kind"),
-    Kind("platform", "core.platforms", "device", "platform_config", "one"),
+    Kind(
+        "attention",
+        "core.attention",
+        "attention_backend",
+        "attention_config",
+        "one for each layer kind",
+        replaceable=True,
+    ),
+    Kind("platform", "core.platforms", "device", "platform_config", "one", replaceable=True),
     Kind("loader", "core.loaders", "load_format", "model_loader_extra_config", "one"),
     Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
-    Kind("kernels", "core.kernels", None, None, "many"),
+    Kind("kernels", "core.kernels", "kernels", None, "many", replaceable=True),
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
     Kind("model", "core.models", None, None, "one or none"),
 )

@@ -12,6 +12,7 @@ import importlib.util
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,8 +23,8 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.api.reason import Reason
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.deadline import Deadlines
-from core.plugin.discovery import origin
+from core.plugin.deadline import DeadlineExceeded, Deadlines
+from core.plugin.discovery import label
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
 from core.plugin.kinds import RESERVED_NAMES, normalize
@@ -36,10 +37,11 @@ LOAD_TIME_LIMIT = 600.0
 
 
 class ManifestError(PluginError):
-    """A manifest cannot be used. details: the traceback, for `core plugins show`."""
+    """The manifest of `row` cannot be used. what: why, behind its name. details: the traceback, for `core plugins show`."""
 
-    def __init__(self, message: str, details: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, row: ResolvedPlugin, what: str, details: str = "") -> None:
+        super().__init__(f"{label(row)}: {what}", row)
+        self.row = row
         self.details = details
 
 
@@ -47,22 +49,32 @@ class Manifest:
     """A validated manifest. row: its entry point. spec: what it says about itself. contract: its number.
 
     warning: a sentence about something that works at a price, or an empty string.
+    modules: where the code of its loaded object lies: the manifest's module and that of the object's class; empty before.
     """
 
     def __init__(self, row: ResolvedPlugin, module: Any, contract: int, deadlines: Deadlines) -> None:
         self.row = row
         self.contract = contract
         self.warning = ""
+        self.modules: tuple[str, ...] = ()
+        self._module = module.__name__ if isinstance(module, ModuleType) else row.target.partition(":")[0]
         self._deadlines = deadlines
         self._manager = _register(row, module)
         self.spec: PluginSpec = self.call("core_spec")
+        mistakes = _type_mistakes(self.spec)
+        if mistakes:
+            raise ManifestError(row, f"core_spec answered {'; '.join(mistakes)}.")
         if row.name in RESERVED_NAMES:
-            raise ManifestError(f"{_label(row)}: '{row.name}' is a reserved word; the plugin needs another name.")
+            raise ManifestError(row, f"'{row.name}' is a reserved word; the plugin needs another name.")
         if normalize(self.spec.name) != row.name:
-            raise ManifestError(f"{_label(row)}: core_spec names itself '{self.spec.name}', expected '{row.name}'.")
+            raise ManifestError(row, f"core_spec names itself '{self.spec.name}', expected '{row.name}'.")
         mistakes = constraint_mistakes(self.spec)
         if mistakes:
-            raise ManifestError(f"{_label(row)}: {'; '.join(mistakes)}.")
+            raise ManifestError(row, f"{'; '.join(mistakes)}.")
+
+    def found_in(self, module: str) -> None:
+        """The plugin was loaded, and its object's class lies in `module`."""
+        self.modules = (self._module, module)
 
     def implements(self, hook: str) -> bool:
         """Whether the manifest has `hook`."""
@@ -76,7 +88,7 @@ class Manifest:
         """
         if not self.implements(hook):
             if hook in ("core_spec", "core_load"):
-                raise ManifestError(f"{_label(self.row)}: the manifest has no {hook}.")
+                raise ManifestError(self.row, f"the manifest has no {hook}.")
             return [] if hook == "core_supports" else None
         try:
             with self._deadlines.limit(LOAD_TIME_LIMIT if hook == "core_load" else TIME_LIMIT):
@@ -87,7 +99,7 @@ class Manifest:
             raise _failure(self.row, f"{hook} failed", error) from error
         expected = _expectation(hook, answer)
         if expected:
-            raise ManifestError(f"{_label(self.row)}: {hook} answered {answer!r:.80}, expected {expected}.")
+            raise ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expected}.")
         return answer
 
 
@@ -108,16 +120,16 @@ def load_manifest(row: ResolvedPlugin, deadlines: Deadlines | None = None) -> Ma
         raise _failure(row, "the manifest cannot be imported", error) from error
     contract = getattr(module, "CONTRACT", None)
     if isinstance(contract, bool) or not isinstance(contract, int):
-        raise ManifestError(f"{_label(row)}: the manifest has no integer CONTRACT; expected CONTRACT = {CONTRACT}.")
+        raise ManifestError(row, f"the manifest has no integer CONTRACT; expected CONTRACT = {CONTRACT}.")
     if contract not in ACCEPTED_CONTRACTS:
         accepted = " or ".join(str(number) for number in ACCEPTED_CONTRACTS)
         way_out = "upgrade the engine" if contract > CONTRACT else "upgrade the plugin"
-        raise ManifestError(f"{_label(row)}: CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
+        raise ManifestError(row, f"CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
     imported = time.perf_counter() - begin
     manifest = Manifest(row, module, contract, deadlines)
     if not had_torch and "torch" in sys.modules:
         manifest.warning = (
-            f"{_label(row)}: the manifest imports torch, which costs every command {imported:.1f} s; "
+            f"{label(row)}: the manifest imports torch, which costs every command {imported:.1f} s; "
             "only core_load may import it"
         )
     return manifest
@@ -202,6 +214,25 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
     return manager
 
 
+def _type_mistakes(spec: PluginSpec) -> list[str]:
+    """Fields of other types than declared; a Struct does not look at them by itself."""
+    wanted = {"name": str, "summary": str, "capabilities": Mapping, "priority": int, "alias_of": str | None}
+    found = [(name, getattr(spec, name), kind) for name, kind in wanted.items()]
+    return [
+        f"{name} = {_shown(value)}, expected {getattr(kind, '__name__', str(kind))}"
+        for name, value, kind in found
+        if not isinstance(value, kind)
+    ]
+
+
+def _shown(value: Any) -> str:
+    """What a plugin made, as short text, whatever its own `repr` does."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
 def _expectation(hook: str, answer: Any) -> str:
     """What `hook` should have answered, or an empty string when the answer is right."""
     if hook == "core_spec":
@@ -222,15 +253,11 @@ def _expectation(hook: str, answer: Any) -> str:
     return "" if answer is not None else "an object of the kind's contract"
 
 
-def _label(row: ResolvedPlugin) -> str:
-    return f"{row.kind} plugin '{row.name}' ({origin(row)})"
-
-
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
     details = "".join(traceback.format_exception(error))
     text = " ".join(str(error).split()).rstrip(".")
-    said = f"{type(error).__name__}{': ' + text if text else ''}"
-    return ManifestError(f"{_label(row)}: {what}: {said}{_way_out(row, error)}.", details)
+    said = text if isinstance(error, DeadlineExceeded) else f"{type(error).__name__}{': ' + text if text else ''}"
+    return ManifestError(row, f"{what}: {said}{_way_out(row, error)}.", details)
 
 
 def _way_out(row: ResolvedPlugin, error: BaseException) -> str:

@@ -7,7 +7,7 @@ Called by: config, selection, `core plugins`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,9 @@ from core.api.errors import ConfigError, CoreError, PluginError, UserError, near
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin import probe
+from core.plugin.blame import blamed
 from core.plugin.deadline import Deadlines
-from core.plugin.discovery import discover, duplicates, origin
+from core.plugin.discovery import ENGINE, discover, duplicates, origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
@@ -50,6 +51,7 @@ class PluginRegistry:
 
     def __init__(self, rows: Sequence[ResolvedPlugin] | None = None, words: str | None = None) -> None:
         self._rows: list[ResolvedPlugin] = list(discover() if rows is None else rows)
+        self._wanted: set[ResolvedPlugin] = set()
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
         self._deadlines = Deadlines()
@@ -66,6 +68,26 @@ class PluginRegistry:
         """Why `row` must not be used, or an empty string."""
         return self._blocked.get(row, "")
 
+    def block(self, row: ResolvedPlugin, why: str) -> None:
+        """Leave `row` out from now on."""
+        self._blocked[row] = why
+
+    def named(self, row: ResolvedPlugin) -> bool:
+        """Whether `--plugins` names or adds `row`."""
+        return row in self._wanted or not row.distribution
+
+    def own(self, row: ResolvedPlugin) -> bool:
+        """Whether `row` may serve because it is there: it comes with the engine, or `--plugins` names it."""
+        return row.distribution == ENGINE or self.named(row)
+
+    def blamed(self, error: Exception) -> Exception:
+        """A PluginError that names the plugin whose loaded object raised `error`, else `error` itself."""
+        return blamed(error, (loaded for loaded in self._loaded.values() if isinstance(loaded, Manifest)))
+
+    def broken(self) -> list[ManifestError]:
+        """Why manifests that were asked for so far cannot be used."""
+        return [loaded for loaded in self._loaded.values() if isinstance(loaded, ManifestError)]
+
     def manifest(self, row: ResolvedPlugin) -> Manifest:
         """The manifest of `row`, imported once. Raises ManifestError."""
         if row not in self._loaded:
@@ -78,10 +100,12 @@ class PluginRegistry:
             raise loaded
         return loaded
 
-    def candidates(self, kind: str) -> list[tuple[ResolvedPlugin, Manifest | str]]:
-        """Each row of a kind with its manifest, or with the reason why it is out. Aliases are left out."""
+    def candidates(
+        self, kind: str, rows: Iterable[ResolvedPlugin] | None = None
+    ) -> list[tuple[ResolvedPlugin, Manifest | str]]:
+        """Each row of a kind (of `rows`) with its manifest, or with the reason why it is out. Aliases are left out."""
         found: list[tuple[ResolvedPlugin, Manifest | str]] = []
-        for row in self.rows(kind):
+        for row in self.rows(kind) if rows is None else rows:
             if self.blocked(row):
                 found.append((row, self.blocked(row)))
                 continue
@@ -107,10 +131,10 @@ class PluginRegistry:
         if alias is None:
             return manifest
         if normalize(alias) == row.name:
-            raise ManifestError(f"{kind} plugin '{row.name}' ({origin(row)}): is an alias of itself.")
+            raise ManifestError(row, "is an alias of itself.")
         target = self.get(kind, alias)
         if target.spec.alias_of is not None:
-            raise ManifestError(f"{kind} plugin '{row.name}' ({origin(row)}): is an alias of another alias, '{alias}'.")
+            raise ManifestError(row, f"is an alias of another alias, '{alias}'.")
         return target
 
     def start_probes(self) -> None:
@@ -185,6 +209,9 @@ class PluginRegistry:
         if len(found) > 1:
             usable = [row for row in found if not self.blocked(row)]
             found = usable or found
+        if len(found) > 1:  # a stranger with a name of the engine's own is meant when its package is named, too
+            own = [row for row in found if self.own(row)]
+            found = own if len(own) == 1 else found
         if len(found) > 1:
             names = " and ".join(f"{origin(row)} (write {row.distribution}:{row.name})" for row in found)
             raise UserError(f"{kind} '{name}': offered by {names}; say which one.")
@@ -212,6 +239,7 @@ class PluginRegistry:
                 problems.append(f"--plugins {word}: {error}")
         if problems:
             raise ConfigError(problems)
+        self._wanted = set(wanted)
         kinds = {row.kind for row in wanted}
         for row in self._rows:
             if row.kind in kinds and row not in wanted and row.distribution:

@@ -4,97 +4,81 @@ Owns: the rules of choice. Never does: load a plugin, read files, or know the en
 Called by: config, which feeds the answer of each stage to the next.
 
 One rule everywhere: an explicit choice is taken or is an error, never replaced; otherwise the checkpoint's declaration,
-the platform's preference, priority and name decide, in that order.
+the platform's preference, priority and name decide, in that order. What is merely installed (a plugin of another package
+than the engine's, that neither the user named nor the platform brings) is asked only when nothing else can do the work, so
+that installing a package changes nothing that works without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.capabilities import attention_reasons, device_reasons, state_reasons
-from core.plugin.discovery import origin
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.registry import PluginRegistry, kernel_reasons, twice
+from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
+from core.plugin.registry import PluginRegistry, kernel_reasons
 
-
-class Candidate(msgspec.Struct, frozen=True):
-    """One plugin that was considered. verdict: `chosen`, `fits` (but another one came first) or `refused`."""
-
-    name: str
-    distribution: str
-    verdict: str
-    reasons: tuple[str, ...] = ()
-
-
-class Selection(msgspec.Struct, frozen=True):
-    """One stage. kind: such as `loader` or `attention.sliding`. chosen: names, empty for none. why: a sentence."""
-
-    kind: str
-    chosen: tuple[str, ...]
-    why: str
-    candidates: tuple[Candidate, ...]
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """A stage's answer with the manifests behind it."""
-
-    selection: Selection
-    manifests: tuple[Any, ...]
-
-    @property
-    def manifest(self) -> Manifest:
-        """The one manifest that was chosen."""
-        (only,) = self.manifests
-        assert isinstance(only, Manifest)
-        return only
-
-
-Check = Callable[[Manifest], Sequence[object]]
+PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
+"""Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:
     """The loader named, else the one that claims the files. Raises UserError or PluginError."""
     if name is not None:
-        return _explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
+        return explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
     claims: dict[str, str] = {}
-    choice = _ranked(registry, "loader", "loader", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    choice = ranked(registry, "loader", "loader", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
     if not choice.manifests:
         seen = ", ".join(facts.names[:8]) or "nothing"
         raise UserError(
-            f"model '{facts.ref}': no loader knows these files ({seen}). {_losses(choice.selection)}"
+            f"model '{facts.ref}': no loader knows these files ({seen}). {losses(choice.selection)}"
             "Expected a .gguf file, or a directory with config.json and weights; --load-format NAME chooses a loader."
         )
     return choice
 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:
-    """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError."""
+    """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError.
+
+    A device is found as files are: a platform of another package serves without being named when its device is one that
+    the engine's own platforms do not have. The host (a device with `processors`) is no such device.
+    """
     plain, _, index = (name or "").rpartition(":")
     plain = plain if plain and index.isdigit() else name or ""
     named = _find(registry, "platform", plain) if name else None
     answers = registry.probe(None if named is None else [named.row])
 
     def check(manifest: Manifest) -> Sequence[object]:
-        answer = answers[manifest.row]
-        if isinstance(answer, PluginError):
-            return [str(answer)]
-        return [answer.unavailable] if answer.unavailable else []
+        return list(filter(None, [silent.get(manifest.row, "")]))
 
+    silent = {row: str(a) if isinstance(a, PluginError) else a.unavailable for row, a in answers.items()}
     if name is None:
-        choice = _ranked(registry, "platform", "platform", check, lambda found: "highest priority with a device")
+        known = {_type_of(device) for row in answers if registry.own(row) for device in _devices(answers, row)}
+
+        def belongs(row: ResolvedPlugin) -> bool:
+            found = _devices(answers, row)
+            return registry.own(row) or any(not one.processors and _type_of(one) not in known for one in found)
+
+        choice = ranked(
+            registry,
+            "platform",
+            "platform",
+            check,
+            lambda found: "highest priority with a device",
+            belongs=belongs,
+            known=silent,
+        )
         if not choice.manifests:
-            raise UserError(f"--device auto: no platform has a device. {_losses(choice.selection)}")
-        return choice, _devices(answers, choice.manifest)[0]
-    choice = _explicit(registry, "platform", "platform", plain, check, f"--device {name}")
-    devices = _devices(answers, choice.manifest)
+            raise UserError(f"--device auto: no platform has a device. {losses(choice.selection)}")
+        return choice, _devices(answers, choice.manifest.row)[0]
+    choice = explicit(registry, "platform", "platform", plain, check, f"--device {name}")
+    devices = _devices(answers, choice.manifest.row)
     position = 0 if plain == name else int(index)
     if position < len(devices):
         return choice, devices[position]
@@ -114,33 +98,71 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
                 raise UserError(
                     f"--quantization {name}: the checkpoint declares '{facts.quantization}'; leave the argument out."
                 )
-        return _explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
+        return explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
     if facts.quantization is not None:
         why = f"the checkpoint declares '{facts.quantization}'"
-        return _explicit(registry, "quantization", "quantization", facts.quantization, check, why)
+        return explicit(registry, "quantization", "quantization", facts.quantization, check, why)
     claims: dict[str, str] = {}
 
     def claimed(manifest: Manifest) -> Sequence[object]:
         return _unclaimed(manifest, facts, claims) or check(manifest)
 
-    return _ranked(
+    return ranked(
         registry,
         "quantization",
         "quantization",
         claimed,
         lambda found: claims[found],
         none="no method claims the checkpoint",
+        strangers=not facts.tensor_dtypes or not PLAIN_DTYPES.issuperset(facts.tensor_dtypes),
     )
 
 
-def select_kernels(registry: PluginRegistry, device: str) -> Choice:
-    """Every kernel provider that works on the device, best first; none is fine, the reference operations remain."""
+def select_kernels(
+    registry: PluginRegistry,
+    device: str,
+    names: Sequence[str] = ("auto",),
+    preference: Sequence[str] = (),
+    package: str = "",
+) -> Choice:
+    """The providers named, best first; `auto` among them stands for every one that belongs here and works on the device.
+
+    None is fine: the reference operations serve everything. For the same reason nobody is asked who does not belong here.
+    preference: names that the platform prefers, best first. package: the platform's distribution.
+    """
 
     def check(manifest: Manifest) -> Sequence[object]:
         return device_reasons(manifest.spec, device) or kernel_reasons(manifest, _device_type(device))
 
-    none = "no provider fits; the reference operations are used"
-    return _ranked(registry, "kernels", "kernels", check, lambda found: "fits the device", none=none, many=True)
+    order = order_of(preference)
+    auto = ranked(
+        registry,
+        "kernels",
+        "kernels",
+        check,
+        lambda found: "fits the device",
+        order=order,
+        none="no provider fits; the reference operations are used",
+        many=True,
+        belongs=company(registry, "kernels", order, package),
+        strangers=False,
+    )
+    if [name.lower() for name in names] == ["auto"]:
+        return auto
+    why, taken, named = f"--kernels {','.join(names)}", list[Manifest](), list[ResolvedPlugin]()
+    for name in names:
+        if name.lower() == "auto":
+            taken += auto.manifests
+            continue
+        only = explicit(registry, "kernels", "kernels", name, check, why).manifest
+        named.append(only.row)
+        taken.append(only)
+    unique = tuple({manifest.row: manifest for manifest in taken}.values())
+    chosen = tuple(Candidate(m.row.name, m.row.distribution, "chosen") for m in unique)
+    others = [row for row in registry.rows("kernels") if row not in {manifest.row for manifest in unique}]
+    left = tuple(Candidate(row.name, row.distribution, "refused", ("not among those named",)) for row in others)
+    selection = Selection("kernels", tuple(candidate.name for candidate in chosen), why, (*chosen, *left))
+    return Choice(selection, unique, tuple(named))
 
 
 def select_attention(
@@ -149,8 +171,12 @@ def select_attention(
     query: AttentionQuery | StateQuery,
     preference: Sequence[str],
     preferred_by: str,
+    package: str = "",
 ) -> Choice:
-    """The backend of one layer kind. preference: names that the platform prefers, best first."""
+    """The backend of one layer kind.
+
+    preference: names that the platform prefers, best first. package: the platform's distribution.
+    """
     label = f"attention.{query.spec.kind}"
 
     def check(manifest: Manifest) -> Sequence[object]:
@@ -158,25 +184,26 @@ def select_attention(
         return declared(manifest.spec, query) or manifest.call("core_supports", query=query)  # type: ignore[arg-type]
 
     if name is not None:
-        return _explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
-    order = {normalize(item): index for index, item in enumerate(preference)}
-    choice = _ranked(
+        return explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
+    order = order_of(preference)
+    choice = ranked(
         registry,
         "attention",
         label,
         check,
         lambda found: f"preferred by platform {preferred_by}" if found in order else "highest priority that fits",
         order=order,
+        belongs=company(registry, "attention", order, package),
     )
     if not choice.manifests:
-        raise UserError(f"{label}: no attention backend can serve this model. {_losses(choice.selection)}")
+        raise UserError(f"{label}: no attention backend can serve this model. {losses(choice.selection)}")
     return choice
 
 
 def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
     """The family that claims a checkpoint which the engine's own table does not know, or none."""
     claims: dict[str, str] = {}
-    return _ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    return ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
@@ -187,79 +214,12 @@ def select_speculative(registry: PluginRegistry, method: str | None, facts: Chec
     def check(manifest: Manifest) -> Sequence[object]:
         return list(manifest.call("core_supports", query=facts))
 
-    return _explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
+    return explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
 
 
 def select_policy(registry: PluginRegistry, name: str) -> Choice:
     """The scheduling policy named by `--scheduling-policy`."""
-    return _explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
-
-
-def _explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: Check, why: str) -> Choice:
-    """Take exactly the plugin named, or say why not."""
-    try:
-        manifest = registry.get(kind, name)
-    except UserError as error:
-        raise UserError(f"{why}: {error}") from None
-    except PluginError as error:
-        raise PluginError(f"{why}: {error}") from error
-    reasons = tuple(str(reason) for reason in check(manifest))
-    if reasons:
-        raise UserError(f"{why}: {origin(manifest.row)} refuses: {'; '.join(reasons)}.")
-    rows = [other for other in registry.rows(kind) if other != manifest.row]
-    others = [Candidate(row.name, row.distribution, "refused", ("not the one named",)) for row in rows]
-    chosen = Candidate(manifest.row.name, manifest.row.distribution, "chosen")
-    return Choice(Selection(label, (manifest.row.name,), why, (chosen, *others)), (manifest,))
-
-
-def _ranked(
-    registry: PluginRegistry,
-    kind: str,
-    label: str,
-    check: Check,
-    why: Callable[[str], str],
-    *,
-    order: dict[str, int] | None = None,
-    none: str = "none fits",
-    many: bool = False,
-) -> Choice:
-    """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over."""
-    fitting: list[Manifest] = []
-    lost: list[Candidate] = []
-    for row, manifest in registry.candidates(kind):
-        if isinstance(manifest, str):
-            reasons: tuple[str, ...] = (manifest,)
-        else:
-            reasons = _guarded(check, manifest)
-            if not reasons:
-                fitting.append(manifest)
-                continue
-        lost.append(Candidate(row.name, row.distribution, "refused", reasons))
-    ranks = order or {}
-    fitting.sort(key=lambda m: (ranks.get(m.row.name, len(ranks)), -m.spec.priority, m.row.name))
-    chosen = tuple(fitting if many else fitting[:1])
-    for manifest in chosen:
-        if twice(registry, manifest.row):
-            registry.get(kind, manifest.row.name)
-    considered = tuple(
-        Candidate(
-            m.row.name,
-            m.row.distribution,
-            "chosen" if m in chosen else "fits",
-            () if m in chosen else ("another came first",),
-        )
-        for m in fitting
-    )
-    names = tuple(m.row.name for m in chosen)
-    return Choice(Selection(label, names, why(names[0]) if names else none, (*considered, *lost)), chosen)
-
-
-def _guarded(check: Check, manifest: Manifest) -> tuple[str, ...]:
-    """Reasons against a candidate; one that fails to answer is out for that."""
-    try:
-        return tuple(str(reason) for reason in check(manifest))
-    except CoreError as error:
-        return (str(error),)
+    return explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
 
 
 def _unclaimed(manifest: Manifest, facts: CheckpointFacts | FileFacts, claims: dict[str, str]) -> list[str]:
@@ -277,15 +237,14 @@ def _find(registry: PluginRegistry, kind: str, name: str) -> Manifest | None:
         return None
 
 
-def _devices(answers: dict[Any, Probe | PluginError], manifest: Manifest) -> tuple[Device, ...]:
-    answer = answers[manifest.row]
+def _devices(answers: Mapping[ResolvedPlugin, Probe | PluginError], row: ResolvedPlugin) -> tuple[Device, ...]:
+    answer = answers.get(row)
     return answer.devices if isinstance(answer, Probe) else ()
+
+
+def _type_of(device: Device) -> str:
+    return _device_type(device.name)
 
 
 def _device_type(device: str) -> str:
     return device.partition(":")[0]
-
-
-def _losses(selection: Selection) -> str:
-    lines = [f"{c.name}: {'; '.join(c.reasons)}." for c in selection.candidates if c.verdict == "refused"]
-    return " ".join(lines) + (" " if lines else "")

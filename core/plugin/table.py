@@ -14,7 +14,8 @@ from typing import Any
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
 from core.args.convert import convert_struct
-from core.plugin.discovery import origin
+from core.plugin.blame import blamed
+from core.plugin.discovery import label, origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest, sha256_of, source_file
 from core.plugin.signatures import contracts_of, missing_parts, wrong_signatures
@@ -25,6 +26,7 @@ class PluginTable:
 
     def __init__(self, rows: Sequence[ResolvedPlugin]) -> None:
         self._rows = {(row.kind, row.name): row for row in rows}
+        self._manifests: list[Manifest] = []
 
     def load(self, kind: str, name: str, context: LoadContext) -> Any:
         """Build the plugin's object.
@@ -38,7 +40,19 @@ class PluginTable:
             known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
             raise PluginError(f"{kind} plugin '{name}' is not in the resolved table; it holds: {known}.")
         verify(row)
-        return load_plugin(load_manifest(row), context)
+        manifest = load_manifest(row)
+        self._manifests.append(manifest)
+        return load_plugin(manifest, context)
+
+    def blamed(self, error: Exception) -> Exception:
+        """A PluginError that names the loaded plugin whose code raised `error`, else `error` itself."""
+        return blamed(error, self._manifests)
+
+    def blame(self, error: Exception) -> None:
+        """Raise that PluginError; return when `error` is no plugin's."""
+        found = self.blamed(error)
+        if found is not error:
+            raise found from error
 
 
 def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
@@ -47,20 +61,19 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
     if context.arguments is None or isinstance(context.arguments, Mapping):
         values, problems = convert_struct(manifest.spec.arguments, context.arguments or {}, f"{row.kind}.{row.name}")
         if problems:
-            raise PluginError(" ".join(problems))
+            raise PluginError(" ".join(problems))  # the user's mistake, not the plugin's
         context = dataclasses.replace(context, arguments=values)
     loaded = manifest.call("core_load", context=context)
+    manifest.found_in(type(loaded).__module__)
     contracts = contracts_of(row.kind, manifest.spec.capabilities)
     see = " and ".join(f"core.plugin.contracts.{contract.__name__}" for contract in contracts)
     lacking = missing_parts(contracts, loaded)
     if lacking:
-        raise PluginError(
-            f"{row.kind} plugin '{row.name}' ({origin(row)}): core_load answered a {type(loaded).__name__} "
-            f"without {', '.join(lacking)}; see {see}."
-        )
+        answered = f"core_load answered a {type(loaded).__name__} without {', '.join(lacking)}"
+        raise PluginError(f"{label(row)}: {answered}; see {see}.", row)
     wrong = wrong_signatures(contracts, loaded)
     if wrong:
-        raise PluginError(f"{row.kind} plugin '{row.name}' ({origin(row)}): {'; '.join(wrong)}; see {see}.")
+        raise PluginError(f"{label(row)}: {'; '.join(wrong)}; see {see}.", row)
     return loaded
 
 

@@ -39,7 +39,7 @@ NICENESS = 5  # the engine's compute threads come first
 def serve(resolution: Resolution, process: EngineProcess | None = None) -> int:
     """Serve until a signal (0) or until the engine dies (1). process: of the engine, if it was spawned already.
 
-    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template.
+    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
     setup_logging(process="server")
     check_tls_files(resolution.server)
@@ -109,8 +109,8 @@ async def _run(
     from core.serving.app import create_app
     from core.serving.http_server import HttpServer
 
-    model = resolution.engine.model
-    cache = msgspec.structs.replace(resolution.engine.cache, num_blocks=engine.ready.num_blocks)
+    model = engine.config.model
+    cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
     app = create_app(engine, resolution.server, model, cache)
     server = HttpServer(app, resolution.server)
     died = asyncio.Event()

@@ -155,7 +155,7 @@ def answers(checkpoints, python, tmp_path_factory):
     plain, programs = str(checkpoints.plain), tmp_path_factory.mktemp("log") / "programs.json"
     settings = {
         "plain": {"model": plain},
-        "nibble4": {"model": str(packed)},
+        "nibble4": {"model": str(packed), "kernels": ["nibble4", "auto"]},
         "nibble4 oracle": {"model": str(packed_plain)},
         "rows_fp8": {"model": plain, "quantization": "rows_fp8"},
         "rows_fp8 oracle": {"model": str(checkpoints.fp8())},

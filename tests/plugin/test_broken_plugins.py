@@ -57,6 +57,10 @@ MANIFESTS = {
     "has a hook that does not exist": ("@hookimpl\ndef core_clam(facts): ...", ["hooks are wrong", "core_clam"]),
     "raises in its spec": ("@hookimpl\ndef core_spec(): return {}['name']", ["core_spec failed: KeyError"]),
     "hangs in its spec": (f"@hookimpl\ndef core_spec():\n    {HANG}", ["core_spec failed", "no answer within"]),
+    "has a priority that is no number": (
+        "@hookimpl\ndef core_spec(): return PluginSpec(name='bad', priority='9', capabilities=None)",
+        ["core_spec answered", "priority = '9', expected int", "capabilities = None, expected Mapping"],
+    ),
     "constrains nothing known": (
         "@hookimpl\ndef core_spec(): return PluginSpec(name='bad', constraints={'dtyp': ['bfloat16']})",
         ["'dtyp'", "Did you mean 'dtype'?"],
@@ -112,7 +116,12 @@ HOOKS = {
         lambda r, n: select_speculative(r, n or "good", FACTS),
         True,
     ),
-    "core_supports of kernels": ("kernels", "core_supports(query)", lambda r, n: select_kernels(r, "cpu"), False),
+    "core_supports of kernels": (
+        "kernels",
+        "core_supports(query)",
+        lambda r, n: select_kernels(r, "cpu", [n or "auto"], ["bad", "good"]),
+        True,
+    ),
 }
 GROUPS = {
     "loader": "core.loaders",
@@ -230,6 +239,16 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
     }
     assert "driver lost" in listed["raises"].reason
     assert "did not answer within 3 s" in listed["hangs"].reason or "no answer within" in listed["hangs"].reason
+
+
+def test_capabilities_that_cannot_be_compared_are_a_reason(install):
+    spec = "@hookimpl\ndef core_spec(): return PluginSpec(name='bad', capabilities={'devices': 5})"
+    rows = install("bad-package", "3.1", {"core.attention": {"bad": spec}})
+    rows += install("good-package", "1.0", {"core.attention": {"good": ""}})
+    choice = select_attention(PluginRegistry(rows), None, QUERY, [], "cpu")
+    assert choice.selection.chosen == ("good",)
+    with pytest.raises(PluginError, match=r"attention plugin 'bad' \(bad-package 3\.1\): .*cannot be understood"):
+        select_attention(PluginRegistry(rows), "bad", QUERY, [], "cpu")
 
 
 def test_two_packages_with_one_name_are_fatal_only_when_chosen(install):
@@ -369,7 +388,7 @@ def test_kernels_that_serve_one_operation_are_candidates(install):
         "@hookimpl\ndef core_supports(query): return [] if query.op == 'linear' else [Reason('op', 'linear', query.op)]"
     )
     rows = install("narrow", "1.0", {"core.kernels": {"narrow": source}})
-    assert select_kernels(PluginRegistry(rows), "cpu").selection.chosen == ("narrow",)
+    assert select_kernels(PluginRegistry(rows), "cpu", ["narrow"]).selection.chosen == ("narrow",)
     assert PluginRegistry(rows).listing()[0].status == "available"
     assert load_manifest(rows[0]).call("core_supports", query=KernelQuery("rms_norm", "cpu"))
 
