@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from core.api.errors import UserError
+
 PREFIX = "core-"
 LOCK = "engine.lock"
 SOCKET = "engine.sock"
@@ -27,12 +29,18 @@ _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class SocketDirectory:
-    """A new directory, locked until `remove` or the end of this process."""
+    """A new directory, locked until `remove` or the end of this process. Raises UserError where none can be made."""
 
     def __init__(self) -> None:
         base = _base()
         _remove_abandoned(base)
-        self.path, self._lock = _make(base)
+        try:
+            self.path, self._lock = _make(base)
+        except OSError as error:
+            raise UserError(
+                f"{base}: no directory for the engine's socket can be made here ({error.strerror}); "
+                "expected a directory to write to. Set TMPDIR to another one."
+            ) from None
 
     @property
     def address(self) -> str:
