@@ -6,13 +6,18 @@ Exit codes: 0 done, 1 the engine failed, 2 a mistake of the user, 130 interrupte
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from core.api.errors import ConfigError, CoreError, UserError, nearest
-from core.args.help import Section, show
+from core.observe.output import open_standard_streams
 from core.version import __version__
+
+if TYPE_CHECKING:
+    from core.args.help import Section
 
 Command = Callable[[list[str]], int]
 
@@ -20,6 +25,7 @@ Command = Callable[[list[str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -42,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
+        from core.args.help import show
+
         show("core COMMAND [ARGUMENTS]", "Serve large language models.", [_overview()])
         return 0 if words else 2
     if words[0] in ("-V", "--version", "version"):
@@ -80,6 +88,8 @@ def _command(name: str) -> Command:
 
 
 def _overview() -> Section:
+    from core.args.help import Section
+
     return Section(
         "Commands",
         (
@@ -101,8 +111,9 @@ def _overview() -> Section:
 
 def _say(problems: Sequence[str]) -> None:
     """Problems on standard error, one a line."""
-    for problem in problems:
-        print(f"core: {problem}" if len(problems) == 1 else f"core: - {problem}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk or a reader that is gone: the exit code remains
+        for problem in problems:
+            print(f"core: {problem}" if len(problems) == 1 else f"core: - {problem}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from core.engine.child import EngineProcess
+from core.serving.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
+    from core.engine.child import EngineProcess
 
 USAGE = "core serve [MODEL] [ARGUMENTS]"
 INTRO = (
@@ -21,20 +22,35 @@ INTRO = (
 
 def serve(words: list[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
-    from core.cli.options import show_engine_help, take_help
+    with StopSignals() as signals:  # before anything that takes time to import
+        from core.cli.options import show_engine_help, take_help
+        from core.observe.output import best_effort_output
+        from core.serving.process_limits import raise_limits
 
-    wanted = take_help(words)
-    if wanted is not None:
-        show_engine_help(USAGE, INTRO, wanted)
-        return 0
-    process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
+        wanted = take_help(words)
+        if wanted is not None:
+            show_engine_help(USAGE, INTRO, wanted)
+            return 0
+        raise_limits()
+        with best_effort_output():
+            return _serve(words, signals)
+    return 0  # a signal came before there was a server
+
+
+def _serve(words: list[str], signals: StopSignals) -> int:
+    process: EngineProcess | None = None
     try:
+        from core.engine.child import EngineProcess
+
+        with signals.held():
+            process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
         resolution = _resolve(words)
         from core.serving.launch import serve as launch
 
-        return launch(resolution, process)
+        return launch(resolution, process, signals)
     finally:
-        process.discard()
+        if process is not None:
+            process.discard()
 
 
 def _resolve(words: list[str]) -> Resolution:

@@ -1,6 +1,6 @@
 """The engine process as its parent sees it.
 
-Owns: spawning, the tail of its output, its end, its socket directory. Never does: talk to it. Called by: the ZMQ client.
+Owns: spawning, the tail of its output, its end. Never does: talk to it. Called by: the ZMQ client.
 """
 
 from __future__ import annotations
@@ -8,29 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from core.engine.socket_directory import SocketDirectory
+
 TAIL_BYTES = 4096
 LAST_LINES = 8
 LAST_WORDS_S = 0.2
-MAX_SOCKET_DIRECTORY = 80
-"""Longest directory whose socket path fits the 107 bytes of a unix address."""
 
 
 class EngineProcess:
     """A running child, which may be spawned before there is an event loop. What it prints goes on to our standard error;
     the last bytes are kept for the cause of death."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory) -> None:
         self._process = process
         self._directory = directory
         self._tail = b""
@@ -43,24 +41,29 @@ class EngineProcess:
     @classmethod
     def spawn(cls, executor: str | None = None) -> EngineProcess:
         """Start the engine process; `executor` names another executor class, MODULE:CLASS."""
-        directory = make_socket_directory()
-        command = [sys.executable, "-P", "-m", "core.engine.process", "--address", socket_address(directory)]
+        directory = SocketDirectory()
+        command = [sys.executable, "-P", "-m", "core.engine.process", "--address", directory.address]
         if executor is not None:
             command += ["--executor", executor]
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, env=child_environment()
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
+                process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            directory.remove()
             raise
         return cls(process, directory)
 
     @property
     def address(self) -> str:
         """Where the client binds and the process connects."""
-        return socket_address(self._directory)
+        return self._directory.address
 
     @property
     def pid(self) -> int:
@@ -116,18 +119,19 @@ class EngineProcess:
 
     def remove_directory(self) -> None:
         """Remove the socket directory; harmless when it is gone."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def _relay_output(self) -> None:
+        """Read to the end whatever becomes of the writing: an engine whose output nobody reads stands still."""
         stream = self._process.stdout
         while stream is not None and (chunk := os.read(stream.fileno(), TAIL_BYTES)):
             self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-            sys.stderr.write(chunk.decode(errors="replace"))
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, ValueError):  # a full disk, a reader that is gone, a closed stream
+                print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
 
 def _settle(work: Callable[[], object], done: Future[None]) -> None:
@@ -136,17 +140,6 @@ def _settle(work: Callable[[], object], done: Future[None]) -> None:
         work()
     finally:
         done.set_result(None)
-
-
-def make_socket_directory() -> Path:
-    """A new directory that only this user may enter, with a path short enough for a unix socket."""
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="core-", dir="/tmp" if len(base) > MAX_SOCKET_DIRECTORY else base))
-
-
-def socket_address(directory: Path) -> str:
-    """The ipc address inside a socket directory."""
-    return f"ipc://{directory}/engine.sock"
 
 
 def child_environment() -> dict[str, str]:

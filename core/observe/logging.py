@@ -1,6 +1,7 @@
 """One line a log record, the same in every process.
 
-Owns: the format and the handler of the loggers `core` and `plugins`. Never does: touch other loggers or the root.
+Owns: the format and the handler of the loggers `core` and `plugins`, and what keeps all loggers that we run from flooding.
+Never does: touch other loggers or the root otherwise.
 Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
 """
 
@@ -8,16 +9,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
+
+from core.observe.repeats import RepeatFilter
 
 LOGGERS = ("core", "plugins")
 HANDLER_NAME = "core-stderr"
 
 
-def setup_logging(level: int | str = logging.INFO, process: str = "main") -> None:
+def setup_logging(level: int | str = logging.INFO, process: str = "main", others: Sequence[str] = ()) -> None:
     """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
 
     level:   a number or name of the `logging` module, in any case.
     process: what this process is called in each line.
+    others:  loggers with handlers of their own, which may not repeat themselves more than once a minute either.
     """
     formatter = logging.Formatter(
         fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
@@ -25,6 +30,7 @@ def setup_logging(level: int | str = logging.INFO, process: str = "main") -> Non
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER_NAME)
     handler.setFormatter(formatter)
+    handler.addFilter(RepeatFilter())
     for name in LOGGERS:
         logger = logging.getLogger(name)
         for old in [old for old in logger.handlers if old.get_name() == HANDLER_NAME]:
@@ -32,3 +38,7 @@ def setup_logging(level: int | str = logging.INFO, process: str = "main") -> Non
         logger.addHandler(handler)
         logger.setLevel(level.upper() if isinstance(level, str) else level)
         logger.propagate = False
+    for name in others:
+        logger = logging.getLogger(name)
+        if not any(isinstance(old, RepeatFilter) for old in logger.filters):
+            logger.addFilter(RepeatFilter())

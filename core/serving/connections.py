@@ -23,10 +23,10 @@ logger = logging.getLogger("core.serving")
 
 
 class Connections:
-    """The registry of one server. limit: most connections; at most what the settings say."""
+    """The registry of one server."""
 
-    def __init__(self, limits: ServerLimits, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limit = limits.max_connections
         self.max_header_size = limits.max_header_size
         self._read_timeout = limits.request_read_timeout
         self._silence = limits.keep_alive_timeout

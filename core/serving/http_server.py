@@ -7,7 +7,6 @@ Called by: `core.serving.launch`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import socket
 from collections.abc import Iterator
@@ -21,24 +20,18 @@ from fastapi import FastAPI
 from core.api.config import ServerConfig
 from core.serving.connection import Connection
 from core.serving.connections import Connections
-from core.serving.file_limit import connection_limit
 
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
 SWEEP_TICKS = 5  # of uvicorn's 0.1 s
 ACCEPTS = 16  # connections that are taken in one turn of the event loop
 
-logger = logging.getLogger("core.serving")
-
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own, and with limits for connections. Raises UserError (see `file_limit`)."""
+    """uvicorn without signal handlers of its own, and with limits for connections."""
 
     def __init__(self, app: FastAPI, server: ServerConfig) -> None:
         limits = server.limits
-        limit = connection_limit(limits.max_connections)
-        if limit < limits.max_connections:
-            logger.warning("At most %d connections: the process may not open more files (ulimit -n).", limit)
-        self.clients = Connections(limits, limit)
+        self.clients = Connections(limits)
         super().__init__(
             uvicorn.Config(
                 app,

@@ -1,6 +1,6 @@
 """Starts the server process and ends it.
 
-Owns: the order of start (port, engine, application, requests) and of shutdown, signals, the exit code.
+Owns: the order of start (port, engine, application, requests) and of shutdown, the exit code.
 Never does: handle requests. Called by: `core serve`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -22,8 +22,9 @@ import uvloop
 from core.api.errors import EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
-from core.serving.file_limit import connection_limit
+from core.serving.process_limits import fit_connections, watch_files
 from core.serving.sockets import bind, check_tls_files, url
+from core.serving.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
@@ -31,47 +32,48 @@ if TYPE_CHECKING:
     from core.engine.child import EngineProcess
     from core.serving.http_server import HttpServer
 
+logger = logging.getLogger(__name__)
+
 DRAIN_SECONDS = 5.0  # for running requests after a signal
 DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
 NICENESS = 5  # the engine's compute threads come first
 
 
-def serve(resolution: Resolution, process: EngineProcess | None = None) -> int:
-    """Serve until a signal (0) or until the engine dies (1). process: of the engine, if it was spawned already.
+def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
+    """Serve until a signal (0) or until the engine dies (1). process: of the engine, spawned already.
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
-    setup_logging(process="server")
+    setup_logging(process="server", others=("asyncio", "uvicorn.error"))
     check_tls_files(resolution.server)
-    connection_limit(resolution.server.limits.max_connections)
     read_template(resolution.server.chat_template)
     listener = bind(resolution.server.host, resolution.server.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(resolution, listener, process))
+            return runner.run(_serve(resolution, listener, process, signals))
         except EngineDeadError as error:
             print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
             return 1
+        finally:
+            runner.close()  # the loop gives signals back
+            signals.ignore()
 
 
-class _Signals:
-    """SIGINT and SIGTERM: the first asks for an orderly end, the second for an immediate one."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody caught: a sentence when the system refused something, a traceback when we are to blame."""
+    error = context.get("exception")
+    if isinstance(error, OSError):
+        logger.error("%s: %s", context["message"], error)
+    else:
+        logger.error("%s", context["message"], exc_info=error)
 
 
-async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess | None) -> int:
+async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> int:
     begin = time.perf_counter()
-    signals = _Signals()
-    stopping = asyncio.ensure_future(signals.first.wait())
+    asyncio.get_running_loop().set_exception_handler(on_loop_error)
+    first, second = asyncio.Event(), asyncio.Event()
+    signals.listen(first, second)
+    stopping = asyncio.ensure_future(first.wait())
     starting = asyncio.ensure_future(_start_engine(resolution, process))
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -84,12 +86,12 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
     try:
-        return await _run(resolution, listener, engine, signals, begin)
+        return await _run(resolution, listener, engine, (first, second), begin)
     finally:
         await engine.close()
 
 
-async def _start_engine(resolution: Resolution, process: EngineProcess | None) -> AsyncEngine:
+async def _start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
     from core.engine.async_engine import AsyncEngine
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
@@ -104,22 +106,28 @@ async def _start_engine(resolution: Resolution, process: EngineProcess | None) -
 
 
 async def _run(
-    resolution: Resolution, listener: socket.socket, engine: AsyncEngine, signals: _Signals, begin: float
+    resolution: Resolution,
+    listener: socket.socket,
+    engine: AsyncEngine,
+    signals: tuple[asyncio.Event, asyncio.Event],
+    begin: float,
 ) -> int:
     from core.serving.app import create_app
     from core.serving.http_server import HttpServer
 
     model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
-    app = create_app(engine, resolution.server, model, cache)
-    server = HttpServer(app, resolution.server)
+    settings = fit_connections(resolution.server)
+    app = create_app(engine, settings, model, cache)
+    server = HttpServer(app, settings)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:
         died.set()
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    watching = [asyncio.ensure_future(event.wait()) for event in (signals.first, signals.second, died)]
+    watching = [asyncio.ensure_future(event.wait()) for event in (*signals, died)]
     stop, hurry, death = watching
+    watching_files = asyncio.ensure_future(watch_files())
     os.nice(NICENESS)
     gc.collect()
     gc.freeze()
@@ -137,7 +145,7 @@ async def _run(
         await _shut_down(server, serving, hurry, engine)
     finally:
         await app.state.context.preparer.close()
-        for task in watching:
+        for task in (*watching, watching_files):
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error

@@ -56,6 +56,8 @@ class PreparationHelper:
                 if not exchange.done():
                     await asyncio.wait({exchange})
         if answer.refusal is not None:
+            if answer.refusal.details:
+                logger.error("A request could not be prepared.\n%s", answer.refusal.details)
             raise answer.refusal.as_error()
         return msgspec.msgpack.decode(answer.result, type=RESULTS[kind])
 
@@ -103,6 +105,8 @@ class PreparationHelper:
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C is for the server, which ends it
                 env=child_environment(),
                 pass_fds=(theirs.fileno(),),
             )

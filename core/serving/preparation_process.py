@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import socket
 import sys
 import traceback
@@ -45,12 +44,13 @@ class Job(msgspec.Struct, array_like=True):
 
 
 class Refusal(msgspec.Struct, array_like=True):
-    """A RequestError as a message."""
+    """A RequestError as a message. details: for the log, where the fault is ours."""
 
     message: str
     param: str | None
     status: int
     code: str | None
+    details: str = ""
 
     def as_error(self) -> RequestError:
         """The error again."""
@@ -96,8 +96,8 @@ def _answer(preparation: Preparation, job: Job) -> Answer:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
         return Answer(b"", refusal, True)
     except Exception:
-        traceback.print_exc()
-        refusal = Refusal("The server failed on this request; its log says why.", None, 500, None)
+        sentence = "The server failed on this request; its log says why."
+        refusal = Refusal(sentence, None, 500, None, traceback.format_exc())
         return Answer(b"", refusal, True)
 
 
@@ -114,7 +114,6 @@ def _peak_memory() -> int:
 
 def main() -> int:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the server, which ends us
     os.nice(NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
         serve(stream)

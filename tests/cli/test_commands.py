@@ -134,7 +134,7 @@ def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
     from core.serving import launch
 
     seen = []
-    monkeypatch.setattr(launch, "serve", lambda resolution, process: seen.append(resolution) or 0)
+    monkeypatch.setattr(launch, "serve", lambda resolution, process, signals: seen.append(resolution) or 0)
     assert main(["serve", str(tiny_llama), "--port", "81", "--port", "82", "--device=cpu"]) == 0
     assert seen[0].server.port == 82
     assert "given twice" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_a_deprecated_argument_warns_once_and_works(monkeypatch, tiny_llama, cap
     from core.serving import launch
 
     seen = []
-    monkeypatch.setattr(launch, "serve", lambda resolution, process: seen.append(resolution) or 0)
+    monkeypatch.setattr(launch, "serve", lambda resolution, process, signals: seen.append(resolution) or 0)
     assert main(["serve", str(tiny_llama), "--device=cpu", "--enable-log-requests", "--disable-log-requests"]) == 0
     assert seen[0].server.enable_log_requests is False
     assert capsys.readouterr().err.count("deprecated") == 1

@@ -1,6 +1,7 @@
 """Paged attention against float64 softmax attention, over blocks in random order and a cache full of garbage."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -129,6 +130,19 @@ def test_prefill_and_decode_match_softmax_attention(kernels, isa, spec, dtype):
             assert error.square().mean().sqrt() < 0.003
         else:
             torch.testing.assert_close(error, torch.zeros_like(error), rtol=0, atol=5e-6)
+
+
+def test_a_small_stack_is_enough(kernels, isa):
+    results = []
+    sequences = Sequences(spec_of(4, 1, 256), [300], 16, "float16")
+    before = threading.stack_size(256 << 10)  # that of a main thread under `ulimit -s 256`
+    try:
+        thread = threading.Thread(target=lambda: results.append(sequences.step([300])[0]))
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    torch.testing.assert_close(results[0].double(), sequences.expected(0), rtol=0, atol=5e-6)
 
 
 def test_equal_values_stay_as_they_are_whatever_the_weights(kernels, isa):

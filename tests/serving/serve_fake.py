@@ -1,4 +1,4 @@
-"""Runs `core.serving.launch.serve` over the fake engine: `serve_fake.py PORT [SECONDS_A_TOKEN [SECONDS_OF_START]]`.
+"""`core serve` over the fake engine: `serve_fake.py PORT [SECONDS_A_TOKEN [SECONDS_OF_START [SECONDS_OF_RESOLVING]]]`.
 
 Prints whether torch was imported when the server ends; the exit code is that of `core serve`.
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from types import SimpleNamespace
 
 from core.api.config import ServerConfig
-from core.api.errors import UserError
+from core.cli import serve as command
+from core.cli.main import main
 from core.engine.async_engine import AsyncEngine
-from core.serving.launch import serve
+from core.engine.child import EngineProcess
 from tests.serving import fake_engine
 from tests.serving.fake_engine import make_engine
 
 
-async def start(resolution: object, process: None) -> AsyncEngine:
+async def start(resolution: object, process: object) -> AsyncEngine:
     print("starting", flush=True)
-    await asyncio.sleep(float(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    await asyncio.sleep(seconds(3))
     return make_engine()
 
 
@@ -27,14 +29,26 @@ async def engine_config() -> object:
     return make_engine().config
 
 
+def resolve(words: list[str]) -> object:
+    if seconds(4):
+        print("resolving", flush=True)
+        end = time.monotonic() + seconds(4)
+        while time.monotonic() < end:
+            time.sleep(0.01)  # a signal that comes just before a long sleep would not end it
+    return SimpleNamespace(engine=asyncio.run(engine_config()), server=ServerConfig(port=int(sys.argv[1])))
+
+
+def discard() -> None:
+    print("torch" in sys.modules, flush=True)
+
+
+def seconds(place: int) -> float:
+    return float(sys.argv[place]) if len(sys.argv) > place else 0.0
+
+
 if len(sys.argv) > 2:
-    fake_engine.SLOW_SECONDS = float(sys.argv[2])
+    fake_engine.SLOW_SECONDS = seconds(2)
 AsyncEngine.start = staticmethod(start)  # type: ignore[method-assign,assignment]
-resolution = SimpleNamespace(engine=asyncio.run(engine_config()), server=ServerConfig(port=int(sys.argv[1])))
-try:
-    code = serve(resolution)  # type: ignore[arg-type]
-except UserError as error:
-    print(error, file=sys.stderr)
-    code = 2
-print("torch" in sys.modules, flush=True)
-sys.exit(code)
+EngineProcess.spawn = lambda: SimpleNamespace(discard=discard)  # type: ignore[method-assign,assignment,return-value]
+command._resolve = resolve  # type: ignore[assignment]
+sys.exit(main(["serve"]))

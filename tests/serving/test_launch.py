@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,19 +22,24 @@ import pytest
 from core.api.config import ServerConfig
 from core.api.errors import UserError
 from core.serving.chat_template import read_template
+from core.serving.launch import on_loop_error
 from core.serving.sockets import bind, check_tls_files
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+SERVE = f"{sys.executable} -m tests.serving.serve_fake"
+
+
 @pytest.fixture
-def start() -> Iterator[Start]:
+def shell() -> Iterator[Start]:
+    """Starts a shell command, which ends with the test."""
     processes: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.serving.serve_fake", *arguments]
-        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def begin(command: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(["bash", "-c", command], cwd=ROOT, text=True, stdout=pipe, stderr=pipe)
         processes.append(process)
         return process
 
@@ -40,6 +48,12 @@ def start() -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def start(shell: Start) -> Start:
+    """Starts the fake server."""
+    return lambda *arguments: shell(shlex.join(["exec", *SERVE.split(), *arguments]))
 
 
 def ready_url(process: subprocess.Popen[str]) -> str:
@@ -124,6 +138,149 @@ def test_engine_death(start: Start) -> None:
     assert process.returncode == 1
     assert "the engine died: The engine process ended with signal 9." in errors
     assert "Traceback" not in errors
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def until_healthy(port: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+            return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError(f"no server; exit code {process.poll()}")
+
+
+@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_output_that_is_closed_or_full_from_the_start(shell: Start, redirection: str) -> None:
+    port = free_port()
+    process = shell(f"exec {SERVE} {port} {redirection}")
+    until_healthy(port, process)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert (output, errors) == ("", "")
+
+
+def test_a_log_that_nobody_reads_stops_no_answer(start: Start) -> None:
+    process = start("0")
+    url = ready_url(process)
+    assert process.stdout is not None
+    room = fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    with httpx.Client(timeout=10) as client:
+        for _ in range(3):
+            assert client.get(f"{url}/version?{'x' * room}").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def test_a_flood_of_errors_is_one_traceback(start: Start) -> None:
+    process = start("0")
+    port = int(ready_url(process).rpartition(":")[2])
+    for _ in range(20):  # clients that leave in mid-body
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+            time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert errors.count("Traceback") <= 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("ulimit -n 24", "may open 24 files at once; .* `ulimit -n 4096`"),
+        ("ulimit -s 256", "256 KB; .* `ulimit -s 8192`"),
+    ],
+)
+def test_limits_that_are_too_low_are_refused(shell: Start, limit: str, words: str) -> None:
+    process = shell(f"{limit}; exec {SERVE} 0")
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert re.fullmatch(f"core: .*{words}.*\n", errors), errors
+    assert "starting" not in output
+
+
+def test_few_files_are_told_with_the_connections_that_they_allow(shell: Start) -> None:
+    process = shell(f"ulimit -n 104; exec {SERVE} 0")
+    ready_url(process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert re.search("--max-connections is 2048, but this process may open 104 files at once: 32 connections", errors)
+
+
+NO_FILES = """
+import asyncio, os, resource
+from core.observe.logging import setup_logging
+from core.serving.process_limits import watch_files
+
+async def main():
+    watching = asyncio.ensure_future(watch_files())
+    await asyncio.sleep(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        await asyncio.sleep(0.1)
+    assert not watching.done()
+
+import core.serving.process_limits
+core.serving.process_limits.WATCH_SECONDS = 0.01
+setup_logging(process="server")
+asyncio.run(main())
+"""
+
+
+def test_running_out_of_files_is_told_once_a_minute() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_FILES], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "New connections are refused: Too many open files (this process may open 40)" in line
+
+
+def test_what_the_loop_reports_is_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    with asyncio.Runner() as runner:
+        on_loop_error(runner.get_loop(), {"message": "accept failed", "exception": OSError(24, "Too many open files")})
+        on_loop_error(runner.get_loop(), {"message": "A task was never awaited.", "exception": KeyError("x")})
+    system, ours = caplog.records
+    assert system.getMessage() == "accept failed: [Errno 24] Too many open files"
+    assert system.exc_info is None
+    assert ours.exc_info is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_event_loop(start: Start, number: signal.Signals) -> None:
+    process = start("0", "0", "0", "30")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "resolving\n"
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output, errors) == (0, "False\n", "")
+
+
+def test_an_early_signal_leaves_neither_engine_nor_directory(shell: Start, tmp_path: Path) -> None:
+    process = shell(f"TMPDIR={tmp_path} exec {sys.executable} -m core serve --port 0")
+    deadline = time.monotonic() + 20
+    while not (children := engine_pids(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert children
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def engine_pids(pid: int) -> list[str]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in found if b"core.engine.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_port_in_use(start: Start) -> None:

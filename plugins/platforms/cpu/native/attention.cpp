@@ -3,6 +3,8 @@
 #include "native.h"
 #include "pool.h"
 
+#include <atomic>
+
 namespace {
 
 constexpr long kWriteRows = 32; // fewer new tokens are written by the caller alone
@@ -11,6 +13,7 @@ struct AttentionJob {
     const KernelTable *table;
     const AttentionCall *call;
     AttentionTask *tasks;
+    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
 };
 
 struct WriteJob {
@@ -25,7 +28,11 @@ long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
 void attention_tile(const void *context, long tile) {
     const AttentionJob &job = *(const AttentionJob *)context;
-    job.table->attention(job.call, &job.tasks[tile]);
+    Scratch scratch(kAttentionBytes);
+    if (scratch.memory)
+        job.table->attention(job.call, &job.tasks[tile], scratch.memory);
+    else
+        job.exhausted->store(true);
 }
 
 void merge_tile(const void *context, long tile) {
@@ -108,13 +115,14 @@ bool run_split(const AttentionCall &c, AttentionJob job, long count, long spans,
             part++;
         }
     }
-    AttentionJob split = {job.table, job.call, parts};
+    AttentionJob split = job;
+    split.tasks = parts;
     pool_run(attention_tile, &split, part);
     if (count < 8)
         for (long i = 0; i < count; i++) merge_tile(&job, i);
     else
         pool_run(merge_tile, &job, count);
-    return true;
+    return !job.exhausted->load();
 }
 
 bool run_own(const AttentionCall &call) {
@@ -123,12 +131,13 @@ bool run_own(const AttentionCall &call) {
         most += ceil_div(rows_of(call, sequence), kTaskRows) * call.heads_kv;
     Scratch scratch(most * sizeof(AttentionTask));
     if (!scratch.memory) return false;
-    AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory};
+    std::atomic<bool> exhausted{false};
+    AttentionJob job = {kernels_active(), &call, (AttentionTask *)scratch.memory, &exhausted};
     const long count = make_tasks(call, job.tasks), record = kRecordHead + ceil_div(call.dim_v, 16) * 16;
     for (long i = 0; i < count; i++) spans += job.tasks[i].spans;
     if (pool_size() > 1 && count < 4 * pool_size() && spans > count) return run_split(call, job, count, spans, record);
     pool_run(attention_tile, &job, count);
-    return true;
+    return !exhausted.load();
 }
 
 // Shared spans first, for all sequences that share them; each sequence then finds what they left.
@@ -136,11 +145,12 @@ bool run_shared(const AttentionCall &call, Sharing &sharing) {
     Scratch scratch(sharing.tasks * sizeof(AttentionTask) + sharing.floats * sizeof(float));
     if (!scratch.memory) return false;
     AttentionCall shared = call;
-    AttentionJob job = {kernels_active(), &shared, (AttentionTask *)scratch.memory};
+    std::atomic<bool> exhausted{false};
+    AttentionJob job = {kernels_active(), &shared, (AttentionTask *)scratch.memory, &exhausted};
     sharing.spans.records = (float *)(job.tasks + sharing.tasks);
     shared.shared = &sharing.spans;
     pool_run(attention_tile, &job, make_shared_tasks(call, sharing, job.tasks));
-    return run_own(shared);
+    return !exhausted.load() && run_own(shared);
 }
 
 } // namespace

@@ -114,12 +114,12 @@ LANE bool join_shared(const AttentionCall &c, const AttentionTask &t, AttentionS
     return true;
 }
 
-static void attention(const AttentionCall *call, const AttentionTask *task) {
+static void attention(const AttentionCall *call, const AttentionTask *task, void *memory) {
     const AttentionCall &c = *call;
     const AttentionTask &t = *task;
     const bool half = element_pair(c.element) == 2;
-    AttentionScratch s;
-    set_rows(c, t, s);
+    AttentionScratch &s = *(AttentionScratch *)memory;
+    set_rows(c, t, s.row);
     half ? load_queries<true>(c, t, s) : load_queries<false>(c, t, s);
     long low = kNever, high = 0;
     for (long r = 0; r < t.rows; r++) {
@@ -150,17 +150,17 @@ static void attention(const AttentionCall *call, const AttentionTask *task) {
 // Finishes the rows of a task whose spans were computed one by one.
 static void attention_merge(const AttentionCall *call, const AttentionTask *task) {
     const AttentionTask &t = *task;
-    AttentionScratch s;
-    set_rows(*call, t, s);
+    Row rows[kTaskRows];
+    set_rows(*call, t, rows);
     for (long r = 0; r < t.rows; r++) {
         float sums[kMaxHead], maximum = 0, total = 0;
         for (long i = 0; i < call->dim_v; i += 16) store(sums + i, zero());
         for (long span = t.span; span < t.span + t.spans; span++) {
             bool folded = false;
-            const float *record = shared_record(*call, s.row[r], t.head_kv, span, folded);
+            const float *record = shared_record(*call, rows[r], t.head_kv, span, folded);
             if (!record) record = own_record(*call, t, span, r);
             if (!folded) merge_record(*call, record, &maximum, &total, sums);
         }
-        finish_row(*call, s.row[r], maximum, total, sums);
+        finish_row(*call, rows[r], maximum, total, sums);
     }
 }

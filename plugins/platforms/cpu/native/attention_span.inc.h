@@ -35,6 +35,7 @@ struct AttentionScratch { // of one task
     alignas(64) float peaks[16], totals[16];
     SpanScratch span;
 };
+static_assert(sizeof(AttentionScratch) <= kAttentionBytes, "a task's memory is too small");
 
 // acc[r] += x[r] times m, one key or dimension a step (bf16: two, of which `mask` may hide one).
 template <bool Half, int R, int V>
@@ -108,15 +109,15 @@ LANE long rows_of(const AttentionCall &c, long sequence) {
 }
 
 // Which rows the task has: some of its sequence's, or of its members' one after the other.
-static void set_rows(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
+static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
     const long group = c.heads_q / c.heads_kv, count = t.members ? t.num_members : 1;
     long skip = t.row, r = 0;
     for (long i = 0; i < count && r < t.rows; i++) {
         const int32_t sequence = t.members ? t.members[i] : t.sequence, start = c.cu_seqlens[sequence];
         const long rows = rows_of(c, sequence), first = c.seq_lens[sequence] - rows / group;
         for (long row = skip; row < rows && r < t.rows; row++)
-            s.row[r++] = {sequence, int32_t(row), int32_t(start + row / group), int32_t(t.head_kv * group + row % group),
-                          int32_t(first + row / group)};
+            to[r++] = {sequence, int32_t(row), int32_t(start + row / group), int32_t(t.head_kv * group + row % group),
+                       int32_t(first + row / group)};
         skip = skip > rows ? skip - rows : 0;
     }
 }

@@ -14,6 +14,7 @@ constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 la
 constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
+constexpr size_t kAttentionBytes = 832 * 1024; // that a task of attention works in: too many for a small stack
 
 enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
@@ -264,7 +265,7 @@ struct KernelTable {
     void (*scale)(const RowsCall *, long begin, long end);
     void (*soft_cap)(const RowsCall *, long begin, long end);
     void (*cache_write)(const CacheWriteCall *, long begin, long end);
-    void (*attention)(const AttentionCall *, const AttentionTask *);
+    void (*attention)(const AttentionCall *, const AttentionTask *, void *memory); // kAttentionBytes, aligned to 64
     void (*attention_merge)(const AttentionCall *, const AttentionTask *);
     void (*race)(const RaceCall *, long begin, long end);
     void (*route)(const RouteCall *, long begin, long end);

@@ -25,6 +25,8 @@ constexpr uint64_t kTileMask = (uint64_t(1) << kTileBits) - 1;
 constexpr long kMaxThreads = 1024;
 constexpr long kSpinsBeforeYield = 4000;
 constexpr size_t kScratchAlignment = 64;
+constexpr int kKeptLevels = 8;            // calls within calls whose memory is kept
+constexpr size_t kStackBytes = 1 << 20;   // of a thread, whatever `ulimit -s` says; no call needs a tenth of it
 
 struct Pool {
     alignas(64) std::atomic<uint64_t> word{0};
@@ -47,10 +49,12 @@ struct Pool {
 Pool pool;
 
 struct KeptMemory {
-    void *memory = nullptr;
-    size_t bytes = 0;
-    bool taken = false;
-    ~KeptMemory() { free(memory); }
+    void *memory[kKeptLevels] = {};
+    size_t bytes[kKeptLevels] = {};
+    int level = 0; // of the calls that run
+    ~KeptMemory() {
+        for (void *each : memory) free(each);
+    }
 };
 
 thread_local KeptMemory kept;
@@ -161,13 +165,17 @@ void start_workers(long count) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStackBytes);
     long started = 0;
-    while (started < count && pthread_create(&pool.threads[started], nullptr, worker, nullptr) == 0) {
+    while (started < count && pthread_create(&pool.threads[started], &attributes, worker, nullptr) == 0) {
 #if defined(__linux__)
         pthread_setname_np(pool.threads[started], "core-compute");
 #endif
         started++;
     }
+    pthread_attr_destroy(&attributes);
     pool.workers = started;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -233,24 +241,21 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-Scratch::Scratch(size_t bytes) : memory(nullptr), kept_(!kept.taken) {
+Scratch::Scratch(size_t bytes) : memory(nullptr) {
     const size_t size = (bytes + kScratchAlignment) / kScratchAlignment * kScratchAlignment;
-    if (!kept_) {
+    const int level = kept.level++;
+    if (level >= kKeptLevels) {
         memory = aligned_alloc(kScratchAlignment, size);
         return;
     }
-    kept.taken = true;
-    if (kept.bytes < size) {
-        free(kept.memory);
-        kept.memory = aligned_alloc(kScratchAlignment, size);
-        kept.bytes = kept.memory ? size : 0;
+    if (kept.bytes[level] < size) {
+        free(kept.memory[level]);
+        kept.memory[level] = aligned_alloc(kScratchAlignment, size);
+        kept.bytes[level] = kept.memory[level] ? size : 0;
     }
-    memory = kept.memory;
+    memory = kept.memory[level];
 }
 
 Scratch::~Scratch() {
-    if (kept_)
-        kept.taken = false;
-    else
-        free(memory);
+    if (--kept.level >= kKeptLevels) free(memory);
 }

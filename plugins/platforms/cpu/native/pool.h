@@ -16,15 +16,12 @@ bool pool_bind(const int *processors, long count);
 // Calls function(context, tile) for 0 <= tile < tiles, in any order, on any thread. Returns when all have finished.
 void pool_run(TileFunction function, const void *context, long tiles);
 
-// Working memory that outlives the call that grew it: one for each thread, and for a call within a call its own. Null memory
-// on exhaustion.
+// Working memory that outlives the call that grew it: each thread has its own, and each call within a call. Null memory on
+// exhaustion.
 class Scratch {
   public:
     explicit Scratch(size_t bytes);
     ~Scratch();
     Scratch(const Scratch &) = delete;
     void *memory;
-
-  private:
-    bool kept_;
 };

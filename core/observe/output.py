@@ -1,0 +1,157 @@
+"""Standard output and standard error that nobody waits for.
+
+Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: decide what is written, or raise into
+who writes: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
+Called by: `core serve` for the whole life of its process; `open_standard_streams` by every command. (The engine process
+needs none of this: its output is a pipe that this process always reads.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+CAPACITY = 1 << 20
+"""Bytes that wait for a slow reader; what is written beyond them is left out."""
+DRAIN_SECONDS = 1.0
+"""How long the end of the process waits until all is written."""
+
+
+class BestEffortStream(io.TextIOBase):
+    """A text stream over a file descriptor. `write` takes memory only; a daemon thread writes.
+
+    Once something can be written again, a line tells how many lines were left out.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._changed = threading.Condition()
+        self._waiting: list[bytes] = []
+        self._held = 0  # bytes that wait
+        self._left_out = 0  # lines, after those that wait
+        self._busy = False
+        threading.Thread(target=self._write_all, name="core-output", daemon=True).start()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of what is written."""
+        return "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        """What has no encoding is escaped."""
+        return "backslashreplace"
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor underneath."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Whether a terminal shows it."""
+        return os.isatty(self._descriptor)
+
+    def write(self, text: str) -> int:
+        """Leave `text` to the thread; never waits, never raises for what is outside of this process."""
+        data = text.encode(self.encoding, self.errors)
+        with self._changed:
+            if self._held + len(data) > CAPACITY:
+                self._left_out += _lines(data)
+            else:
+                self._waiting.append(data)
+                self._held += len(data)
+                self._changed.notify_all()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: see `drain`."""
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until all is written, at most `timeout_s` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
+
+    def _write_all(self) -> None:
+        lost = 0
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting)
+                data, left_out = b"".join(self._waiting), self._left_out
+                self._waiting, self._held, self._left_out, self._busy = [], 0, 0, True
+            lost = self._put(data, lost) + left_out
+
+    def _put(self, data: bytes, lost: int) -> int:
+        """Write; the number of lines that were lost so far and not told."""
+        try:
+            if lost:
+                _write(self._descriptor, b"(%d lines of this output were left out: they could not be written)\n" % lost)
+                lost = 0
+            _write(self._descriptor, data)
+        except OSError:
+            lost += _lines(data)
+        return lost
+
+
+def _lines(data: bytes) -> int:
+    return max(1, data.count(b"\n"))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, however long it takes."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # somebody else made it non-blocking
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
+
+
+@contextlib.contextmanager
+def best_effort_output() -> Iterator[None]:
+    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; what is left at the end gets a second."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_best_effort(stream) for stream in before)
+    try:
+        yield
+    finally:
+        end = time.monotonic() + DRAIN_SECONDS
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, BestEffortStream):
+                stream.drain(max(0.0, end - time.monotonic()))
+        sys.stdout, sys.stderr = before
+
+
+def _best_effort(stream: TextIO) -> TextIO:
+    with contextlib.suppress(OSError):  # what it holds cannot be written
+        stream.flush()
+    try:
+        return BestEffortStream(stream.fileno())  # type: ignore[return-value]
+    except io.UnsupportedOperation:  # it is no file: somebody collects what we write
+        return stream
+
+
+def open_standard_streams() -> None:
+    """Have the null device stand in for standard streams that were closed, so that no other file gets their number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

@@ -1,0 +1,72 @@
+"""One line a minute instead of a flood.
+
+Owns: what counts as the same record, and how often it passes. Never does: format: a record that is held back costs a
+look-up. Called by: `core.observe.logging`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+INTERVAL_S = 60.0
+MAX_KINDS = 256
+"""Kinds that are told apart; while all of them are recent, a further one counts as the rest of its logger."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    since: float  # when a record of it last passed
+    held_back: int = 0
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a warning or error pass once in `interval_s` seconds; the next one that passes tells how many did not.
+
+    Records are of one kind when logger, level, message before formatting and, of an exception, type and place agree.
+    """
+
+    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.RLock()  # a signal handler may log
+        self._kinds: dict[int, _Kind] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether `record` passes; adds the number of those held back to its message."""
+        if record.levelno < logging.WARNING:
+            return True
+        now = self._clock()
+        with self._lock:
+            kind = self._find(record, now)
+            age, held_back = now - kind.since, kind.held_back
+            if age < self._interval_s:
+                kind.held_back += 1
+                return False
+            kind.since, kind.held_back = now, 0
+        if held_back:
+            record.msg = f"{str(record.msg).rstrip()} ({held_back} more like it in the last {age:.0f} s)"
+        return True
+
+    def _find(self, record: logging.LogRecord, now: float) -> _Kind:
+        number = _kind_of(record)
+        if number not in self._kinds and len(self._kinds) >= MAX_KINDS:
+            self._kinds = {key: kind for key, kind in self._kinds.items() if now - kind.since < self._interval_s}
+            if len(self._kinds) >= MAX_KINDS:
+                number = hash((record.name, record.levelno))
+        return self._kinds.setdefault(number, _Kind(now - self._interval_s))
+
+
+def _kind_of(record: logging.LogRecord) -> int:
+    error = record.exc_info[1] if record.exc_info else None
+    place = None
+    if error is not None and (trace := error.__traceback__) is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    words = record.msg if isinstance(record.msg, str) else type(record.msg)
+    return hash((record.name, record.levelno, words, type(error), place))
