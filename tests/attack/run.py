@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.attack import phase_rows, phase_stalls
+from tests.attack import phase_connections, phase_disks, phase_load, phase_rows, phase_signals, phase_stalls
 from tests.attack.arena import Arena
 from tests.attack.report import write
 from tests.attack.results import Clock, Phase
@@ -28,6 +28,10 @@ Run = Callable[[Arena, float], Phase]
 PHASES: dict[str, tuple[Run, float, bool]] = {
     "rows": (phase_rows.run, 0.2, True),
     "stalls": (phase_stalls.run, 0.1, True),
+    "connections": (phase_connections.run, 0.2, False),
+    "signals": (phase_signals.run, 0.2, False),
+    "disks": (phase_disks.run, 0.15, False),
+    "load": (phase_load.run, 0.15, True),
 }
 
 
