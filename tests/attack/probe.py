@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.attack.make import completion
 from tests.attack.row import Row
@@ -25,7 +26,7 @@ from tests.attack.send import Target, head
 
 INTERVAL_S = 0.02
 PATIENCE_S = 30.0
-STREAM_TOKENS = 1500
+STREAM_TOKENS, STREAM_PROMPT = 1500, "Once upon a time"
 
 
 @dataclass(slots=True)
@@ -54,11 +55,17 @@ def watch_health(target: Target, over: threading.Event, measured: Measured) -> N
     connection.close()
 
 
-def watch_stream(target: Target, over: threading.Event, measured: Measured) -> None:
+def watch_stream(
+    target: Target,
+    over: threading.Event,
+    measured: Measured,
+    tokens: int = STREAM_TOKENS,
+    prompt: str = STREAM_PROMPT,
+) -> None:
     """Read streams, one after the other, and note the time from each piece to the next."""
     while not over.is_set():
         try:
-            with open_stream(target, STREAM_TOKENS) as connection:
+            with open_stream(target, tokens, prompt) as connection:
                 last = None
                 while not over.is_set() and (piece := connection.recv(65536)):
                     now = time.perf_counter()
@@ -72,7 +79,7 @@ def watch_stream(target: Target, over: threading.Event, measured: Measured) -> N
             over.wait(0.1)
 
 
-def open_stream(target: Target, tokens: int, prompt: str = "Once upon a time", **fields: object) -> socket.socket:
+def open_stream(target: Target, tokens: int, prompt: str = STREAM_PROMPT, **fields: object) -> socket.socket:
     """A connection on which a stream of so many tokens has been asked for."""
     body = completion(prompt=prompt, max_tokens=tokens, stream=True, ignore_eos=True, **fields)
     connection = target.connect(PATIENCE_S)
@@ -109,12 +116,12 @@ def probing(target: Target, limit_s: float = 120.0) -> Iterator[Measured]:
             process.wait()
 
 
-def measure(target: Target, seconds: float, until_input_closes: bool = False) -> Measured:
-    """Measure in this process."""
+def measure(target: Target, seconds: float, until_input_closes: bool = False, **stream: Any) -> Measured:
+    """Measure in this process. stream: tokens and prompt of the streams."""
     measured, over = Measured(), threading.Event()
     threads = [
-        threading.Thread(target=watch, args=(target, over, measured), daemon=True)
-        for watch in (watch_health, watch_stream)
+        threading.Thread(target=watch_health, args=(target, over, measured), daemon=True),
+        threading.Thread(target=watch_stream, args=(target, over, measured), kwargs=stream, daemon=True),
     ]
     for thread in threads:
         thread.start()

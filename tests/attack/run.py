@@ -15,7 +15,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.attack import phase_connections, phase_disks, phase_load, phase_rows, phase_signals, phase_stalls
+from tests.attack import (
+    phase_connections,
+    phase_disks,
+    phase_load,
+    phase_rows,
+    phase_schema,
+    phase_signals,
+    phase_stalls,
+)
 from tests.attack.arena import Arena
 from tests.attack.report import write
 from tests.attack.results import Clock, Phase
@@ -27,6 +35,7 @@ Run = Callable[[Arena, float], Phase]
 # phase, its part of the time, whether it can attack a server that it did not start
 PHASES: dict[str, tuple[Run, float, bool]] = {
     "rows": (phase_rows.run, 0.2, True),
+    "schema": (phase_schema.run, 0.12, True),
     "stalls": (phase_stalls.run, 0.1, True),
     "connections": (phase_connections.run, 0.2, False),
     "signals": (phase_signals.run, 0.2, False),
