@@ -9,12 +9,12 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.attack.results import Phase
+from tests.attack.results import Clock, Phase
 from tests.attack.row import Answer
 from tests.attack.send import Target, send
 from tests.attack.server import TOKENS, Server, running
@@ -55,6 +55,18 @@ class Arena:
         """A server of our own."""
         with running(self.home, **options) as server:
             yield server
+
+    def each(self, phase: Phase, steps: Mapping[str, Callable[[], None]], clock: Clock) -> None:
+        """Do the steps that there is time for; one whose server does not start is a failed check."""
+        for number, (name, step) in enumerate(steps.items()):
+            if not clock.left:
+                phase.notes.append(f"No time was left for: {', '.join(list(steps)[number:])}.")
+                return
+            try:
+                step()
+            except RuntimeError as error:
+                phase.check(f"the server starts: {name}", False, str(error)[-300:], "it serves")
+            self.say(phase.name, f"{number + 1} of {len(steps)}: {name}")
 
     def check_tokens(self, phase: Phase, target: Target, when: str = "afterwards") -> None:
         """The same greedy request gives the tokens that it gave the first time."""

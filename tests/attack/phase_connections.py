@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import socket
-import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 from tests.attack.arena import Arena
+from tests.attack.leaving import idle, leave_in_body, leave_in_stream
 from tests.attack.make import completion
 from tests.attack.probe import open_stream
 from tests.attack.results import Clock, Phase
 from tests.attack.row import Row
 from tests.attack.send import Target, head, send
-from tests.attack.server import HEALTH, Server, metric
+from tests.attack.server import HEALTH, Server
 
 SILENT, DESCRIPTORS = 200, 128
 DRIPPING = 20
@@ -29,7 +29,6 @@ READ_LIMIT_S = 5.0
 PATIENCE_S = 3 * READ_LIMIT_S
 GROWTH_MB = 60.0
 POST = Row("completion", "/v1/completions")
-RESET = struct.pack("ii", 1, 0)
 
 
 def run(arena: Arena, seconds: float) -> Phase:
@@ -164,45 +163,7 @@ def leave(
     return done
 
 
-def leave_in_body(target: Target, number: int) -> bool:
-    """Promise a body, send half of it, close or reset the connection."""
-    body = completion(prompt="word " * 400)
-    with suppress(OSError), target.connect(5.0) as connection:
-        connection.sendall(head(target, POST, body) + body[: len(body) // 2])
-        _vanish(connection, number)
-        return True
-    return False
-
-
-def leave_in_stream(target: Target, number: int) -> bool:
-    """Leave when the first token is there."""
-    with suppress(OSError), open_stream(target, 64, f"Number {number}") as connection:
-        connection.settimeout(20.0)
-        begun = bool(connection.recv(4096))
-        _vanish(connection, number)
-        return begun
-    return False
-
-
 def _stay(target: Target, prompt: str) -> None:
     with suppress(OSError), open_stream(target, 20, prompt) as connection:
         while connection.recv(65536):
             pass
-
-
-def _vanish(connection: socket.socket, number: int) -> None:
-    if number % 2:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-
-
-def idle(phase: Phase, target: Target, limit_s: float = 10.0) -> None:
-    """Nothing runs or waits any more, and no KV block is in use."""
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    deadline = time.monotonic() + limit_s
-    while any(values := [metric(target, name) for name in names]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for name, value in zip(names, values, strict=True):
-        phase.check(f"{name} in the end", value == 0, value, 0)
-    for name in ("failed_steps", "integrity_violations"):
-        value = metric(target, name)
-        phase.check(name, value == 0, value, 0)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tests.attack.arena import Arena
 from tests.attack.corpus import ROWS
+from tests.attack.leaving import idle, leave_in_body, leave_in_stream
 from tests.attack.make import chat, completion
-from tests.attack.phase_connections import idle, leave_in_body, leave_in_stream
 from tests.attack.results import Clock, Phase
 from tests.attack.row import Row, problems
 from tests.attack.send import Target, send

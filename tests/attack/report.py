@@ -26,14 +26,22 @@ h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .
 .good { color: var(--good); } .bad { color: var(--bad); } b.good, b.bad { white-space: nowrap; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 2px solid var(--line); }
+.checks { table-layout: fixed; } .checks th:nth-child(1) { width: 3.6rem; } .checks th:nth-child(3) { width: 29%; }
+.checks th:nth-child(4) { width: 20%; } .checks td { overflow-wrap: anywhere; } th.number { text-align: right; }
 th, td { padding: .3rem .7rem .3rem 0; vertical-align: top; } td { border-bottom: 1px solid var(--line); }
-td.number { text-align: right; font-variant-numeric: tabular-nums; } .note { color: var(--soft); font-size: .86rem;
+td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.note { color: var(--soft); font-size: .86rem;
   overflow-wrap: anywhere; } details { margin: .6rem 0; } summary { cursor: pointer; color: var(--soft); }
 svg { display: block; max-width: 100%; height: auto; background: var(--tint); border-radius: 4px; margin: .5rem 0; }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif; } svg .title { fill: var(--ink); }
 .bar { fill: var(--good); } .over { fill: var(--bad); } .grid { stroke: var(--line); }
 .limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 4 3; } a { color: inherit; }
 """
+
+
+SUMMARY = (
+    '<tr><th>phase</th><th class="number">checks</th><th class="number">failed</th><th class="number">time</th></tr>'
+)
 
 
 def write(path: Path, phases: Sequence[Phase], *, seed: int, seconds: float) -> None:
@@ -82,7 +90,7 @@ def page(phases: Sequence[Phase], facts: str) -> str:
         f"<style>{STYLE}</style></head><body><h1>Attack report</h1>"
         f'<p class="verdict {"bad" if bad else "good"}">{escape(verdict(phases))} '
         f'<span class="soft">{escape(facts)}.</span></p>'
-        f'<div class="wide"><table><tr><th>phase</th><th>checks</th><th>failed</th><th>time</th></tr>{rows}</table></div>'
+        f'<div class="wide"><table>{SUMMARY}{rows}</table></div>'
         + "".join(_section(phase) for phase in phases)
         + "</body></html>\n"
     )
@@ -106,7 +114,7 @@ def _section(phase: Phase) -> str:
 
 def _table(checks: Sequence[Check]) -> str:
     head = "<tr><th></th><th>what</th><th>found</th><th>wanted</th></tr>"
-    return f'<div class="wide"><table>{head}{"".join(_line(check) for check in checks)}</table></div>'
+    return f'<div class="wide"><table class="checks">{head}{"".join(_line(check) for check in checks)}</table></div>'
 
 
 def _line(check: Check) -> str:

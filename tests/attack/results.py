@@ -39,7 +39,7 @@ class Phase:
 
     def at_most(self, name: str, value: float, limit: float, unit: str = "s", note: str = "") -> bool:
         """A check that a number is small enough."""
-        return self.check(name, value <= limit, f"{value:.3g} {unit}", f"at most {limit:.3g} {unit}", note)
+        return self.check(name, value <= limit, f"{_short(value)} {unit}", f"at most {_short(limit)} {unit}", note)
 
     @property
     def failed(self) -> list[Check]:
@@ -63,3 +63,7 @@ class Clock:
     def left(self) -> float:
         """Seconds that are left, 0 when it is over."""
         return max(0.0, self.seconds - self.elapsed)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

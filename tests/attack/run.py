@@ -19,6 +19,7 @@ from tests.attack import (
     phase_connections,
     phase_disks,
     phase_load,
+    phase_outputs,
     phase_rows,
     phase_schema,
     phase_signals,
@@ -39,7 +40,8 @@ PHASES: dict[str, tuple[Run, float, bool]] = {
     "stalls": (phase_stalls.run, 0.1, True),
     "connections": (phase_connections.run, 0.2, False),
     "signals": (phase_signals.run, 0.2, False),
-    "disks": (phase_disks.run, 0.15, False),
+    "outputs": (phase_outputs.run, 0.08, False),
+    "disks": (phase_disks.run, 0.1, False),
     "load": (phase_load.run, 0.15, True),
 }
 

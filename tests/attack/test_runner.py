@@ -15,7 +15,8 @@ from core.api.config import ServerConfig
 from tests.attack import phase_rows, run
 from tests.attack.arena import Arena
 from tests.attack.corpus import THEMES
-from tests.attack.phase_connections import leave, leave_in_body, leave_in_stream
+from tests.attack.leaving import leave_in_body, leave_in_stream
+from tests.attack.phase_connections import leave
 from tests.attack.picture import histogram
 from tests.attack.probe import measure
 from tests.attack.report import write
