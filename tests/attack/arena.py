@@ -73,7 +73,7 @@ class Arena:
         answer = send(target, TOKENS, TOKENS_LIMIT_S)
         tokens = token_ids(answer)
         self.tokens = self.tokens or tokens
-        value = f"{len(tokens)} tokens" if tokens else f"status {answer.status} {answer.note}"
+        value = f"{len(tokens)} tokens" if tokens else f"{answer.outcome}"
         good = bool(tokens) and tokens == self.tokens
         phase.check(f"the same tokens {when}", good, value, "those of the first time")
 

@@ -78,11 +78,11 @@ def silent(phase: Phase, server: Server) -> None:
         phase.check(
             name,
             answer.status == 200,
-            f"{answer.status or answer.note} after {waited:.1f} s",
+            f"{answer.outcome} after {waited:.1f} s",
             f"200 in {PATIENCE_S:g} s",
         )
     again = send(server.target, HEALTH, PATIENCE_S)
-    phase.check("/health when they have gone", again.status == 200, again.status or again.note, 200)
+    phase.check("/health when they have gone", again.status == 200, again.outcome, 200)
     words = server.log()
     phase.check("no traceback about descriptors", "Traceback" not in words, words.count("Traceback"), 0)
 
@@ -111,7 +111,7 @@ def dripping(phase: Phase, target: Target) -> None:
             name = f"slow {what} are ended by --request-read-timeout {READ_LIMIT_S:g}"
             phase.check(name, not left, f"{len(left)} open after {waited:.1f} s", f"0 after {PATIENCE_S:g} s")
     answer = send(target, HEALTH)
-    phase.check("/health after slow requests", answer.status == 200, answer.status or answer.note, 200)
+    phase.check("/health after slow requests", answer.status == 200, answer.outcome, 200)
 
 
 def _drip(connection: socket.socket, byte: bytes) -> bool:
@@ -157,7 +157,7 @@ def leave(
     phase.check(
         f"/health after {done} clients left {where}",
         done > 0 and answer.status == 200,
-        answer.status or answer.note,
+        answer.outcome,
         200,
     )
     return done

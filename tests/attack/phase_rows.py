@@ -48,8 +48,8 @@ def attack(
         found = problems(row, answer)
         alive = send(target, HEALTH, HEALTH_LIMIT_S)
         if alive.status != 200:
-            found.append(f"afterwards /health gave {alive.status or alive.note}")
-        value = f"{answer.status or answer.note}, {answer.seconds:.2f} s"
+            found.append(f"afterwards /health gave {alive.outcome}")
+        value = f"{answer.outcome}, {answer.seconds:.2f} s"
         phase.check(row.name, not found, value, target_of(row), "; ".join(found), theme)
         arena.say("rows", f"{len(phase.checks)} sent, {len(phase.failed)} failed", often=True)
         dead = server is not None and server.process.poll() is not None

@@ -107,7 +107,7 @@ def stopped_engine(arena: Arena, phase: Phase) -> None:
             phase.check("/health of a stopped engine", status == 503, f"{status} after {waited:.1f} s", wanted)
             answer = asked.result()
             what = f"a request with timeout {TIMEOUT_S:g} to a stopped engine"
-            value = f"{answer.status or answer.note} after {answer.seconds:.1f} s"
+            value = f"{answer.outcome} after {answer.seconds:.1f} s"
             phase.check(what, answer.status in (408, 503), value, f"408 or 503 in {TIMEOUT_LIMIT_S:g} s")
         finally:
             with suppress(psutil.Error):

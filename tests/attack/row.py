@@ -14,6 +14,8 @@ KEY = "attack-key"
 UMLAUT_KEY = "schlüssel"
 CLOSED = 0
 """The status of a connection that was closed without an answer."""
+UNANSWERED = -1
+"""The status of one that was still open, without an answer, when the time was over."""
 
 Body = bytes | Iterator[bytes]
 Headers = tuple[tuple[str, bytes], ...]
@@ -67,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 when the connection ended without one. note: what went wrong on the way."""
+    """status: of HTTP, `CLOSED` or `UNANSWERED`. note: what went wrong on the way."""
 
     status: int
     headers: dict[str, str]
@@ -75,14 +77,18 @@ class Answer:
     seconds: float
     note: str = ""
 
+    @property
+    def outcome(self) -> str:
+        """The status, or why there is none."""
+        return str(self.status) if self.status > CLOSED else f"no answer ({self.note})"
+
 
 def problems(row: Row, answer: Answer, *, timed: bool = True) -> list[str]:
     """What is wrong with `answer`, as sentences; empty when all is well. timed: whether it may be too late."""
     found = []
     if answer.status not in row.allowed:
         wanted = " or ".join("a closed connection" if code == CLOSED else str(code) for code in sorted(row.allowed))
-        got = answer.status or f"no answer ({answer.note})"
-        found.append(f"{got} instead of {wanted}: {answer.body[:200].decode(errors='replace')}")
+        found.append(f"{answer.outcome} instead of {wanted}: {answer.body[:200].decode(errors='replace')}")
     elif answer.status >= 400 and not row.plain:
         found += _error_problems(row, answer.body)
     if timed and answer.seconds > row.seconds:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.attack.row import CLOSED, KEY, Answer, Row
+from tests.attack.row import CLOSED, KEY, UNANSWERED, Answer, Row
 
 PIECE = 256 * 1024
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -45,7 +45,7 @@ def send(target: Target, row: Row, limit_s: float = 30.0) -> Answer:
             note = _send_all(connection, head(target, row, body), body, begin + limit_s)
             return _read(connection, row.method, begin, limit_s, note)
     except OSError as error:
-        return Answer(CLOSED, {}, b"", time.monotonic() - begin, f"{type(error).__name__}: {error}")
+        return Answer(_lost(error), {}, b"", time.monotonic() - begin, f"{type(error).__name__}: {error}")
 
 
 def head(target: Target, row: Row, body: bytes | Iterator[bytes]) -> bytes:
@@ -102,5 +102,11 @@ def _read(connection: socket.socket, method: str, begin: float, limit_s: float, 
             while time.monotonic() < begin + limit_s and (piece := response.read1(PIECE)):
                 body += piece
     except (OSError, http.client.HTTPException, ValueError) as error:
+        # A good answer that breaks off is none; a refusal may lose its end to the rest of the request that nobody reads.
+        status = _lost(error) if status < 400 else status
         note = f"{note}; {type(error).__name__}: {error}" if note else f"{type(error).__name__}: {error}"
     return Answer(status, headers, body, time.monotonic() - begin, note)
+
+
+def _lost(error: Exception) -> int:
+    return UNANSWERED if isinstance(error, TimeoutError) else CLOSED

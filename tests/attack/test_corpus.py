@@ -11,7 +11,7 @@ import pytest
 
 from core.api.config import SchedulerConfig, ServerConfig
 from tests.attack.corpus import ROWS
-from tests.attack.row import CLOSED, KEY, SETUPS, Answer, Row, problems
+from tests.attack.row import KEY, SETUPS, UNANSWERED, Answer, Row, problems
 from tests.attack.send import Target, send
 from tests.serving.conftest import run_server
 
@@ -57,7 +57,7 @@ def test_names_say_one_thing_each() -> None:
     ("answer", "words"),
     [
         (Answer(200, {}, b"{}", 0.1), "200 instead of 400"),
-        (Answer(CLOSED, {}, b"", 0.1, "TimeoutError"), "no answer (TimeoutError)"),
+        (Answer(UNANSWERED, {}, b"", 0.1, "TimeoutError"), "no answer (TimeoutError)"),
         (Answer(400, {}, b"Internal", 0.1), "no error object"),
         (Answer(400, {}, b'{"error": {"message": "No.", "param": null}}', 0.1), "another form"),
         (
