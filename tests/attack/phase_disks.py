@@ -134,7 +134,7 @@ def tier_below_a_file(arena: Arena, phase: Phase) -> None:
 def mounted(path: Path, megabytes: int) -> Iterator[Path | None]:
     """A file system in memory of so many MB; None where nothing may be mounted."""
     path.mkdir(exist_ok=True)
-    options = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
+    options = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(path)]
     good = _quiet(options)
     try:
         yield path if good else None
