@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve test test-matrix test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack test test-matrix test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -47,6 +47,9 @@ lint: $(TEST_STAMP)
 format: $(TEST_STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+attack: $(TEST_STAMP)  ## ten minutes of hostile clients, signals and full disks; writes attack-report.md and .html
+	$(PYTHON) -m tests.attack.run
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run

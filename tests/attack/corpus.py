@@ -1,0 +1,15 @@
+"""All hostile requests. Each theme is a file of its own; `ROWS` is what tests and the runner read."""
+
+from __future__ import annotations
+
+from tests.attack import rows_http, rows_keys, rows_lists, rows_shapes, rows_texts
+from tests.attack.row import Row
+
+THEMES: dict[str, list[Row]] = {
+    "keys": rows_keys.rows(),
+    "texts": rows_texts.rows(),
+    "lists": rows_lists.rows(),
+    "shapes": rows_shapes.rows(),
+    "http": rows_http.rows(),
+}
+ROWS: list[Row] = [row for theme in THEMES.values() for row in theme]
