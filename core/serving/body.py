@@ -71,8 +71,11 @@ class Body:
             )
 
 
-async def read_body(request: Request, body: Body) -> bytes:
-    """The bytes of the request's body. Raises RequestError with status 413, 415 or 503, ClientGone."""
+async def read_body(request: Request, body: Body) -> bytearray:
+    """The bytes of the request's body, for as long as there is room for it.
+
+    Raises RequestError with status 413, 415 or 503, ClientGone.
+    """
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise RequestError(
@@ -87,7 +90,7 @@ async def read_body(request: Request, body: Body) -> bytes:
             body.add(part)
     except ClientDisconnect:
         raise ClientGone("The client closed the connection in the middle of its request.") from None
-    return bytes(body.data)
+    return body.data
 
 
 def json_response(body: Any) -> Response:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def intake(
-    request: Request, prepare: Callable[[bytes], Coroutine[Any, Any, T]]
+    request: Request, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """What `prepare` makes of the request's body, and the place in the queue that is kept for it.
 

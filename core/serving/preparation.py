@@ -28,6 +28,8 @@ from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
 
+Buffer = bytes | bytearray | memoryview
+
 
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps depend on beside the tokenizer.
@@ -103,7 +105,7 @@ class Preparation:
         self._tokenize = msgspec.json.Decoder(TokenizeRequest)
         self._detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
-    def run(self, kind: str, data: bytes) -> Any:
+    def run(self, kind: str, data: Buffer) -> Any:
         """The steps for a body of `kind`, a name in `RESULTS`. Raises RequestError."""
         steps = {
             "chat": self.chat,
@@ -113,7 +115,7 @@ class Preparation:
         }
         return steps[kind](data)
 
-    def chat(self, data: bytes) -> PreparedChat:
+    def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions. Raises RequestError."""
         body = decode_body(self._chat, data)
         model = self.check_model(body.model)
@@ -126,7 +128,7 @@ class Preparation:
         body.documents = body.chat_template_kwargs = body.tools = None
         return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
 
-    def completion(self, data: bytes) -> PreparedCompletion:
+    def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions. Raises RequestError."""
         body = decode_body(self._completion, data)
         model = self.check_model(body.model)
@@ -145,7 +147,7 @@ class Preparation:
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts)
 
-    def tokenize(self, data: bytes) -> TokenizeResponse:
+    def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize. Raises RequestError."""
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
@@ -156,7 +158,7 @@ class Preparation:
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
         return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
 
-    def detokenize(self, data: bytes) -> DetokenizeResponse:
+    def detokenize(self, data: Buffer) -> DetokenizeResponse:
         """A body of /detokenize. Raises RequestError."""
         body = decode_body(self._detokenize, data)
         self.check_model(body.model)

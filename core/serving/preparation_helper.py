@@ -21,8 +21,8 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.engine.child import child_environment
-from core.serving.preparation import RESULTS, PreparationSettings
-from core.serving.preparation_process import HEADER_BYTES, Answer, Job, Start, frame
+from core.serving.preparation import RESULTS, Buffer, PreparationSettings
+from core.serving.preparation_process import HEADER_BYTES, Answer, Start, header, job_header
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.serving")
@@ -45,7 +45,7 @@ class PreparationHelper:
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._closed = False
 
-    async def run(self, kind: str, data: bytes) -> Any:
+    async def run(self, kind: str, data: Buffer) -> Any:
         """The result of `kind` (see `RESULTS`) for a body. Raises RequestError."""
         async with self._turn:
             exchange = asyncio.ensure_future(self._exchange(kind, data))
@@ -66,7 +66,7 @@ class PreparationHelper:
         self._closed = True
         await self._end()
 
-    async def _exchange(self, kind: str, data: bytes) -> Answer:
+    async def _exchange(self, kind: str, data: Buffer) -> Answer:
         if self._idle is not None:
             self._idle.cancel()
         try:
@@ -112,17 +112,19 @@ class PreparationHelper:
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         snapshot = await asyncio.to_thread(lambda: self.tokenizer.snapshot)
-        await self._send(msgspec.msgpack.encode(Start(self.settings, snapshot)))
+        start = msgspec.msgpack.encode(Start(self.settings, snapshot))
+        await self._send(header(len(start)), start)
 
-    async def _ask(self, kind: str, data: bytes) -> Answer:
-        await self._send(msgspec.msgpack.encode(Job(kind, data)))
+    async def _ask(self, kind: str, data: Buffer) -> Answer:
+        await self._send(job_header(kind, len(data)), data)
         assert self._reader is not None
         size = int.from_bytes(await self._reader.readexactly(HEADER_BYTES), "little")
         return self._answers.decode(await self._reader.readexactly(size))
 
-    async def _send(self, payload: bytes) -> None:
+    async def _send(self, head: bytes, payload: Buffer) -> None:
         assert self._writer is not None
-        self._writer.writelines(frame(payload))
+        self._writer.write(head)
+        self._writer.write(payload)  # apart, since joining them would copy megabytes while everybody waits
         await self._writer.drain()
 
     def _on_idle(self) -> None:

@@ -3,8 +3,8 @@
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core.serving.preparation_helper`, as a child.
 
-Each message is its length (uint32, little-endian) and msgpack. The first one is `Start`; then a `Job` goes one way and an
-`Answer` the other.
+Each message is its length (uint32, little-endian) and its content. The first one is `Start`, as msgpack; then jobs go one
+way, each the place of its kind in `KINDS` (one byte) and the body as it came, and an `Answer`, as msgpack, the other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.serving.preparation import Preparation, PreparationSettings
+from core.serving.preparation import RESULTS, Preparation, PreparationSettings
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
+KINDS = tuple(RESULTS)
 HEADER_BYTES = 4
 NICENESS = 5  # below the server, as the server is below the engine
 GROWN_BYTES = 256 << 20
@@ -34,13 +35,6 @@ class Start(msgspec.Struct, array_like=True):
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
-
-
-class Job(msgspec.Struct, array_like=True):
-    """One body. kind: see `core.serving.preparation.RESULTS`."""
-
-    kind: str
-    data: bytes
 
 
 class Refusal(msgspec.Struct, array_like=True):
@@ -65,30 +59,34 @@ class Answer(msgspec.Struct, array_like=True):
     last: bool
 
 
-def frame(payload: bytes) -> tuple[bytes, bytes]:
-    """What goes over the socket for one message."""
-    return len(payload).to_bytes(HEADER_BYTES, "little"), payload
+def header(num_bytes: int) -> bytes:
+    """What goes over the socket before a message of so many bytes."""
+    return num_bytes.to_bytes(HEADER_BYTES, "little")
+
+
+def job_header(kind: str, num_bytes: int) -> bytes:
+    """What goes over the socket before a body of so many bytes."""
+    return header(1 + num_bytes) + bytes([KINDS.index(kind)])
 
 
 def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends."""
     start = msgspec.msgpack.decode(_read(stream), type=Start)
     preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer))
-    jobs = msgspec.msgpack.Decoder(Job)
     at_start = _peak_memory()
     while payload := _read(stream):
-        job = jobs.decode(payload)
+        answer = _answer(preparation, KINDS[payload[0]], memoryview(payload)[1:])
         del payload
-        answer = _answer(preparation, job)
         answer.last = _peak_memory() - at_start > GROWN_BYTES
-        for part in frame(msgspec.msgpack.encode(answer)):
-            stream.write(part)
+        data = msgspec.msgpack.encode(answer)
+        stream.write(header(len(data)))
+        stream.write(data)
         stream.flush()
 
 
-def _answer(preparation: Preparation, job: Job) -> Answer:
+def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
     try:
-        result: Any = preparation.run(job.kind, job.data)
+        result: Any = preparation.run(kind, data)
         return Answer(msgspec.msgpack.encode(result), None, False)
     except RequestError as error:
         return Answer(b"", Refusal(str(error), error.param, error.status, error.code), False)
@@ -103,8 +101,8 @@ def _answer(preparation: Preparation, job: Job) -> Answer:
 
 def _read(stream: BufferedRWPair) -> bytes:
     """The next message; empty at the end."""
-    header = stream.read(HEADER_BYTES)
-    return stream.read(int.from_bytes(header, "little")) if len(header) == HEADER_BYTES else b""
+    head = stream.read(HEADER_BYTES)
+    return stream.read(int.from_bytes(head, "little")) if len(head) == HEADER_BYTES else b""
 
 
 def _peak_memory() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from core.serving.preparation import Preparation, PreparationSettings, PreparedChat, PreparedCompletion
+from core.serving.preparation import Buffer, Preparation, PreparationSettings, PreparedChat, PreparedCompletion
 from core.serving.preparation_helper import PreparationHelper
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
@@ -26,22 +26,22 @@ class Preparer:
         self._helper = PreparationHelper(settings, tokenizer)
         self._turn = asyncio.Lock()
 
-    async def chat(self, data: bytes) -> PreparedChat:
+    async def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions."""
         prepared: PreparedChat = await self._prepare("chat", data)
         return prepared
 
-    async def completion(self, data: bytes) -> PreparedCompletion:
+    async def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions."""
         prepared: PreparedCompletion = await self._prepare("completion", data)
         return prepared
 
-    async def tokenize(self, data: bytes) -> TokenizeResponse:
+    async def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize."""
         prepared: TokenizeResponse = await self._prepare("tokenize", data)
         return prepared
 
-    async def detokenize(self, data: bytes) -> DetokenizeResponse:
+    async def detokenize(self, data: Buffer) -> DetokenizeResponse:
         """A body of /detokenize."""
         prepared: DetokenizeResponse = await self._prepare("detokenize", data)
         return prepared
@@ -50,7 +50,7 @@ class Preparer:
         """End the helper process."""
         await self._helper.close()
 
-    async def _prepare(self, kind: str, data: bytes) -> Any:
+    async def _prepare(self, kind: str, data: Buffer) -> Any:
         if len(data) > SMALL_BODY:
             return await self._helper.run(kind, data)
         async with self._turn:

@@ -20,7 +20,7 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"- at (?:`key` in )?`\$\.?(\w*)")
 
 
-def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memoryview) -> T:
     """Decode `body` or raise RequestError (400) with the field at fault as `param`."""
     try:
         return decoder.decode(body)
