@@ -19,7 +19,9 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
     request_read_timeout: Annotated[
         float, Arg("Seconds from the first byte of a request within which all of it must have come.", gt=0)
     ] = 60.0
-    keep_alive_timeout: Annotated[float, Arg("Seconds that a connection may be silent between requests.", gt=0)] = 30.0
+    keep_alive_timeout: Annotated[
+        float, Arg("Seconds that a client may be silent between requests, or take nothing of its answer.", gt=0)
+    ] = 30.0
     max_messages: Annotated[int, Arg("Most messages of one conversation.", human=True, ge=1)] = 8192
     max_list_length: Annotated[
         int,
@@ -28,7 +30,7 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
     max_request_tokens: Annotated[
         int,
         Arg(
-            "Most tokens that one HTTP request may ask for: the output limits of all its prompts and choices together.",
+            "Most tokens and log probabilities that one HTTP request may ask for, in all its prompts and choices together.",
             human=True,
             ge=1,
         ),

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, PluginError, RequestError, UserError
+from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError, UserError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -176,8 +176,17 @@ class AsyncEngine:
         self._deliver(self._forget(request_id))
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks."""
-        return await self._live_client().call("reset_prefix_cache") == "true"
+        """Forget all cached prefixes; False when running requests still hold blocks.
+
+        Raises EngineDeadError, or EngineStalledError when the engine does not answer for as long as it may be silent.
+        """
+        limit = self.config.stall_timeout_s
+        try:
+            return await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit) == "true"
+        except TimeoutError:
+            raise EngineStalledError(
+                f"The engine did not answer within {limit:g} s (--engine-stall-timeout); the prefix cache may be reset later."
+            ) from None
 
     async def check_integrity(self) -> None:
         """Check every invariant of the scheduler and the KV cache. Raises EngineDeadError naming the violated one."""

@@ -66,14 +66,25 @@ class Connections:
 
     def sweep(self, now: float) -> None:
         """Close what has been silent, or has not completed its request, for too long. now: of the loop's clock."""
-        for connection in list(self._idle):
-            if not connection.busy:
+        for connection in list(self._open):
+            if connection.busy:
+                self._check_reader(connection, now)
+            else:
                 self._check(connection, now)
         if self._refusals and now >= self._next_line:
             counts = ", ".join(f"{count} {code}" for code, count in self._refusals.items())
             logger.warning("Refused before they were requests: %s; the next line about it comes in a minute.", counts)
             self._refusals.clear()
             self._next_line = now + LOG_SECONDS
+
+    def _check_reader(self, connection: Connection, now: float) -> None:
+        """An answer that waits for its client, who takes nothing of it, is given up."""
+        unsent = connection.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != connection.unsent:
+            connection.unsent, connection.silent_since = unsent, now
+        elif now - connection.silent_since > self._silence:
+            self.note("answer_not_read")
+            connection.transport.abort()
 
     def _check(self, connection: Connection, now: float) -> None:
         unsent = connection.transport.get_write_buffer_size()

@@ -101,6 +101,8 @@ def test_a_stopped_engine_is_unhealthy_until_it_goes_on(busy: bool) -> None:
                 said = await until_healthy(engine, healthy=False)
                 assert ("1 request waits" if busy else "no requests wait") in said
                 assert "--engine-stall-timeout" in said
+                with pytest.raises(EngineStalledError, match="did not answer within"):
+                    await engine.reset_prefix_cache()
             await until_healthy(engine, healthy=True)
             assert len([output async for output in stream][-1].outputs[0].token_ids) == 60
 

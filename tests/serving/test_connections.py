@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -134,6 +135,21 @@ def test_a_running_answer_is_never_cut(limited: RunningServer, monkeypatch: pyte
         assert first.startswith(b"HTTP/1.1 200") and done, name
         assert rest.count(b"HTTP/1.1 200") == (2 if name == "pipelined" else 0), name
     assert len(results) == len(threads)
+
+
+def test_a_client_that_takes_nothing_of_its_answers_is_given_up(limited: RunningServer) -> None:
+    parts = urlparse(limited.url)
+    with closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((parts.hostname, parts.port))
+        body = b'{"tokens": [' + b"100," * 400_000 + b"100]}"  # its text does not fit the system's own buffers
+        head = f"POST /detokenize HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        connection.settimeout(1)
+        for _ in range(20):
+            send(connection, head + body)
+        hung_up = select.poll()
+        hung_up.register(connection, 0)
+        assert hung_up.poll(5000)
 
 
 def test_the_longest_silent_connection_goes_for_a_new_one() -> None:
