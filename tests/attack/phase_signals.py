@@ -28,9 +28,8 @@ ORDERLY = {signal.SIGTERM: (0, 143), signal.SIGINT: (0, 130), signal.SIGKILL: (-
 """Exit codes that say what happened; a process that the signal itself ended (-15) did not clean up."""
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """Signals to the engine and under load; then starts that are interrupted, as far as the time allows."""
-    phase = Phase("signals", "Signals")
     clock = Clock(seconds)
     steps = {
         "a stopped engine": partial(stopped_engine, arena, phase),
@@ -50,7 +49,6 @@ def run(arena: Arena, seconds: float) -> Phase:
         own = server.run_directories()
         phase.check("directories that killed servers left are gone after the next start", len(own) <= 1, own, "its own")
         arena.check_tokens(phase, server.target)
-    return phase
 
 
 def interrupted_start(arena: Arena, phase: Phase, number: signal.Signals, after_s: float) -> None:
