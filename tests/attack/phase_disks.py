@@ -42,7 +42,9 @@ def fill(target: Target, first: int = 0) -> list[int]:
     return [send(target, Row("fill", "/v1/completions", body)).status for body in bodies]
 
 
-def under_way(arena: Arena, phase: Phase, name: str, path: Path, spoil: Callable[[], None], **options: object) -> None:
+def under_way(
+    arena: Arena, phase: Phase, name: str, path: Path, spoil: Callable[[], object], **options: object
+) -> None:
     """A server whose tier gets spoilt while it runs: requests go on, and the log stays short."""
     with arena.server(**{**SMALL, "kv_offloading_disk_path": path, **options}) as server:
         statuses = fill(server.target)
