@@ -31,9 +31,8 @@ GROWTH_MB = 60.0
 POST = Row("completion", "/v1/completions")
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """All of it, on one server; the silent sockets on one with few descriptors."""
-    phase = Phase("connections", "Connections that are silent, slow, or gone")
     clock = Clock(seconds)
     with arena.server(shell=f'ulimit -n {DESCRIPTORS}; exec "$@"') as server:
         silent(phase, server)
@@ -59,7 +58,6 @@ def run(arena: Arena, seconds: float) -> Phase:
         phase.at_most("lines in the log", len(log.splitlines()), attacks / 10, "lines", f"{attacks} connections")
         phase.check("tracebacks in the log", "Traceback" not in log, len(re.findall("Traceback", log)), 0)
         arena.check_tokens(phase, target)
-    return phase
 
 
 def silent(phase: Phase, server: Server) -> None:

@@ -27,13 +27,11 @@ MOST_LINES = 40
 TIER_END_S = 20.0
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """All kinds, each on a server of its own, as far as there is time."""
-    phase = Phase("disks", "KV tiers on disks that misbehave")
     kinds = (foreign_files, full_tier, vanishing_tier, read_only_tier, tier_below_a_file)
     steps = {kind.__name__.replace("_", " "): partial(kind, arena, phase) for kind in kinds}
     arena.each(phase, steps, Clock(seconds))
-    return phase
 
 
 def fill(target: Target, first: int = 0) -> list[int]:
@@ -44,7 +42,9 @@ def fill(target: Target, first: int = 0) -> list[int]:
     return [send(target, Row("fill", "/v1/completions", body)).status for body in bodies]
 
 
-def under_way(arena: Arena, phase: Phase, name: str, path: Path, spoil: Callable[[], None], **options: object) -> None:
+def under_way(
+    arena: Arena, phase: Phase, name: str, path: Path, spoil: Callable[[], object], **options: object
+) -> None:
     """A server whose tier gets spoilt while it runs: requests go on, and the log stays short."""
     with arena.server(**{**SMALL, "kv_offloading_disk_path": path, **options}) as server:
         statuses = fill(server.target)

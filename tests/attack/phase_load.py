@@ -40,9 +40,8 @@ class Tally:
             self.bad.update(found)
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """Load for all of the time but its end, then a look at what is left."""
-    phase = Phase("load", "Mixed load")
     with arena.target() as (target, server):
         arena.check_tokens(phase, target, "before")
         clock, tally = Clock(max(1.0, seconds - 12.0)), Tally()
@@ -68,7 +67,6 @@ def run(arena: Arena, seconds: float) -> Phase:
                 phase.at_most(f"growth of the {name}'s memory", late[name] - early[name], GROWTH_MB, "MB")
         idle(phase, target)
         arena.check_tokens(phase, target)
-    return phase
 
 
 def honest(target: Target, clock: Clock, tally: Tally, own: random.Random) -> None:

@@ -25,16 +25,14 @@ PIPE_BYTES = 16_384
 PIPE_REQUESTS, PIPE_ENOUGH = 400, 5
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """All kinds, each on a server of its own, as far as there is time."""
-    phase = Phase("outputs", "Full and closed outputs, small limits")
     steps = {name: partial(output, arena, phase, name, shell) for name, shell in OUTPUTS.items()}
     steps |= {
         "a stalled pipe": partial(stalled_pipe, arena, phase),
         "a small stack": partial(small_stack, arena, phase),
     }
     arena.each(phase, steps, Clock(seconds))
-    return phase
 
 
 def output(arena: Arena, phase: Phase, name: str, shell: str) -> None:

@@ -16,9 +16,8 @@ HEALTH_LIMIT_S = 10.0
 ORDER = [*((False, setup) for setup in SETUPS), (True, "plain")]  # large ones last: they may take all the time
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """Send the rows; what no time is left for is named in the notes."""
-    phase = Phase("rows", "Every hostile request, one by one")
     clock = Clock(seconds)
     for large, setup in ORDER:
         if arena.given is not None and setup != "plain":
@@ -36,7 +35,6 @@ def run(arena: Arena, seconds: float) -> Phase:
                     arena.check_tokens(phase, target, f"after the rows on the server '{setup}'")
             rows = rows[sent:]
         phase.notes += [f"No time was left for: {row.name}" for _, row in rows]
-    return phase
 
 
 def attack(

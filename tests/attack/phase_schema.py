@@ -27,12 +27,11 @@ CONTEXT = 256
 STARTING_S = 60.0
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """One run of its command line, as long as the time allows."""
-    phase = Phase("schema", "The OpenAPI document, by schemathesis")
     if importlib.util.find_spec("schemathesis") is None:
         phase.check("schemathesis", False, "not installed", "installed", "pip install -e '.[test]'")
-        return phase
+        return
     with arena.target(max_model_len=CONTEXT) as (target, server):
         report = arena.home / "schemathesis.json"
         out = attack(target, report, max(2.0, seconds - 15.0), arena.random.randint(0, 2**31), arena.home)
@@ -45,7 +44,6 @@ def run(arena: Arena, seconds: float) -> Phase:
                 "the server lives", server.process.poll() is None, server.process.poll() or "running", "running"
             )
         arena.check_tokens(phase, target)
-    return phase
 
 
 def attack(target: Target, report: Path, seconds: float, seed: int, folder: Path) -> str:

@@ -6,6 +6,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import psutil
 
@@ -20,25 +21,26 @@ from tests.attack.server import END_LIMIT_S, HEALTH, Server
 STARTS = 24
 FIRST_MOMENT_S, EARLY_MOMENT_S, LAST_MOMENT_S = 0.3, 1.2, 3.5
 STREAMS = 8
-UNHEALTHY_LIMIT_S = 45.0
+STALL_S, UNHEALTHY_LIMIT_S = 5, 15.0
 TIMEOUT_S = 1.0
 TIMEOUT_LIMIT_S = 8.0
 ORDERLY = {signal.SIGTERM: (0, 143), signal.SIGINT: (0, 130), signal.SIGKILL: (-9,)}
 """Exit codes that say what happened; a process that the signal itself ended (-15) did not clean up."""
 
 
-def run(arena: Arena, seconds: float) -> Phase:
-    """Starts that are interrupted as far as the time allows; then signals under load and to the engine."""
-    phase = Phase("signals", "Signals")
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
+    """Signals to the engine and under load; then starts that are interrupted, as far as the time allows."""
     clock = Clock(seconds)
-    stopped_engine(arena, phase)
-    killed_engine(arena, phase)
-    killed_both(arena)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
-        under_load(arena, phase, number)
+    steps = {
+        "a stopped engine": partial(stopped_engine, arena, phase),
+        "a killed engine": partial(killed_engine, arena, phase),
+        "both killed": partial(killed_both, arena),
+        **{f"{number.name} under load": partial(under_load, arena, phase, number) for number in ORDERLY},
+    }
+    arena.each(phase, steps, clock)
     starts = 0
     while starts < STARTS and (clock.left or starts < 3):
-        number = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[starts % 3]
+        number = list(ORDERLY)[starts % 3]
         last = EARLY_MOMENT_S if starts // 3 % 2 else LAST_MOMENT_S
         interrupted_start(arena, phase, number, arena.random.uniform(FIRST_MOMENT_S, last))
         starts += 1
@@ -47,7 +49,6 @@ def run(arena: Arena, seconds: float) -> Phase:
         own = server.run_directories()
         phase.check("directories that killed servers left are gone after the next start", len(own) <= 1, own, "its own")
         arena.check_tokens(phase, server.target)
-    return phase
 
 
 def interrupted_start(arena: Arena, phase: Phase, number: signal.Signals, after_s: float) -> None:
@@ -80,7 +81,7 @@ def _end(phase: Phase, server: Server, number: signal.Signals, what: str) -> Non
         orphans = server.wait_for_orphans()
         problems += [f"{len(orphans)} processes are left"] if orphans else []
         problems += ["a traceback in the log"] if "Traceback" in server.log() else []
-        left = server.run_directories() if number != signal.SIGKILL else []
+        left = server.left_behind() if number != signal.SIGKILL else []
         problems += [f"{', '.join(left)} left behind"] if left else []
         value = f"{code} after {seconds:.1f} s"
         phase.check(what, not problems, value, f"{' or '.join(map(str, wanted))}, nothing left", "; ".join(problems))
@@ -90,7 +91,7 @@ def _end(phase: Phase, server: Server, number: signal.Signals, what: str) -> Non
 
 def stopped_engine(arena: Arena, phase: Phase) -> None:
     """An engine process that does not move: the server says so, deadlines hold, and it heals."""
-    with arena.server() as server, ThreadPoolExecutor(1) as pool:
+    with arena.server(engine_stall_timeout=STALL_S) as server, ThreadPoolExecutor(1) as pool:
         target, engine = server.target, server.engine
         arena.check_tokens(phase, target, "before the engine stops")
         engine.suspend()
@@ -146,5 +147,5 @@ def killed_engine(arena: Arena, phase: Phase) -> None:
             server.process.wait(15.0)
         code = server.process.poll()
         phase.check("the server after its engine was killed", code == 1, code, 1)
-        left = [*server.run_directories(), *server.wait_for_orphans()]
+        left = [*server.left_behind(), *server.wait_for_orphans()]
         phase.check("nothing is left after its engine was killed", not left, left, "nothing")

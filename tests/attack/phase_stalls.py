@@ -23,9 +23,8 @@ QUIET_SHARE = 0.25
 REQUEST_LIMIT_S = 20.0
 
 
-def run(arena: Arena, seconds: float) -> Phase:
+def run(arena: Arena, phase: Phase, seconds: float) -> None:
     """An undisturbed time, then a volley without a key and one with."""
-    phase = Phase("stalls", "Stalls of other clients")
     clock = Clock(seconds)
     with arena.target() as (target, server):
         with probing(target) as quiet:
@@ -54,7 +53,6 @@ def run(arena: Arena, seconds: float) -> Phase:
         if server is not None:
             phase.check("the server lives", server.process.poll() is None, server.process.poll(), "running")
         arena.check_tokens(phase, target)
-    return phase
 
 
 def volley(arena: Arena) -> Sequence[Row]:

@@ -31,18 +31,18 @@ from tests.attack.results import Clock, Phase
 from tests.attack.row import KEY
 from tests.attack.send import Target
 
-Run = Callable[[Arena, float], Phase]
+Run = Callable[[Arena, Phase, float], None]
 
-# phase, its part of the time, whether it can attack a server that it did not start
-PHASES: dict[str, tuple[Run, float, bool]] = {
-    "rows": (phase_rows.run, 0.2, True),
-    "schema": (phase_schema.run, 0.12, True),
-    "stalls": (phase_stalls.run, 0.1, True),
-    "connections": (phase_connections.run, 0.2, False),
-    "signals": (phase_signals.run, 0.2, False),
-    "outputs": (phase_outputs.run, 0.08, False),
-    "disks": (phase_disks.run, 0.1, False),
-    "load": (phase_load.run, 0.15, True),
+# phase: its title, its part of the time, whether it can attack a server that it did not start
+PHASES: dict[str, tuple[str, Run, float, bool]] = {
+    "rows": ("Every hostile request, one by one", phase_rows.run, 0.2, True),
+    "schema": ("The OpenAPI document, by schemathesis", phase_schema.run, 0.12, True),
+    "stalls": ("Stalls of other clients", phase_stalls.run, 0.1, True),
+    "connections": ("Connections that are silent, slow, or gone", phase_connections.run, 0.2, False),
+    "signals": ("Signals", phase_signals.run, 0.2, False),
+    "outputs": ("Full and closed outputs, small limits", phase_outputs.run, 0.08, False),
+    "disks": ("KV tiers on disks that misbehave", phase_disks.run, 0.1, False),
+    "load": ("Mixed load", phase_load.run, 0.15, True),
 }
 
 
@@ -64,21 +64,20 @@ def attack(arena: Arena, names: Sequence[str], seconds: float) -> list[Phase]:
     """Run phases one after the other; what one leaves of its time goes to the later ones."""
     phases = []
     clock = Clock(seconds)
-    parts = {name: PHASES[name][1] for name in names}
+    parts = {name: PHASES[name][2] for name in names}
     for name in names:
-        run, part, anywhere = PHASES[name]
+        title, run, part, anywhere = PHASES[name]
         share = clock.left * part / sum(parts.values())
         del parts[name]
         if arena.given is not None and not anywhere:
             arena.say(name, "left out: it needs a server of its own")
             continue
         arena.say(name, f"begins, {share:.0f} s")
-        own = Clock(share)
+        own, phase = Clock(share), Phase(name, title)
         try:
-            phase = run(arena, share)
+            run(arena, phase, share)
         except Exception as error:
             traceback.print_exc()
-            phase = Phase(name, name)
             phase.check("the phase itself", False, f"{type(error).__name__}: {error}"[:500], "no exception")
         phase.seconds = own.elapsed
         phases.append(phase)

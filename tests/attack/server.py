@@ -52,6 +52,7 @@ class Server:
         self.temporary = home / "tmp"  # a new server finds what a killed one left behind
         self.tier = Path(arguments.get("kv_offloading_disk_path") or home / "kv")
         self.temporary.mkdir(parents=True, exist_ok=True)
+        self.others = set(self.run_directories())
         self.log_file = home / f"log-{time.monotonic_ns()}"
         merged = {**ARGUMENTS, "kv_offloading_disk_path": self.tier, **arguments}
         command = [sys.executable, "-P", "-m", "core", "serve", *flags(merged)]
@@ -103,6 +104,10 @@ class Server:
     def run_directories(self) -> list[str]:
         """What lies in its temporary directory."""
         return sorted(path.name for path in self.temporary.glob("core-*"))
+
+    def left_behind(self) -> list[str]:
+        """What lies there since it began."""
+        return [name for name in self.run_directories() if name not in self.others]
 
     def orphans(self) -> list[int]:
         """Processes that were started with its temporary directory and still run, itself left out."""

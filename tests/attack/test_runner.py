@@ -127,11 +127,13 @@ def test_other_machines_are_refused(url: str, capsys: pytest.CaptureFixture[str]
 def test_a_phase_that_breaks_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(arena: Arena, seconds: float) -> Phase:
+    def broken(arena: Arena, phase: Phase, seconds: float) -> None:
+        phase.check("a check before", True)
         raise OSError("no such thing")
 
-    monkeypatch.setitem(run.PHASES, "load", (broken, 1.0, True))
+    monkeypatch.setitem(run.PHASES, "load", ("Load", broken, 1.0, True))
     out = io.StringIO()
     (phase,) = run.attack(Arena(tmp_path, out=out), ["load"], 1.0)
     assert [check.value for check in phase.failed] == ["OSError: no such thing"]
+    assert len(phase.checks) == 2, "what was found before is kept"
     assert "FAILED the phase itself" in out.getvalue() and "Traceback" in capsys.readouterr().err
