@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
@@ -25,6 +26,7 @@ constexpr uint64_t kTileMask = (uint64_t(1) << kTileBits) - 1;
 constexpr long kMaxThreads = 1024;
 constexpr long kSpinsBeforeYield = 4000;
 constexpr size_t kScratchAlignment = 64;
+constexpr size_t kHugePage = 2 << 20;
 constexpr int kKeptLevels = 8;            // calls within calls whose memory is kept
 constexpr size_t kStackBytes = 1 << 20;   // of a thread, whatever `ulimit -s` says; no call needs a tenth of it
 
@@ -241,16 +243,27 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pthread_mutex_unlock(&pool.busy);
 }
 
+// Large memory lies in huge pages where the system has them: a kernel walks through it with long strides.
+static void *allocate(size_t size) {
+    if (size < kHugePage / 4) return aligned_alloc(kScratchAlignment, size);
+    const size_t whole = (size + kHugePage - 1) / kHugePage * kHugePage;
+    void *memory = aligned_alloc(kHugePage, whole);
+#ifdef MADV_HUGEPAGE
+    if (memory) madvise(memory, whole, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
+
 Scratch::Scratch(size_t bytes) : memory(nullptr) {
     const size_t size = (bytes + kScratchAlignment) / kScratchAlignment * kScratchAlignment;
     const int level = kept.level++;
     if (level >= kKeptLevels) {
-        memory = aligned_alloc(kScratchAlignment, size);
+        memory = allocate(size);
         return;
     }
     if (kept.bytes[level] < size) {
         free(kept.memory[level]);
-        kept.memory[level] = aligned_alloc(kScratchAlignment, size);
+        kept.memory[level] = allocate(size);
         kept.bytes[level] = kept.memory[level] ? size : 0;
     }
     memory = kept.memory[level];
