@@ -23,7 +23,7 @@ from core.engine.input_processor import InputProcessor, ProcessedInput, PromptIn
 from core.engine.output_processor import OutputProcessor
 from core.engine.queue_limit import QueueLimit
 from core.engine.stats_log import StatsLog
-from core.engine.tokenizing import load_tokenizer
+from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
 
@@ -89,7 +89,7 @@ class AsyncEngine:
     @classmethod
     async def _start(cls, resolution: Resolution, executor: str | None, process: EngineProcess | None) -> AsyncEngine:
         config, source = resolution.engine, resolution.manifest.tokenizer
-        loading = asyncio.create_task(asyncio.to_thread(load_tokenizer, source, config.model))
+        loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, source, config.model))
         starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))
         try:
             tokenizer, client = await asyncio.gather(loading, starting)

@@ -15,3 +15,12 @@ def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | N
     if model.tokenizer is None and source.directory is None and source.vocabulary is None:
         return None
     return Tokenizer.from_source(source, model.tokenizer)
+
+
+def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
+    """The same for a server, with the snapshot that its helper process will ask for: taking it later would hold up every
+    stream, now the engine is not there yet."""
+    tokenizer = load_tokenizer(source, model)
+    if tokenizer is not None:
+        _ = tokenizer.snapshot
+    return tokenizer

@@ -111,8 +111,7 @@ class PreparationHelper:
                 pass_fds=(theirs.fileno(),),
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        snapshot = await asyncio.to_thread(lambda: self.tokenizer.snapshot)
-        start = msgspec.msgpack.encode(Start(self.settings, snapshot))
+        start = msgspec.msgpack.encode(Start(self.settings, self.tokenizer.snapshot))
         await self._send(header(len(start)), start)
 
     async def _ask(self, kind: str, data: Buffer) -> Answer:
