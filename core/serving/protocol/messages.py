@@ -6,6 +6,7 @@ Called by: the chat and tokenize bodies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from core.api.config import ServerLimits
@@ -43,13 +44,8 @@ class Conversation:
         """Refuse messages and template settings that cannot be served, and bring contents into one form."""
         if not self.messages:
             raise RequestError("messages is missing or empty; give at least one message.", param="messages")
-        for name in ("messages", "documents"):
-            entries = getattr(self, name) or ()
-            if len(entries) > limits.max_messages:
-                raise RequestError(
-                    f"{name} has {len(entries)} entries; expected at most {limits.max_messages} (--max-messages).",
-                    param=name,
-                )
+        _check_length("messages", self.messages, limits.max_messages)
+        _check_length("documents", self.documents or (), limits.max_messages)
         self.messages[:] = [_checked(index, message) for index, message in enumerate(self.messages)]
         if self.chat_template is not None:
             raise RequestError(
@@ -93,6 +89,11 @@ def message_text(message: Message) -> str:
     """The text of a checked message."""
     content = message["content"]
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _check_length(name: str, entries: Sequence[object], most: int) -> None:
+    if len(entries) > most:
+        raise RequestError(f"{name} has {len(entries)} entries; expected at most {most} (--max-messages).", param=name)
 
 
 def _checked(index: int, message: Message) -> Message:
