@@ -115,18 +115,19 @@ def ranked(
     for manifest in chosen:
         if names.count(manifest.row.name) > 1:
             registry.get(kind, manifest.row.name)  # which says that two packages offer it
-    considered = tuple(
-        Candidate(
-            m.row.name,
-            m.row.distribution,
-            "chosen" if m in chosen else "fits",
-            () if m in chosen else ("another came first",),
-        )
-        for m in fitting
-    )
-    taken = tuple(m.row.name for m in chosen)
-    named = tuple(m.row for m in chosen if registry.named(m.row))
-    return Choice(Selection(label, taken, why(taken[0]) if taken else none, (*considered, *lost)), chosen, named)
+    taken = tuple(manifest.row.name for manifest in chosen)
+    named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
+    candidates = (*_considered(fitting, chosen), *lost)
+    return Choice(Selection(label, taken, why(taken[0]) if taken else none, candidates), chosen, named)
+
+
+def _considered(fitting: Sequence[Manifest], chosen: Sequence[Manifest]) -> list[Candidate]:
+    """What is told of those that fit."""
+    found = []
+    for manifest in fitting:
+        verdict, reasons = ("chosen", ()) if manifest in chosen else ("fits", ("another came first",))
+        found.append(Candidate(manifest.row.name, manifest.row.distribution, verdict, reasons))
+    return found
 
 
 def _asked(

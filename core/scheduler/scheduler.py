@@ -183,8 +183,8 @@ class Scheduler:
     def mend(self, error: Exception) -> StepOutputs:
         """An operation of this class raised `error`: end the sequence that it was about, and start all others over.
 
-        The cache starts empty and every sequence waits again; tokens already given are kept, so nobody notices but by
-        the time it takes. The worker is told to forget every slot.
+        The cache starts empty and every sequence waits again; tokens already given are kept, so clients only
+        see a delay. The worker is told to forget every slot.
         """
         state = self._state
         guilty = state.at_work

@@ -16,7 +16,8 @@ from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
 
 SMALL_BODY = 16 * 1024
-"""Bytes of a body that takes some milliseconds at most, whatever is in it. Nobody notices that others wait so long."""
+"""Bytes of a body that takes some milliseconds at most, whatever is in it: other clients only see
+that short delay."""
 TURN_SECONDS = 0.005
 """Time that small bodies may take in one turn of the event loop; once it is spent, each waits for a turn of its own."""
 
