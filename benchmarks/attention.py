@@ -18,9 +18,9 @@ from core.api.sampling_params import SamplingParams
 from core.api.specs import AttentionSpec
 from core.plugin.contracts import BatchView
 from core.sampling import Sampler, SampleRow, SequenceSampling
-from plugins.attention.cpu_paged.backend import CpuPagedAttention
-from plugins.attention.cpu_paged.limits import ELEMENTS
-from plugins.platforms.cpu.kernels import NativeKernels
+from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
+from core_plugins.attention.cpu_paged.limits import ELEMENTS
+from core_plugins.platforms.cpu.kernels import NativeKernels
 
 SMALL = AttentionSpec(9, 3, 64, 64, 0.125)
 GEMMA = AttentionSpec(4, 1, 256, 256, 0.0625, window=512)

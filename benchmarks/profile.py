@@ -167,7 +167,7 @@ def measure(core: EngineCore, watches: Stopwatches, prompts: list[list[int]], st
 def native_extension() -> ModuleType | None:
     """The compiled kernels, or None where torch serves."""
     try:
-        from plugins.platforms.cpu import _native
+        from core_plugins.platforms.cpu import _native
     except ImportError:
         return None
     return _native

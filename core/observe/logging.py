@@ -1,6 +1,6 @@
 """One line a log record, the same in every process.
 
-Owns: the format and the handler of the loggers `core` and `plugins`, and what keeps all loggers that we run from flooding.
+Owns: the format and the handler of the loggers `core` and `core_plugins`, and what keeps all loggers that we run from flooding.
 Never does: touch other loggers or the root otherwise.
 Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from core.observe.repeats import RepeatFilter
 
-LOGGERS = ("core", "plugins")
+LOGGERS = ("core", "core_plugins")
 HANDLER_NAME = "core-stderr"
 
 

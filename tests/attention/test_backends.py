@@ -13,10 +13,10 @@ from core.plugin.hookspecs import LoadContext
 
 def backend(name: str) -> AttentionBackend:
     if name == "torch_sdpa":
-        from plugins.attention.torch_sdpa import manifest
+        from core_plugins.attention.torch_sdpa import manifest
     else:
-        pytest.importorskip("plugins.platforms.cpu._native")
-        from plugins.attention.cpu_paged import manifest
+        pytest.importorskip("core_plugins.platforms.cpu._native")
+        from core_plugins.attention.cpu_paged import manifest
     return manifest.core_load(LoadContext())
 
 

@@ -157,7 +157,7 @@ def test_a_mistake_leaves_no_engine_process_behind(monkeypatch, tmp_path, capsys
 
 def test_build_kernels_calls_what_the_platform_declares(monkeypatch, capsys):
     from core.cli.main import main
-    from plugins.platforms.cpu import build
+    from core_plugins.platforms.cpu import build
 
     monkeypatch.setattr(build, "rebuild", lambda: "compiled")
     assert main(["build-kernels"]) == 0

@@ -264,7 +264,7 @@ def test_settings_without_effect_are_named(registry, tiny_llama):
 
 
 def test_a_share_of_memory_counts_on_the_processor_when_it_is_given(registry, tiny_llama):
-    from plugins.platforms.cpu.memory import total_memory
+    from core_plugins.platforms.cpu.memory import total_memory
 
     done = engine(registry, tiny_llama, gpu_memory_utilization=0.02, device="cpu")
     expected = total_memory() * 0.02 - done.memory.weights

@@ -33,7 +33,7 @@ FAIL = 202
 
 
 POLICIES = tuple(
-    ResolvedPlugin(kind="policy", name=name, target=f"plugins.policies.{name}.manifest")
+    ResolvedPlugin(kind="policy", name=name, target=f"core_plugins.policies.{name}.manifest")
     for name in ("fcfs", "priority", "fair")
 )
 

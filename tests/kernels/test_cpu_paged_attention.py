@@ -10,8 +10,8 @@ from attention.stored import TYPES, stored
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.contracts import AttentionParams, BatchView
-from plugins.attention.cpu_paged.backend import CpuPagedAttention
-from plugins.attention.cpu_paged.limits import unsupported
+from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
+from core_plugins.attention.cpu_paged.limits import unsupported
 
 
 class Sequences:

@@ -8,10 +8,10 @@ import torch
 from core import LLM
 from core.api.errors import CoreError, UserError
 from core.weights.formats import Dense
-from plugins.platforms.cpu import processors
-from plugins.platforms.cpu.kernels import NativeKernels
-from plugins.platforms.cpu.manifest import CpuArguments, core_load
-from plugins.platforms.cpu.processors import default_threads, place, processor_list, quota
+from core_plugins.platforms.cpu import processors
+from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_plugins.platforms.cpu.manifest import CpuArguments, core_load
+from core_plugins.platforms.cpu.processors import default_threads, place, processor_list, quota
 
 USABLE = processors.usable_processors()
 

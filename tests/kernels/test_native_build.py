@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from plugins.platforms.cpu import build
+from core_plugins.platforms.cpu import build
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = Path("plugins/platforms/cpu")
+PACKAGE = Path("core_plugins/platforms/cpu")
 OLD_COMPILER = """#!/bin/sh
 # Knows no BF16, writes empty outputs, and remembers how it was called.
 echo "$@" >> {log}
@@ -29,7 +29,7 @@ def source(tmp_path):
     shutil.copytree(ROOT / PACKAGE / "native", tmp_path / PACKAGE / "native")
     shutil.copy(ROOT / "setup.py", tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("core", "plugins"):
+    for name in ("core", "core_plugins"):
         (tmp_path / name).mkdir(exist_ok=True)
     (tmp_path / "README.md").write_text("")
     return tmp_path

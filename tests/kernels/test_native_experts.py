@@ -13,7 +13,7 @@ from core.layers import experts as reference
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.weights.formats import Dense, IntGroups
-from plugins.platforms.cpu.experts import NativeExperts
+from core_plugins.platforms.cpu.experts import NativeExperts
 
 
 def routed(kernels, logits, routing, bias=None):

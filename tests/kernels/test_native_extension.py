@@ -14,8 +14,8 @@ import torch
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.weights.formats import Dense
-from plugins.platforms.cpu import extension
-from plugins.platforms.cpu import kernels as binding
+from core_plugins.platforms.cpu import extension
+from core_plugins.platforms.cpu import kernels as binding
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_numerics_name_the_instruction_set(kernels, isa):
 
 
 def test_interpreter_exits_with_sleeping_and_spinning_threads(native):
-    code = "from plugins.platforms.cpu import _native as n; import time; n.pool_init(4); time.sleep({})"
+    code = "from core_plugins.platforms.cpu import _native as n; import time; n.pool_init(4); time.sleep({})"
     for pause in (0, 0.05):
         run_python(code.format(pause))
 
@@ -49,7 +49,7 @@ def test_a_forked_child_computes_alone_and_may_start_its_own_threads(native):
     run_python(
         "import os, torch\n"
         "from core.weights.formats import Dense\n"
-        "from plugins.platforms.cpu.kernels import NativeKernels\n"
+        "from core_plugins.platforms.cpu.kernels import NativeKernels\n"
         "torch.set_num_threads(1)\n"  # its OpenMP threads do not survive a fork
         "kernels = NativeKernels(2)\n"
         "linear = kernels.linear(Dense(torch.ones(640, 64)), activation='none')\n"
@@ -111,15 +111,15 @@ def test_without_the_extension_there_is_a_reason(monkeypatch, tmp_path):
     log = tmp_path / "native_build_error.txt"
     log.write_text("g++: command not found")
     monkeypatch.setattr(extension, "ERROR_FILE", log)
-    monkeypatch.setitem(sys.modules, "plugins.platforms.cpu._native", None)
-    monkeypatch.delattr("plugins.platforms.cpu._native", raising=False)
+    monkeypatch.setitem(sys.modules, "core_plugins.platforms.cpu._native", None)
+    monkeypatch.delattr("core_plugins.platforms.cpu._native", raising=False)
     reason = extension.kernels_or_reason()
     assert isinstance(reason, Reason) and "failed build" in reason.actual and "build-kernels" in reason.hint
     with pytest.raises(PluginError, match="cpu_native"):
         binding.NativeKernels(1)
 
 
-OBJECTS = sorted((ROOT / "build").glob("temp.*/plugins/platforms/cpu/native/*.o"))
+OBJECTS = sorted((ROOT / "build").glob("temp.*/core_plugins/platforms/cpu/native/*.o"))
 FEATURES = {  # of the instructions of an object file, without what x86-64 always has
     "avx": r"\bv[a-z0-9]+\s|%ymm",
     "avx512": r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b",
@@ -152,7 +152,7 @@ def test_the_extension_exports_its_entry_point_alone(native):
 def test_every_source_has_its_object_file(native):
     if not OBJECTS:
         pytest.skip("needs the object files of a build in place")
-    sources = {path.stem for path in (ROOT / "plugins/platforms/cpu/native").glob("*.cpp")}
+    sources = {path.stem for path in (ROOT / "core_plugins/platforms/cpu/native").glob("*.cpp")}
     other = {"x86_64": "neon", "aarch64": "avx"}.get(platform.machine(), "kernels")
     assert {path.stem for path in OBJECTS} >= {name for name in sources if other not in name}
 

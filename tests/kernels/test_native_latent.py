@@ -14,7 +14,7 @@ from core.layers.workspace import Workspace
 from core.models.mixers.latent import LatentMixer
 from core.models.parts import latent_parts
 from core.weights.formats import Dense
-from plugins.platforms.cpu.tape import Tape, record
+from core_plugins.platforms.cpu.tape import Tape, record
 
 HEADS, K, N, ROWS, HIDDEN = 3, 20, 44, 9, 32
 SPEC = LatentSpec(HEADS, rank=24, rope_size=8, head_size_nope=12, head_size_v=10, scale=0.2, q_rank=16)

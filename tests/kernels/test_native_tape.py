@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from core.weights.formats import Dense
-from plugins.platforms.cpu.tape import Tape, record
+from core_plugins.platforms.cpu.tape import Tape, record
 
 WIDTH, ROWS = 48, 500  # more than run at a time
 

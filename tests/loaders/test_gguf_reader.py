@@ -13,9 +13,9 @@ from gguf import GGUFReader, GGUFValueType
 from core.api.errors import CheckpointError
 from core.api.specs import LayerSpec
 from core.tokens.tokenizer import Tokenizer
-from plugins.loaders.gguf.loader import GGUFLoader
-from plugins.loaders.gguf.reader import read_header
-from plugins.quantization.gguf.method import GGUFMethod
+from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.loaders.gguf.reader import read_header
+from core_plugins.quantization.gguf.method import GGUFMethod
 from tests.loaders.gguf_files import write_gguf
 from tests.real_models import smollm2_path
 

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
-from plugins.loaders.safetensors import manifest as safetensors_manifest
-from plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_plugins.loaders.safetensors import manifest as safetensors_manifest
+from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_damaged_headers_are_refused(copy: Path) -> None:
 
 def test_resolve_imports_no_torch(tiny_llama: Path) -> None:
     script = (
-        "import sys; from plugins.loaders.safetensors.loader import SafetensorsLoader;"
+        "import sys; from core_plugins.loaders.safetensors.loader import SafetensorsLoader;"
         f"SafetensorsLoader().resolve({str(tiny_llama)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])

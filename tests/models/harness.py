@@ -13,7 +13,7 @@ from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec
 from core.models.loading import WeightLoading
 from core.plugin.contracts import BatchView
-from plugins.attention.torch_sdpa.backend import TorchSDPA
+from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
 
 class StateDictLoader:

@@ -11,7 +11,7 @@ from core.api.errors import CoreError
 from core.api.reason import Reason
 from core.config.resolve import resolve
 from core.executor.worker import Worker
-from plugins.platforms.cpu.extension import kernels_or_reason
+from core_plugins.platforms.cpu.extension import kernels_or_reason
 from tests.tiny_models import save_checkpoint
 
 NATIVE = kernels_or_reason()

@@ -24,7 +24,7 @@ def test_one_line_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("warning", "first")
     setup_logging("info", "engine")
     logging.getLogger("core.engine.core").info("text %d", 7)
-    logging.getLogger("plugins.loaders").debug("hidden")
+    logging.getLogger("core_plugins.loaders").debug("hidden")
     logging.getLogger("other").info("not ours")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

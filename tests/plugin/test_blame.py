@@ -17,7 +17,7 @@ SETTINGS = {
     "enforce_eager": True,
 }
 LOADER = """
-from plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 class Bad(SafetensorsLoader):
     def %s(self, *_): return {}['oops']
 @hookimpl
@@ -36,7 +36,7 @@ DENSE = "DensePlan((f'{spec.name}.weight',))"
 ATTENTION = """
 @hookimpl
 def core_load(context):
-    from plugins.attention.torch_sdpa.backend import TorchSDPA
+    from core_plugins.attention.torch_sdpa.backend import TorchSDPA
     class Bad(TorchSDPA):
         def %s(self, *_): return {}['oops']
     return Bad()
@@ -56,7 +56,7 @@ def core_probe(): return Probe((Device('bad:0', '', 1 << 30, 1 << 30),))
 def core_propose(view): return {'kernels': Proposal([], '')}
 @hookimpl
 def core_load(context):
-    from plugins.platforms.cpu.runtime import CpuPlatform, CpuRuntime
+    from core_plugins.platforms.cpu.runtime import CpuPlatform, CpuRuntime
     class Bad(CpuPlatform):
         def open(self, device, kernels):
             runtime = super().open('cpu', kernels)
@@ -74,7 +74,7 @@ class Bad:
 def core_load(context): return Bad()
 """
 POLICY = """
-from plugins.policies.fcfs.policy import FcfsPolicy
+from core_plugins.policies.fcfs.policy import FcfsPolicy
 class Bad(FcfsPolicy):
     def %s(self, *_): return {}['oops']
 @hookimpl

@@ -140,7 +140,7 @@ def core_probe(): return Probe((Device('chip:0', 'a chip', 1 << 30, 1 << 30, 1),
 def core_propose(view): return {'dtype': Proposal('float32', ''), 'kernels': Proposal(['liked'], '')}
 @hookimpl
 def core_load(context):
-    from plugins.platforms.cpu.runtime import CpuPlatform
+    from core_plugins.platforms.cpu.runtime import CpuPlatform
     class Chip(CpuPlatform):
         def open(self, device, kernels): return super().open('cpu', kernels)
     return Chip(1)
@@ -165,8 +165,8 @@ def test_kernels_that_fail_are_left_out_and_told_unless_they_were_named(install,
 
 
 def test_a_start_without_the_engines_own_kernels_has_its_own_numerics_and_plan(monkeypatch, tiny_llama, caplog):
-    pytest.importorskip("plugins.platforms.cpu._native")
-    from plugins.platforms.cpu import kernels
+    pytest.importorskip("core_plugins.platforms.cpu._native")
+    from core_plugins.platforms.cpu import kernels
 
     plan = resolve({"model": str(tiny_llama), "plugins": "no:cpu_native"}, context="llm", environ={})
     monkeypatch.setattr(kernels.NativeKernels, "__init__", lambda self, threads: {}["oops"])

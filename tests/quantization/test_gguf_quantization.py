@@ -14,10 +14,10 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Shard, Unsupported
 from core.plugin.hookspecs import LoadContext
-from plugins.loaders.gguf.loader import GGUFLoader
-from plugins.quantization.gguf import manifest as gguf_manifest
-from plugins.quantization.gguf.blocks import FORMATS
-from plugins.quantization.gguf.method import GGUFMethod
+from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.quantization.gguf import manifest as gguf_manifest
+from core_plugins.quantization.gguf.blocks import FORMATS
+from core_plugins.quantization.gguf.method import GGUFMethod
 from tests.real_models import gemma3_path, smollm2_path
 
 SPEC = LayerSpec("layer", "linear", (0, 0))

@@ -11,10 +11,10 @@ from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.llm import LLM
 from core.plugin.hookspecs import LoadContext
 from core.plugin.registry import PluginRegistry
-from plugins.quantization.online import manifest as manifests
-from plugins.quantization.online.manifest import OnlineArguments
-from plugins.quantization.online.rounding import quantize
-from plugins.quantization.online.schemes import SCHEMES
+from core_plugins.quantization.online import manifest as manifests
+from core_plugins.quantization.online.manifest import OnlineArguments
+from core_plugins.quantization.online.rounding import quantize
+from core_plugins.quantization.online.schemes import SCHEMES
 from tests.config.test_memory_plan import compare
 
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.

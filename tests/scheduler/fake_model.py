@@ -20,9 +20,9 @@ from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core.kv.manager import KVManager
 from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
-from plugins.policies.fair.policy import FairPolicy
-from plugins.policies.fcfs.policy import FcfsPolicy
-from plugins.policies.priority.policy import PriorityPolicy
+from core_plugins.policies.fair.policy import FairPolicy
+from core_plugins.policies.fcfs.policy import FcfsPolicy
+from core_plugins.policies.priority.policy import PriorityPolicy
 
 POLICIES = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "fair": FairPolicy}
 

@@ -27,7 +27,7 @@ def gguf_pair(tmp_path_factory):
 def test_ours(case, request):
     subject = case.subject
     if subject.name in ("cpu_native", "cpu_paged"):
-        pytest.importorskip("plugins.platforms.cpu._native")
+        pytest.importorskip("core_plugins.platforms.cpu._native")
     if subject.name == "gguf":
         model, reference = request.getfixturevalue("gguf_pair")
         subject.model, subject.reference = str(model), str(reference)

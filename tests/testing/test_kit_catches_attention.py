@@ -11,7 +11,7 @@ from tests.testing.cheats import failing, plugin
 
 BACKEND = (TEMPLATES / "attention/core_my_plugin/backend.py").read_text()
 LATENT_BACKEND = (Path(__file__).parents[1] / "external/latent_pages/core_latent_pages/backend.py").read_text()
-SDPA = TEMPLATES.parents[2] / "plugins/attention/torch_sdpa"
+SDPA = TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa"
 STORE = "from __future__ import annotations\n" + "".join(
     line
     for file in ("cache.py", "latent.py", "states.py", "backend.py")

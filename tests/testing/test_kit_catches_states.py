@@ -8,7 +8,7 @@ from core.testing.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
 STATE_BACKEND = (
-    (TEMPLATES.parents[2] / "plugins/attention/torch_sdpa/states.py").read_text()
+    (TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states.py").read_text()
     + """
 
 import dataclasses

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Digits, Sequence
 from transformers import AutoTokenizer
 
 from core.tokens.tokenizer import Tokenizer
-from plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.loaders.gguf.loader import GGUFLoader
 from tests.real_models import CACHE, gemma3_path, smollm2_path
 
 PATHS = {"smollm2": smollm2_path, "gemma3": gemma3_path}

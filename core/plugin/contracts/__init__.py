@@ -1,0 +1,40 @@
+"""The contracts: what the object returned by `core_load` must offer, one kind a file; a plugin imports them from here.
+
+Owns: nothing but the names. Called by: plugins, executor, models and config.
+
+T tokens, B sequences, Hq/Hkv query and key-value heads, D head size, N outputs, K inputs. Tensors between layers have the
+platform's activation dtype; outputs are given by the caller; a kernel never allocates what it returns.
+"""
+
+from core.plugin.contracts.attention import AttentionBackend, AttentionParams, BatchView, LatentBackend, StateBackend
+from core.plugin.contracts.kernels import ExpertsKernel, GatedLinear, HeadsKernel, Kernels, LinearKernel, RouteKernel
+from core.plugin.contracts.loader import Loader
+from core.plugin.contracts.model import ModelFamily
+from core.plugin.contracts.platform import CapturedCalls, Platform, Runtime
+from core.plugin.contracts.quantization import QuantizationMethod
+from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
+from core.plugin.contracts.speculative import Proposer, ProposerInput
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionParams",
+    "BatchView",
+    "CapturedCalls",
+    "ExpertsKernel",
+    "GatedLinear",
+    "HeadsKernel",
+    "Kernels",
+    "LatentBackend",
+    "LinearKernel",
+    "Loader",
+    "LogprobsKernel",
+    "ModelFamily",
+    "Platform",
+    "Proposer",
+    "ProposerInput",
+    "QuantizationMethod",
+    "RaceKernel",
+    "RouteKernel",
+    "Runtime",
+    "StateBackend",
+]

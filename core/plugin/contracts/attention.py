@@ -1,0 +1,171 @@
+"""The contracts of attention: what a step shows to a backend, and the backends of each kind of layer.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from core.api.specs import AttentionSpec, KVLayout, LatentSpec, StateSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class BatchView:
+    """One step's sequences, for attention. All tensors live on the device; lists are the same values on the host.
+
+    cu_seqlens_q: int32 [B+1], seq_lens: int32 [B] (tokens with KV after this step), block_table: int32 [B, M] (entries past
+    a sequence's blocks are 0), slot_mapping: int64 [T] (block * block_size + offset), positions: int64 [T].
+    """
+
+    num_tokens: int
+    num_seqs: int
+    block_size: int
+    max_query_len: int
+    max_seq_len: int
+    query_lens: list[int]
+    seq_lens_list: list[int]
+    cu_seqlens_q: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    slot_mapping: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParams:
+    """What a layer brings to its attention beside its shape.
+
+    k_scale, v_scale: what an 8-bit cache without scales of its own holds, times these, is K and V.
+    sinks: float32 [Hq], one more logit in the softmax of each head (a learned one, as in gpt-oss), or None.
+    slopes: float32 [Hq], a score gets slope * (key position - query position) (ALiBi, Press et al. 2021), or None.
+    """
+
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
+
+
+@runtime_checkable
+class AttentionBackend(Protocol):
+    """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
+    A block table may name blocks that another sequence of the same step writes: they share a prefix.
+
+    A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
+    same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
+    `params`.
+    """
+
+    name: str
+    numerics: str
+
+    def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
+        """Bytes of one block of one layer."""
+        ...
+
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Any:
+        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        ...
+
+    def build(self, view: BatchView) -> Any:
+        """Once a step: metadata for `write` and `forward`, shared by all layers bound to this backend."""
+        ...
+
+    def write(self, handle: Any, k: Tensor, v: Tensor, metadata: Any) -> None:
+        """Store k, v [T, Hkv, D] at the step's slot mapping."""
+        ...
+
+    def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
+        """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        ...
+
+
+@runtime_checkable
+class LatentBackend(Protocol):
+    """Kind `attention`, layers of kind `latent` (one of the `layer_kinds` that the plugin declares).
+
+    R is the latent's rank, Dr the size of the rotated key. The core multiplies with both halves of the up-projection:
+    queries come, and outputs leave, in the latent's own space. An object may serve other kinds of layers as well; for
+    `capture` and `params` see `AttentionBackend` (`k_scale` serves the latent and the key alike).
+    """
+
+    name: str
+    numerics: str
+
+    def kv_layout(self, spec: LatentSpec, block_size: int, dtype: str) -> KVLayout:
+        """Bytes of one block of one layer."""
+        ...
+
+    def bind(
+        self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Any:
+        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        ...
+
+    def build(self, view: BatchView) -> Any:
+        """Once a step: metadata for `write_latent` and `forward_latent`, shared by all layers bound to this backend."""
+        ...
+
+    def write_latent(self, handle: Any, c: Tensor, k_pe: Tensor, metadata: Any) -> None:
+        """Store latents c [T, R] (normed) and keys k_pe [T, Dr] (rotated) at the step's slot mapping."""
+        ...
+
+    def forward_latent(self, handle: Any, q_latent: Tensor, q_pe: Tensor, metadata: Any, out: Tensor) -> None:
+        """out[T, H, R] = softmax(scale * (q_latent · c + q_pe · k_pe)) · c, causal, over the cache.
+
+        q_latent [T, H, R], q_pe [T, H, Dr]. Rows and heads of every tensor may be strided, here and in `write_latent`.
+        """
+        ...
+
+
+@runtime_checkable
+class StateBackend(Protocol):
+    """Kind `attention`, for layers with a state (`StateSpec`): a recurrence along each sequence.
+
+    Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
+    layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
+    sequence, in order, one step after the other; a sequence that must be computed again starts over. `capture`: see
+    `AttentionBackend`.
+
+    For ops that the core does not describe, `example_state(op) -> StateSpec` is a small layer for `core plugins check`.
+    """
+
+    name: str
+    numerics: str
+
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """Bytes of one sequence's state in one layer, at most `spec.state_bytes`."""
+        ...
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
+        """Once a layer. Returns the layer's handle.
+
+        raw: uint8 [num_blocks, block_bytes], zeroed. A state is the bytes, one after another, of as many blocks as hold
+        it: the first ones in its row of the block table, wherever they lie. params: by name, as `spec.params` says,
+        float32 on the device.
+        """
+        ...
+
+    def build_state(self, view: BatchView) -> Any:
+        """Once a step: metadata for `forward_state`, shared by all layers of one KV group bound to this backend.
+
+        view.block_table: the blocks of each state. A sequence whose `seq_lens` is its query length begins in this step:
+        what its blocks hold is not its own. view.slot_mapping has no meaning.
+        """
+        ...
+
+    def forward_state(self, handle: Any, inputs: Tensor, metadata: Any, out: Tensor) -> None:
+        """out [T, output_size] of inputs [T, input_size] and the states, which move on to each sequence's last token.
+
+        Rows of both may be strided.
+        """
+        ...

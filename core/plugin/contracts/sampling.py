@@ -1,0 +1,48 @@
+"""The contracts of the kernels that sample.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RaceKernel(Protocol):
+    """Sampling of rows of logits with the keyed noise and the filters of `core.sampling`, to the bit."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
+        """out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i], the lowest id on ties.
+
+        logits float32 [R, V], rows may be strided, -inf takes an entry out; which int64 [S]; keys int64 [S, 5], 32-bit
+        words: seed (low, high), output index, choice, purpose; temperatures float32 [S], 0: the largest logit wins.
+        filters: top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
+        out int64 [S]: −1 where a logit is NaN or infinite, or every one is −inf.
+        """
+        ...
+
+
+class LogprobsKernel(Protocol):
+    """Log-probabilities of raw logits: `core.sampling.logprobs`, for many rows at once."""
+
+    def __call__(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """Of row which[i] (int64 [S]) of logits float32 [R, V]: the token chosen[i] and the counts[i] most likely ones.
+
+        ids int64 and values float64 [S, W], W > every count: the chosen token first, the others falling; ranks int64 [S]
+        of the chosen ones: 1 + number of larger logits.
+        """
+        ...

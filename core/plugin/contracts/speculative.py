@@ -1,0 +1,49 @@
+"""The contract of proposers: who guesses the next tokens.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class ProposerInput:
+    """What a proposer sees after a step, for the sequences that may have drafts in the next one.
+
+    keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
+    in the platform's activation dtype; valid during the call. None unless the proposer has `needs_hidden = True`.
+    """
+
+    keys: list[tuple[str, int]]
+    token_deltas: list[list[int]]
+    budget: list[int]
+    hidden: Tensor | None = None
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """Kind `speculative`. The scheduler owns the budget, the core owns verification.
+
+    `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
+    (float32 [H], the last norm's weight). A proposer with an attribute `needs_hidden = True` is given hidden states.
+    """
+
+    def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
+        """A sequence enters the batch with all its known tokens (again after a preemption)."""
+        ...
+
+    def propose(self, batch: ProposerInput) -> list[list[int]]:
+        """Drafts for each sequence of `batch`, each list at most its budget long, maybe empty."""
+        ...
+
+    def on_finished(self, key: tuple[str, int]) -> None:
+        """The sequence left the batch."""
+        ...

@@ -1,0 +1,164 @@
+"""Paged attention on the native kernels of the `cpu` platform.
+
+Owns: the layout of a block in memory and the checks before a call; the arithmetic is in the platform's extension
+(`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
+Called by: the attention layers, through the `attention` contract.
+
+A block holds, for each kv head, K and then V, then the scales of single tokens where the type has them. In float32 and
+float16: K as [block_size / 16, D, 16], V as [block_size, D_v]; in the other types in pairs that one instruction multiplies:
+K as [block_size / 16, D / 2, 16, 2], V as [block_size / 2, D_v, 2]. Where 16 does not divide the block size: K as
+[block_size, D], V as [block_size, D_v], correct but slower to read.
+8-bit numbers are read as bfloat16, which holds them exactly. Arithmetic is float32; where the processor multiplies bfloat16
+and the cache does not hold float32 or float16, queries and softmax weights are rounded to bfloat16 first. A row's bits depend
+on its own keys alone: not on block size, chunks, batch or threads. What several sequences share is read once for all.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.api.errors import PluginError
+from core.api.reason import Reason
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout
+from core.plugin.contracts import AttentionParams, BatchView
+from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported
+from core_plugins.platforms.cpu.checks import check_heads
+from core_plugins.platforms.cpu.extension import kernels_or_reason
+
+
+class Metadata(NamedTuple):
+    """One step's sequences, as pointers; `view` keeps the tensors alive."""
+
+    view: BatchView
+    tables: tuple[int, int, int, int, int]
+    slots: int
+
+
+class Layer(NamedTuple):
+    """One bound layer: what each call passes on, and the cache that must stay alive."""
+
+    spec: AttentionSpec
+    raw: Tensor
+    pointer: int
+    sizes: tuple[float, ...]
+    softmax: tuple[float, ...]
+    learned: tuple[Tensor | None, ...]
+
+
+class CpuPagedAttention:
+    """The `attention` contract; bit-identical for any batch, chunking, block size and thread count."""
+
+    name = "cpu_paged"
+    capture = "any"
+
+    def __init__(self) -> None:
+        native = kernels_or_reason()
+        if isinstance(native, Reason):
+            raise PluginError(f"attention backend cpu_paged is not available: {native}")
+        self._native: ModuleType = native
+        self.numerics = f"cpu-paged-{VERSION}:{native.isa()}"
+
+    def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
+        """Bytes of one block of one layer."""
+        return KVLayout(block_bytes=block_size * KV_TYPES[dtype].token_bytes(spec))
+
+    def bind(
+        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
+    ) -> Layer:
+        """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
+        reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
+        if reasons:
+            raise PluginError(f"attention backend cpu_paged cannot serve this layer: {'; '.join(map(str, reasons))}")
+        block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
+        if raw.shape[1] != block_bytes or not raw.is_contiguous():
+            raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
+        params = params or AttentionParams()
+        sizes = (
+            *(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, block_bytes),
+            *(ELEMENTS[dtype], int(KV_TYPES[dtype].scaled), *_static_scales(params, dtype)),
+        )
+        learned = (
+            _per_head(params.sinks, spec, "sinks", spec.sinks),
+            _per_head(params.slopes, spec, "slopes", spec.alibi),
+        )
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in learned]
+        softmax = (spec.scale, spec.cap or 0.0, spec.window or 0, *pointers)
+        return Layer(spec, raw, raw.data_ptr(), sizes, softmax, learned)
+
+    def build(self, view: BatchView) -> Metadata:
+        """Once a step: checks the types of the view's tensors and takes their addresses."""
+        for tensor, dtype in (
+            (view.cu_seqlens_q, torch.int32),
+            (view.seq_lens, torch.int32),
+            (view.block_table, torch.int32),
+            (view.slot_mapping, torch.int64),
+        ):
+            if tensor.dtype is not dtype or tensor.stride(-1) != 1:
+                raise ValueError(f"a table of the batch is {tensor.dtype}, expected contiguous {dtype}")
+        tables = (
+            view.cu_seqlens_q.data_ptr(),
+            view.seq_lens.data_ptr(),
+            view.block_table.data_ptr(),
+            view.block_table.stride(0),
+            view.num_seqs,
+        )
+        return Metadata(view, tables, view.slot_mapping.data_ptr())
+
+    def write(self, handle: Layer, k: Tensor, v: Tensor, metadata: Metadata) -> None:
+        """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots; a negative slot is skipped."""
+        rows, heads, width, k_row, k_head = check_heads(k, "k")
+        v_rows, v_heads, v_width, v_row, v_head = check_heads(v, "v")
+        expected = (metadata.view.num_tokens, *handle.sizes[:3])
+        if (rows, heads, width, v_width) != expected or (v_rows, v_heads) != (rows, heads):
+            raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit (T, Hkv, D, D_v) = {expected}")
+        self._native.cache_write(
+            k.data_ptr(),
+            k_row,
+            k_head,
+            v.data_ptr(),
+            v_row,
+            v_head,
+            handle.pointer,
+            metadata.slots,
+            rows,
+            *handle.sizes,
+        )
+
+    def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
+        """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
+        rows, heads, width, q_row, q_head = check_heads(q, "q")
+        out_rows, out_heads, out_width, out_row, out_head = check_heads(out, "out")
+        spec = handle.spec
+        expected = (metadata.view.num_tokens, spec.num_heads)
+        widths = (width, out_width) == (spec.head_size, spec.head_size_v)
+        if (rows, heads) != expected or (out_rows, out_heads) != expected or not widths:
+            raise ValueError(
+                f"q {tuple(q.shape)} and out {tuple(out.shape)} do not fit (T, Hq) = {expected} and {spec}"
+            )
+        pointers = (q.data_ptr(), q_row, q_head, out.data_ptr(), out_row, out_head)
+        self._native.attention(*pointers, *metadata.tables, handle.pointer, heads, *handle.sizes, *handle.softmax)
+
+
+def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
+    """Of a whole layer: 1 unless the type is an 8-bit one without scales of its own."""
+    if KV_TYPES[dtype].item_bytes > 1 or KV_TYPES[dtype].scaled:
+        return 1.0, 1.0
+    if not (params.k_scale > 0 and params.v_scale > 0):
+        raise ValueError(f"k_scale {params.k_scale} and v_scale {params.v_scale}: expected positive numbers")
+    return params.k_scale, params.v_scale
+
+
+def _per_head(values: Tensor | None, spec: AttentionSpec, name: str, wanted: bool) -> Tensor | None:
+    if (values is not None) != wanted:
+        raise ValueError(f"{name} {'are missing' if wanted else 'were given'}: the layer's spec says otherwise")
+    if values is None:
+        return None
+    if values.shape != (spec.num_heads,):
+        raise ValueError(
+            f"{name} have the shape {tuple(values.shape)}, expected one for each of {spec.num_heads} heads"
+        )
+    return values.detach().to(torch.float32).contiguous()

@@ -1,0 +1,69 @@
+"""Manifest of the `cpu_paged` attention backend. Torch-free.
+
+Owns: what the backend claims to support. Called by: `core.plugin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery
+from core.plugin.contracts import AttentionBackend
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.attention.cpu_paged.limits import (
+    ELEMENTS,
+    HEAD_MULTIPLE,
+    MAX_HEAD_SIZE,
+    MIN_HEAD_SIZE,
+    VERSION,
+    unsupported,
+)
+from core_plugins.platforms.cpu.extension import kernels_or_reason, numerics
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """On the CPU, with the native extension; batch invariant."""
+    return PluginSpec(
+        name="cpu_paged",
+        summary="paged attention on the native CPU kernels",
+        capabilities={
+            "devices": ["cpu"],
+            "kv_dtypes": list(ELEMENTS),
+            "head_size_multiple": HEAD_MULTIPLE,
+            "min_head_size": MIN_HEAD_SIZE,
+            "max_head_size": MAX_HEAD_SIZE,
+            "window": True,
+            "cap": True,
+            "sinks": True,
+            "alibi": True,
+            "cascade": True,
+            "batch_invariant": True,
+        },
+        priority=100,
+    )
+
+
+@hookimpl
+def core_supports(query: AttentionQuery) -> list[Reason]:
+    """The layer must fit the kernel, and the extension must be compiled."""
+    native = kernels_or_reason()
+    return unsupported(query) + ([native] if isinstance(native, Reason) else [])
+
+
+@hookimpl
+def core_numerics(platform: Mapping[str, Any]) -> str | None:
+    """Version of the arithmetic and instruction set, which the extension or the platform's argument tells."""
+    return numerics(f"cpu-paged-{VERSION}", platform)
+
+
+@hookimpl
+def core_load(context: LoadContext) -> AttentionBackend:
+    """Build the backend; its threads are those of the platform's kernels."""
+    from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
+
+    return CpuPagedAttention()

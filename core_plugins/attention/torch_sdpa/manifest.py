@@ -1,0 +1,50 @@
+"""Manifest of the `torch_sdpa` attention backend. Torch-free.
+
+Owns: what the backend claims to support. Called by: `core.plugin`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from core.api.specs import KV_TYPES
+from core.plugin.contracts import AttentionBackend
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Any device, head size and block size; batch invariant with --numerics reference alone."""
+    return PluginSpec(
+        name="torch_sdpa",
+        summary="paged attention with torch's scaled_dot_product_attention; the reference",
+        capabilities={
+            "layer_kinds": ["full", "sliding", "latent", "state"],
+            "kv_dtypes": list(KV_TYPES),
+            "window": True,
+            "cap": True,
+            "sinks": True,
+            "alibi": True,
+            "invariant_kinds": ["state"],
+            "state_ops": ["short_conv"],
+            "batch_invariant": False,
+            "reference_numerics": True,
+        },
+        priority=0,
+    )
+
+
+@hookimpl
+def core_numerics() -> str:
+    """The version of torch."""
+    return f"torch_sdpa-{importlib.metadata.version('torch').partition('+')[0]}"
+
+
+@hookimpl
+def core_load(context: LoadContext) -> AttentionBackend:
+    """Build the backend."""
+    from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+
+    return TorchSDPA(by_query=context.config is not None and context.config.model.numerics == "reference")

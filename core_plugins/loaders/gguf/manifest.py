@@ -1,0 +1,41 @@
+"""Manifest of the `gguf` loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(name="gguf", summary="GGUF files (versions 2 and 3), weights kept packed")
+
+
+@hookimpl
+def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
+    """Claim files that start with the magic number or end in .gguf, and directories whose only model is such a file."""
+    if not isinstance(facts, FileFacts):
+        return None
+    if facts.magic.startswith(b"GGUF"):
+        return "the file starts with GGUF"
+    models = [name for name in facts.names if name.lower().endswith(".gguf")]
+    if facts.is_directory:
+        return (
+            "the directory holds one .gguf file and no config.json"
+            if len(models) == 1 and "config.json" not in facts.names
+            else None
+        )
+    return "the file name ends in .gguf" if models or facts.ref.lower().endswith(".gguf") else None
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the loader."""
+    from core_plugins.loaders.gguf.loader import GGUFLoader
+
+    return GGUFLoader()

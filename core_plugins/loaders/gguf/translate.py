@@ -1,0 +1,156 @@
+"""From a GGUF header to the canonical terms: configuration in Hugging Face's style and tensors by canonical name.
+
+Owns: the translation and the check that configuration and tensor table agree. Never does: read weights; accept a tensor
+that the architecture's table lacks. Called by: the GGUF loader.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from core.api.checkpoint import TensorInfo
+from core.api.errors import CheckpointError, nearest
+from core_plugins.loaders.gguf.architectures import ARCHITECTURES, MODEL, MODEL_OPTIONAL, Architecture
+from core_plugins.loaders.gguf.metadata import Metadata
+from core_plugins.loaders.gguf.reader import GGUFTensor
+from core_plugins.loaders.gguf.rotary import FACTORS, rotary_scaling
+
+MAX_EXTENT = 1 << 24
+MAX_LAYERS = 4096
+LAYER_NAME = re.compile(r"blk\.(\d{1,7})\.(.+)")
+
+
+def find_architecture(metadata: Metadata) -> tuple[str, Architecture]:
+    """The file's architecture. Raises CheckpointError when the table has no row for it."""
+    name = metadata.text("general.architecture")
+    if name not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{metadata.path}: architecture '{name}' is not supported; expected one of {', '.join(sorted(ARCHITECTURES))}."
+            f"{nearest(name, ARCHITECTURES)}"
+        )
+    return name, ARCHITECTURES[name]
+
+
+def translate_config(metadata: Metadata, tensors: list[GGUFTensor]) -> dict[str, Any]:
+    """The configuration in the style of `config.json`. Raises CheckpointError for absurd values."""
+    prefix, architecture = find_architecture(metadata)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    embeddings = by_name.get("token_embd.weight")
+    if embeddings is None:
+        raise CheckpointError(f"{metadata.path}: tensor 'token_embd.weight' is missing; is this a language model?")
+
+    def extent(key: str, default: int | None = None, high: int = MAX_EXTENT) -> int:
+        return metadata.integer(f"{prefix}.{key}", 1, high, default)
+
+    hidden, heads = extent("embedding_length"), extent("attention.head_count", high=4096)
+    if f"{prefix}.attention.key_length" in metadata:
+        head_dim = extent("attention.key_length", high=4096)
+    else:
+        head_dim = extent("rope.dimension_count", max(hidden // heads, 1), high=4096)
+    if extent("attention.value_length", head_dim) != head_dim or extent("rope.dimension_count", head_dim) != head_dim:
+        raise CheckpointError(
+            f"{metadata.path}: key, value and rotary head sizes differ; expected all to be {head_dim}."
+        )
+    if head_dim % 2:
+        raise CheckpointError(f"{metadata.path}: the head size is {head_dim}; rotary positions need an even one.")
+    config: dict[str, Any] = {
+        "model_type": architecture.model_type,
+        "architectures": [architecture.hf_class],
+        "hidden_size": hidden,
+        "intermediate_size": extent("feed_forward_length"),
+        "num_hidden_layers": extent("block_count", high=MAX_LAYERS),
+        "num_attention_heads": heads,
+        "num_key_value_heads": extent("attention.head_count_kv", heads, high=4096),
+        "head_dim": head_dim,
+        "rms_norm_eps": metadata.number(f"{prefix}.attention.layer_norm_rms_epsilon", 1e-12, 0.1),
+        "rope_theta": metadata.number(f"{prefix}.rope.freq_base", 1.0, 1e12, 10000.0),
+        "max_position_embeddings": extent("context_length", high=1 << 30),
+        "vocab_size": embeddings.shape[0],
+        "tie_word_embeddings": "output.weight" not in by_name,
+        **architecture.constants,
+    }
+    if config["num_attention_heads"] % config["num_key_value_heads"]:
+        raise CheckpointError(
+            f"{metadata.path}: {heads} query heads cannot share {config['num_key_value_heads']} key-value heads evenly."
+        )
+    if architecture.layer_optional:
+        config["attention_bias"] = "blk.0.attn_q.bias" in by_name
+    scaling = rotary_scaling(metadata, prefix, head_dim, config["rope_theta"], by_name)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
+    if prefix == "gemma3":
+        _add_gemma3(config, metadata)
+    return config
+
+
+def _add_gemma3(config: dict[str, Any], metadata: Metadata) -> None:
+    """Every sixth layer attends to everything; the others see a window. The format implies both, and the query scale."""
+    num_layers = config["num_hidden_layers"]
+    config["sliding_window"] = metadata.integer("gemma3.attention.sliding_window", 1, 1 << 30)
+    config["layer_types"] = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(num_layers)]
+    # The 27B model alone scales queries by its hidden size a head.
+    largest = num_layers == 62
+    config["query_pre_attn_scalar"] = (
+        config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
+    )
+    config["attn_logit_softcapping"] = None
+    config["final_logit_softcapping"] = None
+
+
+def translate_tensors(
+    path: str, prefix: str, config: dict[str, Any], tensors: list[GGUFTensor]
+) -> dict[str, TensorInfo]:
+    """The tensors by canonical name, each with the shape that the configuration implies and none missing or left over."""
+    architecture = ARCHITECTURES[prefix]
+    num_layers = config["num_hidden_layers"]
+    sizes = {
+        "H": config["hidden_size"],
+        "I": config["intermediate_size"],
+        "D": config["head_dim"],
+        "Q": config["num_attention_heads"] * config["head_dim"],
+        "K": config["num_key_value_heads"] * config["head_dim"],
+        "V": config["vocab_size"],
+    }
+    found: dict[str, TensorInfo] = {}
+    for tensor in tensors:
+        if tensor.name == FACTORS:
+            continue  # part of the configuration
+        match = LAYER_NAME.fullmatch(tensor.name)
+        table = {**architecture.layer, **architecture.layer_optional} if match else {**MODEL, **MODEL_OPTIONAL}
+        short = match[2] if match else tensor.name
+        if short not in table:
+            hint = nearest(short, table)
+            raise CheckpointError(f"{path}: tensor '{tensor.name}' is unknown in architecture '{prefix}'.{hint}")
+        canonical, letters = table[short]
+        if match:
+            if int(match[1]) >= num_layers:
+                raise CheckpointError(
+                    f"{path}: tensor '{tensor.name}' lies beyond the {num_layers} layers that {prefix}.block_count announces."
+                )
+            canonical = f"model.layers.{int(match[1])}.{canonical}"
+        expected = tuple(sizes[letter] for letter in letters)
+        if tensor.shape != expected:
+            raise CheckpointError(
+                f"{path}: tensor '{tensor.name}' has shape {tensor.shape}; the configuration implies {expected}."
+            )
+        found[canonical] = TensorInfo(
+            canonical, expected, tensor.type.name, tensor.nbytes, 0, tensor.offset, tensor.name
+        )
+    _check_complete(path, architecture, num_layers, found)
+    return found
+
+
+def _check_complete(path: str, architecture: Architecture, num_layers: int, found: dict[str, TensorInfo]) -> None:
+    required = len(MODEL) + num_layers * len(architecture.layer)
+    if len(found) < required:
+        layers = (f"model.layers.{i}.{name}" for i in range(num_layers) for name, _ in architecture.layer.values())
+        for name in (*(name for name, _ in MODEL.values()), *layers):
+            if name not in found:
+                raise CheckpointError(
+                    f"{path}: no tensor for '{name}', though {num_layers} layers are announced. The file is incomplete."
+                )
+    for name, _ in architecture.layer.values():
+        missing = next((i for i in range(num_layers) if f"model.layers.{i}.{name}" not in found), None)
+        if missing is not None:
+            raise CheckpointError(f"{path}: no tensor for 'model.layers.{missing}.{name}'. The file is incomplete.")

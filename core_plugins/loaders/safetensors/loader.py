@@ -1,0 +1,84 @@
+"""The loader of directories with config.json and safetensors files, one file or several.
+
+Owns: the way from a directory to a manifest, and from a manifest to tensors. Never does: convert a value.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.errors import CheckpointError, nearest
+from core_plugins.loaders.directory import read_directory, read_json
+from core_plugins.loaders.safetensors.header import read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsLoader:
+    """Kind `loader`."""
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read configuration and headers; no torch, no weights. Raises CheckpointError."""
+        directory = read_directory(ref)
+        files = _weight_files(directory.path)
+        tensors: dict[str, TensorInfo] = {}
+        for number, file in enumerate(files):
+            for name, info in read_tensors(file, number).items():
+                if name in tensors:
+                    raise CheckpointError(f"{file}: tensor '{name}' is also in {files[tensors[name].file].name}.")
+                tensors[name] = info
+        return CheckpointManifest(
+            ref=ref,
+            format="safetensors",
+            files=[str(file) for file in files],
+            tensors=tensors,
+            config=directory.config,
+            tokenizer=directory.tokenizer,
+            generation=directory.generation,
+        )
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
+        from safetensors import SafetensorError, safe_open
+
+        for name in reads:
+            if name not in manifest.tensors:
+                raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
+        wanted = sorted((manifest.tensors[name] for name in set(reads)), key=lambda info: (info.file, info.offset))
+        for number in dict.fromkeys(info.file for info in wanted):
+            path = manifest.files[number]
+            try:
+                with safe_open(path, framework="pt") as stream:
+                    for info in wanted:
+                        if info.file == number:
+                            yield info.name, stream.get_tensor(info.source)
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{path}: cannot be read ({error}).") from error
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """The files with weights: those that the index names, else all that lie there."""
+    if not (directory / INDEX).is_file():
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise CheckpointError(
+                f"{directory}: there is no .safetensors file beside config.json. Is the download complete?"
+            )
+        return files
+    weights = read_json(directory / INDEX).get("weight_map")
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in weights.values()
+    ):
+        raise CheckpointError(f"{directory / INDEX}: has no weight_map from tensors to file names.")
+    files = [directory / name for name in sorted(set(weights.values()))]
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: is missing, though {INDEX} names it. Is the download complete?")
+    return files

@@ -1,0 +1,81 @@
+"""The binding of the native routing and grouped products of experts.
+
+Owns: the checks of their tensors. Never does: pack a weight (`kernels.py` does). Called by: `NativeKernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from core.api.specs import RoutingSpec
+from core_plugins.platforms.cpu.checks import check_rows, check_same, check_table
+
+
+class PackedLayer(Protocol):
+    """A linear layer of the extension. packed: its handle."""
+
+    packed: Any
+    shape: tuple[int, int]
+    nbytes: int
+
+
+def choose(
+    native: ModuleType, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor
+) -> None:
+    """The `RouteKernel` contract. Raises ValueError for a routing that `logits` cannot serve."""
+    experts = logits.shape[1]
+    rows, stride = check_rows(logits, experts, "logits")
+    limit = experts // routing.groups * routing.top_groups
+    if experts % routing.groups or not 1 <= routing.top_groups <= routing.groups or not 1 <= routing.top_k <= limit:
+        raise ValueError(f"{routing} does not fit {experts} experts: groups are equal and hold at least top_k experts")
+    chosen = _choice(ids, weights, rows)
+    if routing.top_k != ids.shape[1]:
+        raise ValueError(f"ids has {ids.shape[1]} columns, expected top_k ({routing.top_k})")
+    flags = routing.scores == "sigmoid", routing.renormalize
+    groups = routing.groups, routing.top_groups, routing.group_rank == "best_two"
+    extra = 0 if bias is None else check_table(bias, torch.float32, "bias")
+    if bias is not None and bias.shape != (experts,):
+        raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({experts},)")
+    head = logits.data_ptr(), stride, experts, rows, routing.top_k
+    native.route(*head, *flags, *groups, routing.factor, extra, *chosen)
+
+
+def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
+    """The addresses of ids int64 [T, k] and weights float32 [T, k]. Raises ValueError."""
+    if ids.shape != weights.shape:
+        raise ValueError(f"weights has shape {tuple(weights.shape)}, expected the shape of ids {tuple(ids.shape)}")
+    check_same(rows, ids.shape[0], "ids")
+    return check_table(ids, torch.int64, "ids"), check_table(weights, torch.float32, "weights")
+
+
+class NativeExperts:
+    """The experts of one layer, all of one form; see the `ExpertsKernel` contract."""
+
+    __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
+
+    def __init__(
+        self, native: ModuleType, gate_up: Sequence[PackedLayer], down: Sequence[PackedLayer], activation: int
+    ) -> None:
+        both, self.hidden = gate_up[0].shape
+        if len(gate_up) != len(down) or down[0].shape != (self.hidden, both // 2) or both % 2:
+            shapes = f"{len(gate_up)} of {gate_up[0].shape} and {len(down)} of {down[0].shape}"
+            raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H) as of (H, I)")
+        self._layers = (*gate_up, *down)  # their memory lives as long as the handle that points to it
+        self.nbytes = sum(layer.nbytes for layer in self._layers)
+        sides = [layer.packed for layer in gate_up], [layer.packed for layer in down]
+        self._handle = native.experts_pack(*sides, activation)
+        self._run = native.experts
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, H] (+)= the weighted sum of each token's experts. Raises IndexError for an expert that is not there."""
+        rows, stride = check_rows(x, self.hidden, "x")
+        out_rows, out_stride = check_rows(out, self.hidden, "out")
+        check_same(rows, out_rows, "out")
+        chosen = _choice(ids, weights, rows)
+        head = self._handle, x.data_ptr(), stride, rows, ids.shape[1]
+        self._run(*head, *chosen, out.data_ptr(), out_stride, accumulate)

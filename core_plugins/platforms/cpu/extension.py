@@ -1,0 +1,49 @@
+"""The compiled extension of the `cpu` platform, or the reason why it is missing. Torch-free.
+
+Owns: the one import of `_native`, the names of instruction sets. Never does: compile (see `build.py`).
+Called by: the kernels, the attention backend `cpu_paged`, and their manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from core.api.errors import UserError
+from core.api.reason import Reason
+
+InstructionSet = Literal[
+    "generic", "avx2", "avx512", "avx512_vnni", "avx512_vnni_bf16", "neon", "neon_dot", "neon_bf16"
+]
+ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
+
+
+def kernels_or_reason() -> ModuleType | Reason:
+    """The compiled extension, or why it is not there."""
+    try:
+        from core_plugins.platforms.cpu import _native
+    except ImportError as error:
+        failed = ERROR_FILE.exists()
+        actual = "a failed build" if failed else str(error)
+        hint = "`core build-kernels` compiles it"
+        hint += "; `core plugins show cpu` shows what the compiler said" if failed else ""
+        return Reason("native_extension", "the compiled C++ extension", actual, hint)
+    return _native
+
+
+def check_isa(native: ModuleType | Reason, isa: str) -> None:
+    """Raises UserError when the kernels of an instruction set do not run here."""
+    runnable = [] if isinstance(native, Reason) else native.isas()
+    if isa not in runnable:
+        why = f"not compiled: {native}" if isinstance(native, Reason) else f"these run here: {', '.join(runnable)}"
+        raise UserError(f"isa '{isa}': {why}.")
+
+
+def numerics(name: str, platform: Mapping[str, Any]) -> str | None:
+    """`NAME:ISA`, the platform's own arguments deciding; None without the extension. Raises UserError, see `check_isa`."""
+    native, isa = kernels_or_reason(), platform.get("isa")
+    if isa is not None:
+        check_isa(native, isa)
+    return None if isinstance(native, Reason) else f"{name}:{isa or native.isa()}"

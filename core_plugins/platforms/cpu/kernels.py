@@ -1,0 +1,205 @@
+"""The native kernels of the `cpu` platform, as the `kernels` contract asks for them.
+
+Owns: one method an operation, and the checks of its tensors; the arithmetic is in `native/`.
+Never does: fall back by itself (`core.layers.kernels` chooses another provider where `supports` gives reasons).
+Called by: the kernel set of the platform's runtime, hence every layer. A call costs about a microsecond of Python.
+
+Between operations everything is float32 with contiguous rows; a row's stride may exceed its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.api.errors import PluginError
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.plugin.contracts import LinearKernel
+from core.weights.formats import CanonicalWeight
+from core_plugins.platforms.cpu.checks import (
+    check_heads,
+    check_logits,
+    check_rows,
+    check_same,
+    check_table,
+    check_tables,
+)
+from core_plugins.platforms.cpu.experts import NativeExperts, choose
+from core_plugins.platforms.cpu.extension import kernels_or_reason
+from core_plugins.platforms.cpu.kernels_manifest import VERSION
+from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons
+
+OPERATIONS = (
+    "linear",
+    "rms_norm",
+    "rms_norm_heads",
+    "rotary",
+    "gated",
+    "add",
+    "scale",
+    "soft_cap",
+    "take_rows",
+    "race",
+    "logprobs",
+    "route",
+    "experts",
+)
+
+
+class NativeKernels:
+    """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
+
+    name = "cpu_native"
+    capturable = True
+
+    def __init__(self, num_threads: int) -> None:
+        native = kernels_or_reason()
+        if isinstance(native, Reason):
+            raise PluginError(f"kernels cpu_native are not available: {native}")
+        self._native = native
+        self.num_threads: int = native.pool_init(num_threads)
+        self.numerics = f"cpu-native-{VERSION}:{native.isa()}"
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """What is missing for the operation; empty means supported."""
+        reasons = []
+        if query.device != "cpu":
+            reasons.append(Reason("device", "cpu", query.device))
+        if query.op not in OPERATIONS:
+            reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+        if query.op == "linear":
+            reasons += linear_reasons(query)
+        return reasons
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
+        """Repack once; the caller then drops `weight`."""
+        return NativeLinear(self._native, weight, activation, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        width = weight.shape[0]
+        rows, stride = check_rows(x, width, "x")
+        out_rows, out_stride = check_rows(out, width, "out")
+        check_same(rows, out_rows, "out")
+        gain = check_table(weight, torch.float32, "weight")
+        self._native.rms_norm(x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0, gain, eps, rows, 1, width)
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """In place over the last axis of x [T, H, D]."""
+        rows, heads, width, row, head = check_heads(x, "x")
+        if weight.shape[0] != width:
+            raise ValueError(f"weight has {weight.shape[0]} elements, expected the head size {width}")
+        data, gain = x.data_ptr(), check_table(weight, torch.float32, "weight")
+        self._native.rms_norm(data, row, head, data, row, head, gain, eps, rows, heads, width)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+        half = cos.shape[1]
+        tables = check_table(cos, torch.float32, "cos"), check_table(sin, torch.float32, "sin")
+        tail = (half, *tables, check_table(positions, torch.int64, "positions"))
+        for x in (q, k):
+            rows, heads, width, row, head = check_heads(x, "q or k")
+            check_same(positions.shape[0], rows, "q or k")
+            if 2 * half > width:
+                raise ValueError(f"cos has {half} columns, expected at most half of the head size {width}")
+            self._native.rotary(x.data_ptr(), row, head, rows, heads, *tail)
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
+        width = out.shape[1]
+        rows, stride = check_rows(x, 2 * width, "x")
+        out_rows, out_stride = check_rows(out, width, "out")
+        check_same(rows, out_rows, "out")
+        self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, GATES[activation], 0.0)
+
+    def add(self, x: Tensor, residual: Tensor) -> None:
+        """residual += x, both [T, H]."""
+        width = residual.shape[1]
+        rows, stride = check_rows(x, width, "x")
+        out_rows, out_stride = check_rows(residual, width, "residual")
+        check_same(rows, out_rows, "residual")
+        self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0, 0.0)
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x[T, H] *= factor."""
+        rows, stride = check_rows(x, x.shape[1], "x")
+        self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x[T, V] = cap * tanh(x / cap)."""
+        rows, stride = check_rows(x, x.shape[1], "x")
+        self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, cap)
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R] within x."""
+        width = x.shape[1]
+        _, stride = check_rows(x, width, "x")
+        count, out_stride = check_rows(out, width, "out")
+        check_same(rows.shape[0], count, "out")
+        which = check_table(rows, torch.int64, "rows")
+        self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
+
+    def race(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
+        """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
+        size, sizes = check_logits(logits, which)
+        tables = check_tables(
+            len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+        )
+        if keys.shape != (len(which), 5):
+            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
+        words = check_table(keys, torch.int64, "keys")
+        limits = [0, 0, 0]
+        if filters is not None:
+            top_k, top_p, least = filters
+            limits = check_tables(
+                len(which), "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32)
+            )
+        self._native.race(size, *sizes, tables[0], words, tables[1], *limits, tables[2])
+
+    def logprobs(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """The `LogprobsKernel` contract."""
+        data, sizes = check_logits(logits, which)
+        rows, width = ids.shape
+        most = min(width - 1, logits.shape[1])
+        if rows and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
+            raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
+        if rows and not (int(chosen.min()) >= 0 and int(chosen.max()) < logits.shape[1]):
+            raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
+        wide = torch.int64
+        inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
+        if values.shape != ids.shape:
+            raise ValueError(f"values have the shape {tuple(values.shape)}, expected {tuple(ids.shape)}")
+        outputs = check_table(ids, wide, "ids"), check_table(values, torch.float64, "values")
+        self._native.logprobs(data, *sizes, width, *inputs[:3], *outputs, inputs[3])
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract."""
+        choose(self._native, logits, routing, bias, ids, weights)
+
+    def experts(
+        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+    ) -> NativeExperts | None:
+        """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
+        first, second = (_alike(side) for side in (gate_up, down))
+        if first is None or second is None:
+            return None
+        return NativeExperts(self._native, first, second, GATES[activation])
+
+
+def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
+    """The layers, when all are native and of one form."""
+    layers = [layer for layer in side if isinstance(layer, NativeLinear)]
+    return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None

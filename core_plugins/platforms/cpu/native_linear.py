@@ -1,0 +1,162 @@
+"""Packed linear layers: which formats the native kernels take, and how a canonical weight is handed to them.
+
+Owns: the repacking of weights and the checks of a product's operands. Never does: arithmetic (that is in `native/`).
+Called by: `NativeKernels.linear`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery
+from core.plugin.contracts import GatedLinear
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
+from core_plugins.platforms.cpu.checks import check_rows, check_same
+
+FORMATS = {
+    "float32": 0,
+    "float16": 1,
+    "bfloat16": 2,
+    "int4_groups": 3,
+    "int8_groups": 4,
+    "int8_channel": 4,
+    "nf4": 5,
+    "fp4": 5,
+    "mxfp4": 5,
+    "nvfp4": 5,
+    "fp8_e4m3": 6,
+    "fp8_e5m2": 7,
+}
+ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2, "int8_row": 2}
+ALLOWED: dict[str, tuple[Activation, ...]] = {
+    **dict.fromkeys(("float32", "float16", "bfloat16", "nf4", "fp4", "fp8_e4m3", "fp8_e5m2"), ("none", "bf16")),
+    **dict.fromkeys(("int4_groups", "int8_groups"), ("none", "int8")),
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("none", "bf16", "int8")),
+    "int8_channel": ("none", "int8_row"),
+}
+SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3}
+DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
+GROUP_MULTIPLE = 16
+BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
+GATES = {"silu": 0, "gelu_tanh": 1}
+GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
+MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
+
+
+@dataclass(slots=True)
+class PackSource:
+    """What `_native.linear_pack` reads. Tensors must outlive the call; None is an absent one."""
+
+    format: int
+    shape: tuple[int, int]
+    group: int = 0
+    zero: int = 0
+    scale_type: int = 0
+    tables: list[Tensor | None] = field(default_factory=list)  # values, scale, minimum, codes, row_scale
+
+    def arguments(self, activation: Activation, bias: Tensor | None) -> list[int]:
+        """In the order of the extension."""
+        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type]
+        tables = [*self.tables, *[None] * (5 - len(self.tables)), bias]
+        return head + [0 if table is None else table.data_ptr() for table in tables]
+
+
+class NativeLinear:
+    """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
+
+    capturable = True
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
+
+    def __init__(
+        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
+    ) -> None:
+        self.shape = weight.shape
+        problem = weight.problem()
+        if problem is not None:
+            raise ValueError(problem)
+        source = pack_source(weight, activation)
+        bias = None if bias is None else bias.detach().float().contiguous()
+        if bias is not None and bias.shape != (self.shape[0],):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
+        self.packed = native.linear_pack(*source.arguments(activation, bias))
+        self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
+        self.nbytes: int = native.linear_bytes(self.packed)
+        self._native = native
+        self._run = native.linear
+        self._gather = native.linear_rows
+        self.gated: GatedLinear | None = self._gated if self.shape[0] % GATED_MULTIPLE == 0 else None
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n, "out")
+        check_same(rows, out_rows, "out")
+        self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+
+    def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N / 2] = act(first half) * second half of x @ W.T (+ bias): the bits of the product and then `gated`."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n // 2, "out")
+        check_same(rows, out_rows, "out")
+        self._native.linear_gated(
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, GATES[activation]
+        )
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
+        rows, stride = check_rows(out, self.shape[1], "out")
+        if ids.dtype is not torch.int64 or ids.shape != (rows,):
+            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+
+
+def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
+    """The weight as the extension reads it. Raises ValueError for a format that it does not know."""
+    if isinstance(weight, Dense):
+        dense = (weight.weight.bfloat16() if activation == "bf16" else weight.weight).contiguous()
+        form = FORMATS[str(dense.dtype).removeprefix("torch.")]
+        return PackSource(form, weight.shape, tables=[dense])
+    if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook):
+        raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
+    group, scale = weight.group_size, weight.scale.contiguous()
+    source = PackSource(FORMATS[weight.name], weight.shape, group, scale_type=SCALE_TYPES[scale.dtype])
+    if isinstance(weight, IntGroups):
+        minimum = None if weight.minimum is None else weight.minimum.contiguous()
+        source.zero, source.tables = weight.zero, [weight.values.contiguous(), scale, minimum]
+    elif isinstance(weight, Codebook):
+        row_scale = None if weight.row_scale is None else weight.row_scale.contiguous()
+        codes = torch.tensor(weight.codes, dtype=torch.float32)
+        source.zero = DOUBLED_ZERO if activation == "int8" else 0
+        source.tables = [weight.values.contiguous(), scale, None, codes, row_scale]
+    else:
+        source.group = -(-group // BYTES_A_WORD) * BYTES_A_WORD
+        values = weight.values.contiguous().view(torch.uint8)
+        source.zero = 128 if isinstance(weight, Int8Channel) else 0
+        source.tables = [values ^ 128 if source.zero else values, scale]
+    return source
+
+
+def linear_reasons(query: KernelQuery) -> list[Reason]:
+    """What is missing for a linear layer; empty means supported."""
+    if query.format not in FORMATS:
+        return [Reason("format", ", ".join(FORMATS), query.format)]
+    reasons = []
+    allowed = ALLOWED[query.format]
+    if query.activation not in allowed:
+        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
+    group, inputs = query.attributes.get("group_size", GROUP_MULTIPLE), query.shape[-1] if query.shape else 0
+    four_bits = query.format in ("int4_groups", "int8_groups") or FORMATS[query.format] == FORMATS["nf4"]
+    if four_bits and group % GROUP_MULTIPLE:
+        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
+    if group < inputs and group % BYTES_A_WORD and not four_bits:
+        reasons.append(Reason("group_size", f"a multiple of {BYTES_A_WORD}", str(group)))
+    if query.activation == "int8_row" and inputs > MAX_INT8_INPUTS:
+        reasons.append(Reason("inputs", f"at most {MAX_INT8_INPUTS}", str(inputs)))
+    return reasons

@@ -1,0 +1,128 @@
+"""The opened CPU: memory, threads and kernels.
+
+Owns: torch's thread count, the active instruction set and the binding of threads in this process. Never does: compute.
+Called by: the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.errors import UserError
+from core.api.reason import Reason
+from core.layers.kernels import KernelSet
+from core.plugin.contracts import CapturedCalls, Kernels
+from core_plugins.platforms.cpu.extension import check_isa, kernels_or_reason
+from core_plugins.platforms.cpu.memory import available_memory
+from core_plugins.platforms.cpu.tape import record
+
+
+class CpuRuntime:
+    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
+
+    undo: gives the process back the state that it had before, besides torch's threads. prefault: takes some bytes from an
+    address on from the system in idle time. prefault_bytes: how many of the allocated ones it gets.
+    """
+
+    def __init__(
+        self,
+        kernels: KernelSet,
+        num_threads: int,
+        undo: contextlib.ExitStack,
+        prefault: Callable[[int, int], object] | None = None,
+        prefault_bytes: int = 0,
+    ) -> None:
+        self.device = torch.device("cpu")
+        self.kernels: Kernels = kernels
+        self.num_threads = num_threads
+        self._undo, self._prefault, self._prefault_bytes = undo, prefault, prefault_bytes
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1 if kernels.native else num_threads)
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """Always float32."""
+        return torch.float32
+
+    def available_memory(self) -> int:
+        """Bytes that could be allocated now."""
+        return available_memory()
+
+    def allocate(self, nbytes: int) -> Tensor:
+        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken in idle time or when first
+        written."""
+        memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        buffer = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
+        ahead = min(nbytes, self._prefault_bytes)
+        if self._prefault is not None and ahead > 0:
+            self._prefault(buffer.data_ptr(), ahead)
+            self._prefault_bytes -= ahead
+        return buffer
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Run once and keep the native calls as a tape; None when a call was not on `num_rows` rows."""
+        return record(run, num_rows, num_seqs)
+
+    def close(self) -> None:
+        """Give torch its threads back, and the process what binding and instruction set it had."""
+        torch.set_num_threads(self._threads_before)
+        self._undo.close()
+
+
+class CpuPlatform:
+    """The platform `cpu`. num_threads: compute threads. processors: of each thread, or empty. isa: None: the active one.
+    prefault_bytes: of allocated memory, taken from the system in idle time.
+
+    Raises UserError for an instruction set that does not run here.
+    """
+
+    def __init__(
+        self,
+        num_threads: int,
+        processors: Sequence[int] = (),
+        spin_microseconds: int = 30,
+        isa: str | None = None,
+        *,
+        prefault_bytes: int = 0,
+    ) -> None:
+        self.num_threads, self.processors, self.spin_microseconds = num_threads, processors, spin_microseconds
+        self._prefault_bytes = prefault_bytes
+        self._native = kernels_or_reason()
+        self._undo = contextlib.ExitStack()
+        if isa is not None:
+            check_isa(self._native, isa)
+        if isa is not None and not isinstance(self._native, Reason):
+            self._undo.callback(self._native.set_isa, self._native.isa())
+            self._native.set_isa(isa)
+
+    def open(self, device: str, kernels: Sequence[Kernels]) -> CpuRuntime:
+        """Open `cpu`, the only device there is."""
+        if device not in ("cpu", "cpu:0"):
+            raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
+        chosen = KernelSet(kernels, "cpu")
+        if isinstance(self._native, Reason):
+            return CpuRuntime(chosen, self.num_threads, self._undo)
+        self._native.pool_spin(self.spin_microseconds)
+        self._bind(self._native)
+        self._undo.callback(self._native.prefault_stop)
+        return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
+
+    def _bind(self, native: ModuleType) -> None:
+        """The calling thread, which computes too, and the pool's threads. Raises UserError where the system refuses."""
+        if not self.processors:
+            return
+        before = os.sched_getaffinity(0)
+        self._undo.callback(native.pool_bind, [])  # undone last: threads go where their caller then may
+        self._undo.callback(os.sched_setaffinity, 0, before)
+        os.sched_setaffinity(0, {self.processors[0]})
+        if not native.pool_bind(list(self.processors[1:])):
+            raise UserError(f"thread_binding: the system does not bind threads to processors {list(self.processors)}.")

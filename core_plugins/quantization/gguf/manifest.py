@@ -1,0 +1,55 @@
+"""Manifest of the `gguf` quantization method."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.api.errors import UserError
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+class GGUFArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The method's own arguments."""
+
+    activation: Annotated[
+        Literal["auto", "none", "int8"],
+        msgspec.Meta(
+            description="Precision to which inputs of packed layers are rounded; auto: int8, or none when the dtype is float32."
+        ),
+    ] = "auto"
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="gguf",
+        summary="GGUF block types, held packed: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K to Q6_K, and plain floats",
+        arguments=GGUFArguments,
+    )
+
+
+@hookimpl
+def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
+    """Claim every GGUF checkpoint."""
+    return "the checkpoint is a GGUF file" if isinstance(facts, CheckpointFacts) and facts.format == "gguf" else None
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the method. Raises UserError without a GGUF checkpoint."""
+    from core_plugins.quantization.gguf.method import GGUFMethod
+
+    if context.manifest is None or context.manifest.format != "gguf":
+        given = "no checkpoint" if context.manifest is None else f"a {context.manifest.format} checkpoint"
+        raise UserError(f"quantization 'gguf' was given {given}; it needs a GGUF file. Leave --quantization out.")
+    arguments = context.arguments or GGUFArguments()
+    activation = arguments.activation
+    if activation == "auto":
+        activation = "none" if context.dtype == "float32" else "int8"
+    return GGUFMethod(context.manifest, activation)

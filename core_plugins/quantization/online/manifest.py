@@ -1,0 +1,97 @@
+"""Manifests of the online methods: one entry point a scheme, all of one class. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.errors import UserError
+from core.api.reason import Reason
+from core.api.specs import Activation
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.quantization.online.schemes import SCHEMES, Scheme
+
+
+class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The method's own arguments."""
+
+    activation: Annotated[
+        Literal["auto", "none", "bf16", "int8"],
+        msgspec.Meta(
+            description="Precision to which inputs of quantized layers are rounded; auto: the scheme's own, or none when "
+            "the dtype is not bfloat16."
+        ),
+    ] = "auto"
+    head: Annotated[
+        Literal["auto", "same", "int8", "none"],
+        msgspec.Meta(
+            description="How the embedding and the output head are held: same, as the other layers; int8; none, plain; auto, "
+            "int8."
+        ),
+    ] = "auto"
+    ignore: Annotated[
+        list[str],
+        msgspec.Meta(description="Parts whose name contains one of these stay plain, such as down_proj or layers.0."),
+    ] = []
+
+
+class OnlineManifest:
+    """The manifest of one scheme."""
+
+    CONTRACT = 1
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say what the plugin is."""
+        summary = f"quantizes a plain checkpoint while it loads: {self.scheme.summary}"
+        return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
+
+    @hookimpl
+    def core_supports(self, query: CheckpointFacts) -> list[Reason]:
+        """Only plain checkpoints can be quantized."""
+        held = "GGUF file" if query.format == "gguf" else query.quantization
+        if held is None:
+            return []
+        return [Reason("checkpoint", "plain floats", str(held), "leave --quantization out")]
+
+    @hookimpl
+    def core_load(self, context: LoadContext) -> Any:
+        """Build the method. Raises UserError for an activation that the scheme does not have."""
+        from core_plugins.quantization.online.method import OnlineMethod
+
+        arguments = context.arguments or OnlineArguments()
+        names = {"auto": self.scheme.head, "same": self.scheme.name, "int8": "int8", "none": None}
+        chosen = names[arguments.head]
+        head = None if chosen is None else SCHEMES[chosen]
+        activations = {self.scheme.name: self._activation(arguments.activation, context.dtype)}
+        if head is not None and head.name not in activations:
+            activations[head.name] = _default(head, context.dtype)
+        return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
+
+    def _activation(self, asked: str, dtype: str) -> Activation:
+        if asked == "auto":
+            return _default(self.scheme, dtype)
+        for offered in self.scheme.activations:
+            if offered.removesuffix("_row") == asked:
+                return offered
+        offers = " or ".join(activation.removesuffix("_row") for activation in self.scheme.activations)
+        raise UserError(
+            f"--quantization-config.activation {asked}: quantization '{self.scheme.name}' has no such inputs; choose {offers}."
+        )
+
+
+def _default(scheme: Scheme, dtype: str) -> Activation:
+    return scheme.activations[0] if dtype == "bfloat16" else "none"
+
+
+INT8 = OnlineManifest(SCHEMES["int8"])
+FP8 = OnlineManifest(SCHEMES["fp8"])
+NF4 = OnlineManifest(SCHEMES["nf4"])
+FP4 = OnlineManifest(SCHEMES["fp4"])
+MXFP4 = OnlineManifest(SCHEMES["mxfp4"])
+NVFP4 = OnlineManifest(SCHEMES["nvfp4"])
