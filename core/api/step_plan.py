@@ -61,6 +61,7 @@ class StepPlan:
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens.
     transfers:     copies of KV blocks to make before anything else, or None.
+    same_batch:    whether `slots` equals that of the plan before, and nobody came, left, or has drafts.
     """
 
     slots: Int32Array = field(default_factory=no_rows)
@@ -73,6 +74,7 @@ class StepPlan:
     removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
     transfers: KVTransfers | None = None
+    same_batch: bool = False
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class SteadyDecode:
 
     def continues(self, plan: StepPlan) -> bool:
         """Whether the plan is for the same sequences, one token each."""
-        return plan.slots is self._slots and not (plan.removed or plan.new or plan.drafts)
+        return plan.same_batch and self._slots is not None
 
     def run(self, plan: StepPlan) -> StepResult | None:
         """The step. None: a row could not be sampled; its logits are there, and the full way must say why."""

@@ -114,6 +114,9 @@ class StepPlanner:
                 np.concatenate((first, np.array(second, np.int32))) for first, second in parts
             )
         plan.removed, self.state.removed = self.state.removed, []
+        changed = plan.removed or plan.new or plan.drafts or self._query_lens is not None or self._chunk_slots
+        before, self.state.last_slots = self.state.last_slots, plan.slots
+        plan.same_batch = not changed and np.array_equal(plan.slots, before)
         self.flight.num_departures = self.state.running.num_departures
         self.flight.unwritten = self.state.kv.take_unwritten()
         return self.flight

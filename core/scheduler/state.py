@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from core.api.config import SchedulerConfig
 from core.api.messages import EngineOutput, EngineRequest, FinishReason, SchedulerStats
 from core.api.policy import SchedulingPolicy
-from core.api.step_plan import NewSequence, Slot, StepPlan
+from core.api.step_plan import NO_ROWS, NewSequence, Slot, StepPlan
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit
@@ -33,6 +33,7 @@ class SchedulerState:
     running:     those with a slot.
     suspects:    those of a step that failed; each runs alone before others go on. The first may hold a slot.
     removed:     slots that the worker must hear of in the next plan.
+    last_slots:  the slots of the newest plan.
     ended:       outputs of sequences that ended outside of a step.
     num_pressed: live sequences that were preempted for blocks: while there are any, admission keeps a reserve.
     at_work:     the sequence that is being handled, to be blamed when something breaks.
@@ -53,6 +54,7 @@ class SchedulerState:
         self.choices: dict[str, dict[int, SequenceState]] = {}
         self.num_live = 0
         self.removed: list[Slot] = []
+        self.last_slots = NO_ROWS
         self.ended: list[EngineOutput] = []
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config.num_speculative_tokens, self.stats)
