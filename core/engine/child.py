@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from core.engine.socket_directory import SocketDirectory
+from core.processes import python_command
 
 TAIL_BYTES = 4096
 LAST_LINES = 8
@@ -42,7 +43,7 @@ class EngineProcess:
     def spawn(cls, executor: str | None = None) -> EngineProcess:
         """Start the engine process; `executor` names another executor class, MODULE:CLASS."""
         directory = SocketDirectory()
-        command = [sys.executable, "-P", "-m", "core.engine.process", "--address", directory.address]
+        command = python_command("core.engine.process", "--address", directory.address)
         if executor is not None:
             command += ["--executor", executor]
         pipe = subprocess.PIPE

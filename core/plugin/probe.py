@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
 from core.plugin.hookspecs import Device, Probe
+from core.processes import python_command
 
 TIME_LIMIT = 10.0
 """Seconds in which a platform must answer."""
@@ -61,7 +61,7 @@ def start(rows: Sequence[ResolvedPlugin], time_limit: float = TIME_LIMIT) -> Pro
     task = Task(tuple(rows), time_limit)
     if not rows:
         return Probing(task, None)
-    command = [sys.executable, "-P", "-m", "core.plugin.probe_helper"]
+    command = python_command("core.plugin.probe_helper")
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )

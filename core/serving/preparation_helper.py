@@ -14,13 +14,13 @@ import contextlib
 import logging
 import socket
 import subprocess
-import sys
 from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError
 from core.engine.child import child_environment
+from core.processes import python_command
 from core.serving.preparation import RESULTS, Buffer, PreparationSettings
 from core.serving.preparation_process import HEADER_BYTES, Answer, Start, header, job_header
 from core.tokens.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ class PreparationHelper:
         if self._closed:
             raise EOFError("the server ends")
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "core.serving.preparation_process", str(theirs.fileno())]
+        command = python_command("core.serving.preparation_process", str(theirs.fileno()))
         with theirs:
             self._process = await asyncio.to_thread(
                 subprocess.Popen,

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from core.processes import python_command
 from core.testing.case import Finding
 from core.testing.suite import cases
 
@@ -42,7 +43,7 @@ class Line(msgspec.Struct, frozen=True):
 
 def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
     """Every finding, as soon as it is there. A helper that hangs or dies gives a last, failed one."""
-    command = [sys.executable, "-P", "-m", "core.testing.runner", msgspec.json.encode(task).decode()]
+    command = python_command("core.testing.runner", msgspec.json.encode(task).decode())
     running = "the start"
     with (
         tempfile.TemporaryDirectory(prefix="core-check-", ignore_cleanup_errors=True) as folder,

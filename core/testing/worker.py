@@ -17,6 +17,7 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError
 from core.plugin.manifest import load_manifest
+from core.processes import python_command
 from core.testing.case import Skipped, Subject
 
 TIME_LIMIT = 120.0
@@ -48,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def ask(task: Task) -> Answer:
     """Run the helper; whatever happens to it becomes an Answer."""
-    command = [sys.executable, "-P", "-m", "core.testing.worker", msgspec.json.encode(task).decode()]
+    command = python_command("core.testing.worker", msgspec.json.encode(task).decode())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(

@@ -379,6 +379,7 @@ def test_a_core_folder_in_the_working_directory_is_not_ours(tmp_path: Path, monk
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "__init__.py").write_text("raise RuntimeError('the wrong core')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
     async def run() -> None:
         client = await start()
