@@ -2,11 +2,12 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PORT ?= 8000
+WORKERS ?= 2
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack test test-matrix test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack test test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -30,7 +31,10 @@ serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
 
 test: lint  ## lint, types, layers and the whole suite
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
+	$(PYTHON) -m pytest -m models
 
 test-matrix: $(TEST_STAMP)  ## same request, same tokens: every pair of ways to run, on all models and types
 	$(PYTHON) -m pytest -m matrix tests/determinism

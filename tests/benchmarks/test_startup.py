@@ -34,9 +34,13 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
+STOPPABLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A shell that starts the suite in the background has SIGINT ignored, and children inherit that."""
+
+
 def server(script, log, limit=30.0):
     port = free_port()
-    return Server([sys.executable, "-c", script, str(port)], port, start_limit_s=limit, log=log)
+    return Server([sys.executable, "-c", STOPPABLE + script, str(port)], port, start_limit_s=limit, log=log)
 
 
 def test_a_server_that_still_loads_is_waited_for(tmp_path):
