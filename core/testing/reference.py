@@ -7,7 +7,7 @@ whoever tests a backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,6 +97,47 @@ def batch_view(
     )
 
 
+@dataclass(frozen=True)
+class Padding:
+    """Rows and sequences behind those of a step.
+
+    bare: whether only the tensors describe the step, as in a recording for a fixed size.
+    """
+
+    rows: int = 3
+    sequences: int = 2
+    bare: bool = False
+
+    def view(self, view: BatchView) -> BatchView:
+        """The step with padding. Padded sequences show the blocks of the first one: whoever uses them spoils it."""
+        live, num_seqs = view.num_tokens, view.num_seqs + self.sequences
+        padded = replace(
+            view,
+            num_tokens=live + self.rows,
+            num_seqs=num_seqs,
+            query_lens=view.query_lens + [0] * self.sequences,
+            seq_lens_list=view.seq_lens_list + [0] * self.sequences,
+            cu_seqlens_q=torch.cat([view.cu_seqlens_q, torch.full((self.sequences,), live, dtype=torch.int32)]),
+            seq_lens=torch.cat([view.seq_lens, torch.zeros(self.sequences, dtype=torch.int32)]),
+            block_table=torch.cat([view.block_table, view.block_table[:1].expand(self.sequences, -1)]),
+            slot_mapping=torch.cat([view.slot_mapping, torch.full((self.rows,), -1)]),
+            positions=torch.cat([view.positions, torch.zeros(self.rows, dtype=torch.int64)]),
+        )
+        if not self.bare:
+            return padded
+        longest = view.block_table.shape[1] * view.block_size
+        uniform = view.max_query_len == 1
+        limits = {"max_query_len": 1 if uniform else padded.num_tokens, "max_seq_len": longest}
+        return replace(padded, query_lens=[], seq_lens_list=[], **limits)
+
+    def tensor(self, x: Tensor) -> Tensor:
+        """x [T, ...] with NaN in the padded rows."""
+        return torch.cat([x, torch.full((self.rows, *x.shape[1:]), torch.nan, dtype=x.dtype)])
+
+
+NO_PADDING = Padding(0, 0)
+
+
 def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
     """x [L, Hkv, D] as a cache of a KV dtype gives it back; unchanged for a dtype that is a backend's own.
 
@@ -160,6 +201,7 @@ class PagedRun:
     """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN.
 
     changed: those of q, k and v that a call of the backend has changed.
+    padding: of every step.
     """
 
     def __init__(
@@ -170,8 +212,10 @@ class PagedRun:
         dtype: str,
         conversations: Sequence[Conversation],
         random: torch.Generator,
+        padding: Padding = NO_PADDING,
     ) -> None:
         self.backend, self.spec, self.block_size = backend, spec, block_size
+        self.padding = padding
         self.conversations = list(conversations)
         self.changed: set[str] = set()
         needed = [-(-len(c.k) // block_size) for c in conversations]
@@ -191,8 +235,11 @@ class PagedRun:
         spans = [(i, seq_lens[i] - query_lens[i], seq_lens[i]) for i in alive]
         lens = [stop - start for _, start, stop in spans]
         view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i in alive], self.block_size)
-        metadata = self.backend.build(view)
-        given = {x: torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in "kvq"}
+        metadata = self.backend.build(self.padding.view(view))
+        given = {}
+        for name in "kvq":
+            parts = [getattr(self.conversations[i], name)[begin:end] for i, begin, end in spans]
+            given[name] = self.padding.tensor(torch.cat(parts))
         k, v, q = given.values()
         before = {name: tensor.clone() for name, tensor in given.items()}
         self.write(k, v, metadata)
@@ -202,8 +249,9 @@ class PagedRun:
             self.backend.forward_latent(self.handle, latent, rotated, metadata, out)
         else:
             self.backend.forward(self.handle, q, metadata, out)
-        self.changed |= {name for name, tensor in given.items() if not torch.equal(tensor, before[name])}
-        return list(out.split(lens))
+        same = {name: torch.equal(x.nan_to_num(), before[name].nan_to_num()) for name, x in given.items()}
+        self.changed |= {name for name in given if not same[name]}
+        return list(out[: sum(lens)].split(lens))
 
     def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
         """Store k and v of a `Conversation`; of a latent layer, the latent and the rotated key that k holds."""
