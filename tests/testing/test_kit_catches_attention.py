@@ -207,7 +207,9 @@ def test_kinds_claimed_to_be_invariant_are_tried(tmp_path):
 
 PADDED = {
     "writes rows without a slot": [("and int(slots.min()) < 0:", "and False:")],
-    "counts padded sequences from the front": [("enumerate(view.seq_lens_list):", "enumerate(view.seq_lens_list[2:]):")],
+    "counts padded sequences from the front": [
+        ("enumerate(view.seq_lens_list):", "enumerate(view.seq_lens_list[2:]):")
+    ],
 }
 
 

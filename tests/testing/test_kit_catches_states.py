@@ -47,7 +47,10 @@ STATE_BACKENDS = {
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),
 }
 PADDED = {
-    "writes states of padded sequences": [("num_seqs=num_seqs,", "num_seqs=len(view.query_lens),"), ("[:num_seqs]", "[:]")],
+    "writes states of padded sequences": [
+        ("num_seqs=num_seqs,", "num_seqs=len(view.query_lens),"),
+        ("[:num_seqs]", "[:]"),
+    ],
     "reads padded rows": [("inputs[: step.view.num_tokens]", "inputs - 0 * inputs.sum()")],
 }
 BUILD = "\ndef build(module): return module.States()\n"
