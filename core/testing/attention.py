@@ -16,10 +16,9 @@ from core.plugin.capabilities import attention_reasons, layer_kinds
 from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
+from core.testing.padding import NO_PADDING, Padding
 from core.testing.reference import (
-    NO_PADDING,
     Conversation,
-    Padding,
     PagedRun,
     as_attention,
     batch_view,

@@ -140,14 +140,16 @@ class FakeGraphRuntime:
         """The same for every kind."""
         return [size for size in self._sizes if size <= max_rows]
 
-    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls:
-        """Call `run` and record it for exactly that many rows."""
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Call `run` and record it for exactly that many rows; None when it called nothing that can be recorded."""
         calls: list[RecordedCall] = []
         self._graph_calls.recording = calls
         try:
             run()
         finally:
             self._graph_calls.recording = None
+        if not calls:
+            return None
         self.recorded[num_rows] += 1
         return Graph(calls, num_rows, lambda: self.replayed.update([num_rows]))
 

@@ -18,7 +18,8 @@ from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
-from core.testing.reference import NAN_BYTE, NO_PADDING, Padding, batch_view
+from core.testing.padding import NO_PADDING, Padding
+from core.testing.reference import NAN_BYTE, batch_view
 
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)

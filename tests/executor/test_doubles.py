@@ -14,7 +14,6 @@ from core.executor.step_buffers import StepBuffers
 from core.testing.async_device import FakeAsyncDevice, OverwrittenError
 from core.testing.graph_runtime import FakeGraphRuntime, MovedError
 from core_plugins.platforms.cpu.runtime import CpuPlatform, CpuRuntime
-from tests.executor.doubles import double
 
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog", "and", "the quick brown fox sleeps"]
 PARAMS = [
@@ -28,6 +27,20 @@ PARAMS = [
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa", "numerics": "reference"}
 BLOCKS = {"tiny_llama": 9, "tiny_gemma3": 24}
 """Of eight tokens: too few for all requests at once, so some are preempted."""
+
+
+DOUBLES = Path(__file__).parent / "doubles"
+
+
+def double(kind: str) -> dict[str, object]:
+    """Arguments that choose a double."""
+    return {
+        "plugins": f"{DOUBLES / 'platform.py'},{DOUBLES / 'attention.py'}",
+        "device": "double",
+        "platform_config": {"kind": kind},
+        "attention_backend": "double_attention",
+        "numerics": "reference",
+    }
 
 
 def results(llm: LLM) -> list:
@@ -78,7 +91,7 @@ def runtime_of(llm: LLM):
 
 
 def test_recordings_of_fixed_sizes(checkpoint: Path, expected: list) -> None:
-    with LLM(**settings(checkpoint), **double("graph", "graph_attention")) as llm:
+    with LLM(**settings(checkpoint), **double("graph")) as llm:
         assert results(llm) == expected
         assert llm._client.core.scheduler.stats().num_preemptions > 0
         runtime = runtime_of(llm)
@@ -88,7 +101,7 @@ def test_recordings_of_fixed_sizes(checkpoint: Path, expected: list) -> None:
 
 
 def test_late_copies(tiny_gemma3: Path, expected_of) -> None:
-    with LLM(**settings(tiny_gemma3), **double("late", "late_attention")) as llm:
+    with LLM(**settings(tiny_gemma3), **double("late")) as llm:
         assert results(llm) == expected_of(tiny_gemma3)
         assert runtime_of(llm).copies.made > 10
 
