@@ -48,12 +48,14 @@ class BlockTables:
         starting = (positions % self.block_size == 0).nonzero()[0]
         for _, _, slots in self._keyed:
             slots.array[: len(rows)] += 1
+            slots.changed(len(rows))
         if not len(starting):
             return
         columns = positions[starting] // self.block_size
         for stored, tables, slots in self._keyed:
             blocks = stored[rows[starting], columns]
             tables.array[starting, columns] = blocks
+            tables.changed(len(rows))
             slots.array[starting] = blocks * np.int64(self.block_size)
 
     def fill(

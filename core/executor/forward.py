@@ -1,109 +1,159 @@
 """The forward pass of a step: run by the layers' own code, or replayed from what they once called.
 
-Owns: the recorded calls of the blocks and of the head. Never does: fill the step's buffers, sample.
-Called by: the model runner.
+Owns: which buffers and which kind of recording a step uses, and its padding. Never does: decide what a step computes, or
+sample. Called by: the model runner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from core.executor.recorder import Recorder
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
-from core.plugin.contracts import BatchView, CapturedCalls, Runtime
+from core.plugin.contracts import BatchView, Runtime
 
-Capture = Callable[[Callable[[], None], int, int], CapturedCalls | None]
+DECODE: Final = "decode"
+MIXED: Final = "mixed"
+HEAD: Final = "head"
+SAMPLE: Final = "sample"
 
 
-def capture_of(model: Decoder, runtime: Runtime, *, enforce_eager: bool) -> Capture | None:
-    """The runtime's `capture` when everything that the model calls can be recorded, else None."""
-    if enforce_eager or not model.capturable:
-        return None
-    capture: Capture | None = getattr(runtime, "capture", None)
-    return capture
+def recorder_of(model: Decoder, runtime: Runtime, buffers: StepBuffers, *, padding: bool, eager: bool) -> Recorder:
+    """The recorder of a model, with the kinds of calls that can be recorded.
+
+    padding: whether the model's attention backends take steps with padded rows and sequences.
+    eager: record nothing.
+    """
+    if eager or not model.capturable:
+        return Recorder()
+    recorder = Recorder(runtime)
+    recorder.add(HEAD, model.max_logits)
+    recorder.add(SAMPLE, model.max_logits, padded=False)
+    if model.capture != "never":
+        recorder.add(DECODE, buffers.seq_lens.array.shape[0], padded=padding)
+    if model.capture == "any":
+        # at one number of rows, the number of sequences still differs from step to step
+        recorder.add(MIXED, buffers.token_ids.array.shape[0], every_size=not padding)
+    return recorder
 
 
 class ForwardPass:
-    """Runs a model on the step's buffers. With `capture`, the first step is recorded and later ones are replayed.
+    """Runs a model on the step's buffers.
 
     groups: the KV group of each layer.
     """
 
-    def __init__(self, model: Decoder, buffers: StepBuffers, capture: Capture | None, groups: Sequence[int]) -> None:
+    def __init__(self, model: Decoder, buffers: StepBuffers, recorder: Recorder, groups: Sequence[int]) -> None:
         self.model = model
         self.groups = groups
         self.buffers = buffers
-        self._capture = capture
-        self._blocks: CapturedCalls | None = None
-        self._head: CapturedCalls | None = None
+        self.recorder = recorder
+        self._max_num_seqs = buffers.seq_lens.array.shape[0]
 
     @property
     def on_cpu(self) -> bool:
         """Whether logits lie in the host's memory."""
         return str(self.buffers.logit_rows.tensor.device.type) == "cpu"
 
-    @property
-    def captured(self) -> bool:
-        """Whether the next step is a replay."""
-        return self._blocks is not None and self._head is not None
-
     def run(self, views: Sequence[BatchView]) -> None:
         """Compute the residual stream of the step's tokens. views: of each KV group."""
         view = views[0]
-        if self._blocks is not None:
-            self._blocks(view.num_tokens, view.num_seqs)
-        elif self._capture is not None:
-            self._blocks = self._record(lambda: self._eager(views), view.num_tokens, view.num_seqs)
-        else:
-            self._eager(views)
+        kind = DECODE if view.max_query_len == 1 else MIXED
+        size = self.recorder.size(kind, view.num_tokens)
+        if size is not None:
+            self._run_padded(kind, size, views)
+            return
+        self.buffers.token_ids.changed(view.num_tokens)
+        self.buffers.send()
+        self.recorder.run(kind, view.num_tokens, view.num_seqs, lambda: self._compute(views))
 
     def logits(self, count: int) -> Tensor:
         """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
-        rows = self.buffers.logit_rows.upload(count)
-        if self._head is not None:
-            self._head(count, 0)
-            return self.model.logits_view(count)
-        if self._capture is None:
-            return self.model.logits(rows)
-        self._head = self._record(lambda: self._eager_logits(rows), count, 0)
+        rows = self.recorder.size(HEAD, count) or count
+        logit_rows = self.buffers.logit_rows
+        if rows > count:
+            logit_rows.array[count:rows] = 0
+        chosen = logit_rows.upload(rows)
+        self.buffers.send()
+        self.recorder.run(HEAD, rows, 0, lambda: self._head(chosen), (count, 0))
         return self.model.logits_view(count)
+
+    def captured(self, count: int) -> bool:
+        """Whether both passes for `count` sequences of one token each are replays that need no padding."""
+        exact = self.recorder.size(DECODE, count) is None and self.recorder.size(HEAD, count) is None
+        return exact and self.recorder.has(DECODE, count) and self.recorder.has(HEAD, count)
 
     def replay(self, count: int) -> None:
         """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
-        assert self._blocks is not None and self._head is not None
-        self._blocks(count, count)
-        self._head(count, 0)
-
-    def capture(self, run: Callable[[], None], count: int) -> CapturedCalls | None:
-        """Run something on `count` rows, and record it for as many if that can be."""
-        if self._capture is not None:
-            return self._capture(run, count, 0)
-        run()
-        return None
+        self.recorder.run(DECODE, count, count, _never)
+        self.recorder.run(HEAD, count, 0, _never)
 
     def residual(self, rows: Sequence[int]) -> Tensor:
         """A copy of some rows of the latest residual stream, [len(rows), H]."""
         stream = self.model.workspace.buffer("residual")
         return stream[torch.tensor(rows, dtype=torch.int64, device=stream.device)]
 
-    def _record(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """Run and record; what cannot be recorded is never tried again."""
-        assert self._capture is not None
-        calls = self._capture(run, num_rows, num_seqs)
-        if calls is None:
-            self._capture = None
-        return calls
-
-    def _eager_logits(self, rows: Tensor) -> None:
+    def _head(self, rows: Tensor) -> None:
         self.model.logits(rows)
 
-    def _eager(self, views: Sequence[BatchView]) -> None:
-        token_ids = self.buffers.token_ids.upload(views[0].num_tokens)
-        self.model.forward(token_ids, views[0].positions, self._metadata(views))
+    def _compute(self, views: Sequence[BatchView]) -> None:
+        """The blocks on the buffers that views of each KV group show."""
+        view = views[0]
+        token_ids = self.buffers.token_ids.tensor[: view.num_tokens]
+        self.model.forward(token_ids, view.positions, self._metadata(views))
+
+    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView]) -> None:
+        """The same on `size` rows, which a recording of that size may serve."""
+        view = views[0]
+        num_seqs = min(size, self._max_num_seqs)
+        self._pad(view, size, num_seqs)
+        self.buffers.send()
+        live = view.num_tokens, view.num_seqs
+        self.recorder.run(kind, size, num_seqs, lambda: self._compute(self._fixed(kind, size, views)), live)
+
+    def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
+        """Make rows and sequences behind those of the step harmless, as `BatchView` says."""
+        buffers = self.buffers
+        rows = slice(view.num_tokens, num_tokens)
+        buffers.token_ids.array[rows] = 0
+        buffers.positions.array[rows] = 0
+        for slots in buffers.slot_mappings:
+            slots.array[rows] = -1
+            slots.changed(num_tokens)
+        buffers.seq_lens.array[view.num_seqs : num_seqs] = 0
+        buffers.cu_seqlens_q.array[view.num_seqs + 1 : num_seqs + 1] = view.num_tokens
+        buffers.token_ids.changed(num_tokens)
+        buffers.positions.changed(num_tokens)
+        buffers.seq_lens.changed(num_seqs)
+        buffers.cu_seqlens_q.changed(num_seqs + 1)
+
+    def _fixed(self, kind: str, size: int, views: Sequence[BatchView]) -> list[BatchView]:
+        """Views of `size` rows that hold for every step of this size: nothing in them but places and limits."""
+        buffers = self.buffers
+        num_seqs = min(size, self._max_num_seqs)
+        shared = replace(
+            views[0],
+            num_tokens=size,
+            num_seqs=num_seqs,
+            max_query_len=1 if kind == DECODE else size,
+            max_seq_len=buffers.block_tables[0].array.shape[1] * views[0].block_size,
+            query_lens=[],
+            seq_lens_list=[],
+            cu_seqlens_q=buffers.cu_seqlens_q.tensor[: num_seqs + 1],
+            seq_lens=buffers.seq_lens.tensor[:num_seqs],
+            positions=buffers.positions.tensor[:size],
+        )
+        fixed: list[BatchView] = []
+        for tables, slots in zip(buffers.block_tables, buffers.slot_mappings, strict=True):
+            group = replace(shared, block_table=tables.tensor[:num_seqs], slot_mapping=slots.tensor[:size])
+            fixed.append(group)
+        return fixed
 
     def _metadata(self, views: Sequence[BatchView]) -> list[Any]:
         """Attention metadata of each layer, built once for each backend and KV group."""
@@ -115,3 +165,7 @@ class ForwardPass:
                 built[key] = mixer.build(views[group])
             metadata.append(built[key])
         return metadata
+
+
+def _never() -> None:
+    raise AssertionError("a recording that was there has gone")

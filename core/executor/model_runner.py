@@ -29,7 +29,8 @@ class ModelRunner:
     ) -> None:
         self.forward, self.batch, self.sampler, self.proposer = forward, batch, sampler, proposer
         self.max_logits = forward.model.max_logits
-        self._steady = SteadyDecode(batch, forward, sampler) if proposer is None and forward.on_cpu else None
+        steady = proposer is None and forward.on_cpu and batch.buffers.shared
+        self._steady = SteadyDecode(batch, forward, sampler) if steady else None
         self._needs_hidden = bool(getattr(proposer, "needs_hidden", False))
         self._newest: dict[Slot, int] = {}  # the row of the step that gave each newest token
 

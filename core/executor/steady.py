@@ -15,8 +15,7 @@ import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
-from core.executor.forward import ForwardPass
-from core.plugin.contracts import CapturedCalls
+from core.executor.forward import SAMPLE, ForwardPass
 from core.sampling.native import NativeRace
 from core.sampling.sampler import Sampler
 
@@ -28,7 +27,6 @@ class SteadyDecode:
         self._batch, self._forward, self._sampler = batch, forward, sampler
         self._race = None if sampler.race is None else NativeRace(sampler.race)
         self._slots: Int32Array | None = None
-        self._sampling: CapturedCalls | None = None
         self._output_lists: list[list[int]] = []
         self._num_steps = 0
 
@@ -38,7 +36,7 @@ class SteadyDecode:
         same = result.slots is plan.slots or np.array_equal(result.slots, plan.slots)
         if self._race is None or plan.total_num_tokens != count or not same or plan.drafts:
             return
-        if not self._forward.captured or not 0 < count <= self._forward.model.max_logits:
+        if not 0 < count <= self._forward.model.max_logits or not self._forward.captured(count):
             return
         sequences = [self._batch[slot] for slot in plan.slots.tolist()]
         if not all(sequence.row.state.plain for sequence in sequences):
@@ -47,7 +45,8 @@ class SteadyDecode:
         self._race.remember([sequence.row.state for sequence in sequences], buffers.token_ids.tensor[:count])
         self._race.output_indices[:] = [len(sequence.output_token_ids) - 1 for sequence in sequences]
         self._output_lists = [sequence.output_token_ids for sequence in sequences]
-        self._slots, self._sampling, self._num_steps = plan.slots, None, 0
+        self._forward.recorder.forget(SAMPLE)
+        self._slots, self._num_steps = plan.slots, 0
         self._positions, self._seq_lens = buffers.positions.array[:count], buffers.seq_lens.array[:count]
         buffers.token_ids.array[:count] = self._batch.last_token[plan.slots]
         buffers.cu_seqlens_q.array[: count + 1] = np.arange(count + 1)
@@ -68,10 +67,7 @@ class SteadyDecode:
         self._batch.tables.advance(plan.slots, self._positions)
         race.output_indices += 1
         self._forward.replay(count)
-        if self._sampling is None:
-            self._sampling = self._record(race, count)
-        else:
-            self._sampling(count, 0)
+        self._forward.recorder.run(SAMPLE, count, 0, lambda: self._draw(race, count))
         token_ids = race.tokens_drawn
         if token_ids.min() < 0:
             self.end()
@@ -80,9 +76,8 @@ class SteadyDecode:
         self._num_steps += 1
         return StepResult(slots=plan.slots, token_ids=token_ids.astype(np.int32))
 
-    def _record(self, race: NativeRace, count: int) -> CapturedCalls | None:
-        logits = self._forward.model.logits_view(count)[:, : self._sampler.vocab_size]
-        return self._forward.capture(lambda: race.draw(logits), count)
+    def _draw(self, race: NativeRace, count: int) -> None:
+        race.draw(self._forward.model.logits_view(count)[:, : self._sampler.vocab_size])
 
     def end(self) -> None:
         """Bring the batch up to date: a step that is run in full follows."""

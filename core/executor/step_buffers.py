@@ -1,42 +1,66 @@
 """The inputs of a step, at addresses that never change, so that a recorded forward pass finds them again.
 
-Owns: one buffer for each flat array of a step. Never does: decide what is in them (the persistent batch fills them).
-Called by: the persistent batch (writes), the forward pass (reads).
+Owns: one arena of bytes, and in it one buffer for each flat array of a step. Never does: decide what is in them (the
+persistent batch fills them). Called by: the persistent batch (writes), the forward pass (reads).
+
+On the CPU the device's arena is the host's. Elsewhere both have the same layout, and `send` makes one copy a step.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from core.executor.staging import Staging
+from core.plugin.contracts import Uploads
+
+ALIGNMENT: Final = 64
+"""Bytes: of a cache line, and of the widest vector."""
+
 
 class StepBuffer:
-    """One array on the host and, for another device, its copy there.
+    """One array of the arena.
 
-    array: numpy view of the host memory. tensor: on the device; on the CPU the same memory.
+    array: numpy view of the host's bytes.
+    tensor: the same place on the device; on the CPU the same memory.
     """
 
-    __slots__ = ("_host", "array", "tensor")
+    __slots__ = ("_begin", "_row_bytes", "_staging", "array", "tensor")
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self._host = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
-        self.array: np.ndarray = self._host.numpy()
-        self.tensor = self._host if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(self, host: Tensor, device: Tensor, begin: int, staging: Staging | None) -> None:
+        self.array: np.ndarray = host.numpy()
+        self.tensor = device
+        self._begin = begin
+        self._row_bytes = self.array.strides[0]
+        self._staging = staging
+
+    def changed(self, rows: int) -> None:
+        """The host has written to the first `rows` rows."""
+        if self._staging is not None:
+            self._staging.changed(self._begin, self._begin + rows * self._row_bytes)
 
     def upload(self, rows: int) -> Tensor:
-        """The first `rows` rows, as the host wrote them, on the device."""
-        part = self.tensor[:rows]
-        if self.tensor is not self._host:
-            part.copy_(self._host[:rows], non_blocking=True)
-        return part
+        """The first `rows` rows on the device, which hold what the host wrote once the buffers are sent."""
+        self.changed(rows)
+        return self.tensor[:rows]
 
 
 class StepBuffers:
     """T tokens, B sequences, M blocks a sequence, R rows of logits.
 
-    token_ids, positions: int64 [T]. cu_seqlens_q: int32 [B + 1]. seq_lens: int32 [B]. logit_rows: int64 [R].
-    For each KV group: slot_mappings: int64 [T], block_tables: int32 [B, M].
+    token_ids: int64 [T].
+    logit_rows: int64 [R].
+    positions: int64 [T].
+    seq_lens: int32 [B].
+    cu_seqlens_q: int32 [B + 1].
+    slot_mappings: int64 [T] for each KV group.
+    block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
+    uploads: a runtime whose device has memory of its own and copies in its own time.
     """
 
     def __init__(
@@ -47,13 +71,53 @@ class StepBuffers:
         max_logits: int,
         device: torch.device,
         num_groups: int = 1,
+        uploads: Uploads | None = None,
     ) -> None:
-        self.token_ids = StepBuffer((max_num_tokens,), torch.int64, device)
-        self.positions = StepBuffer((max_num_tokens,), torch.int64, device)
-        self.cu_seqlens_q = StepBuffer((max_num_seqs + 1,), torch.int32, device)
-        self.seq_lens = StepBuffer((max_num_seqs,), torch.int32, device)
-        self.slot_mappings = [StepBuffer((max_num_tokens,), torch.int64, device) for _ in range(num_groups)]
-        self.block_tables = [
-            StepBuffer((max_num_seqs, max_blocks_per_seq), torch.int32, device) for _ in range(num_groups)
+        tokens = (max_num_tokens,), torch.int64
+        table = (max_num_seqs, max_blocks_per_seq), torch.int32
+        arrays: list[tuple[tuple[int, ...], torch.dtype]] = [
+            tokens,
+            ((max_logits,), torch.int64),
+            tokens,
+            ((max_num_seqs,), torch.int32),
+            ((max_num_seqs + 1,), torch.int32),
         ]
-        self.logit_rows = StepBuffer((max_logits,), torch.int64, device)
+        arrays += [tokens] * num_groups
+        arrays += [table] * num_groups
+        made = self._make(arrays, device, uploads)
+        self.token_ids, self.logit_rows, self.positions, self.seq_lens, self.cu_seqlens_q = made[:5]
+        self.slot_mappings = made[5 : 5 + num_groups]
+        self.block_tables = made[5 + num_groups :]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the device reads the host's memory: what is written needs no copy."""
+        return self._staging is None
+
+    def send(self) -> None:
+        """Bring everything that was uploaded since the last call to the device, in one copy."""
+        if self._staging is not None:
+            self._staging.send()
+
+    def _make(
+        self,
+        arrays: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        device: torch.device,
+        uploads: Uploads | None,
+    ) -> list[StepBuffer]:
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in arrays]
+        begins = [0]
+        for size in sizes:
+            end = begins[-1] + size
+            begins.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        host = torch.zeros(begins[-1], dtype=torch.uint8)
+        arena = host
+        self._staging: Staging | None = None
+        if device.type != "cpu" or uploads is not None:
+            arena = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
+            self._staging = Staging(host, arena, uploads)
+        made: list[StepBuffer] = []
+        for (shape, dtype), begin, size in zip(arrays, begins, sizes, strict=False):
+            here, there = (part[begin : begin + size].view(dtype).view(shape) for part in (host, arena))
+            made.append(StepBuffer(here, there, begin, self._staging))
+        return made

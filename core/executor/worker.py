@@ -19,7 +19,7 @@ from core.api.errors import ConfigError, PluginError
 from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
-from core.executor.forward import ForwardPass, capture_of
+from core.executor.forward import ForwardPass, recorder_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.kv_memory import KVMemory
 from core.executor.model_runner import ModelRunner
@@ -42,6 +42,7 @@ from core.plugin.contracts import (
     Proposer,
     QuantizationMethod,
     Runtime,
+    Uploads,
 )
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
@@ -94,10 +95,11 @@ class Worker:
             MAX_LOGIT_ROWS,
             self.runtime.device,
             len(self.groups),
+            self.runtime if isinstance(self.runtime, Uploads) else None,
         )
-        capture = capture_of(model, self.runtime, enforce_eager=config.model.enforce_eager)
+        recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         self.runner = ModelRunner(
-            ForwardPass(model, buffers, capture, self._group_of_layers()),
+            ForwardPass(model, buffers, recorder, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size, self.groups),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
             self._proposer(model),
@@ -120,6 +122,13 @@ class Worker:
         """Blocks in the longest row of a block table."""
         length = self.config.model.max_model_len + self.config.scheduler.num_speculative_tokens + 1
         return max(-(-length // self.config.cache.block_size), *(group.num_state_blocks for group in self.groups))
+
+    @property
+    def _padding(self) -> bool:
+        """Whether all attention backends take steps with padded rows and sequences."""
+        names = set(self.config.plugins.attention.values())
+        capabilities = [self.plugins.capabilities("attention", name) for name in names]
+        return all(declared.get("padding", False) for declared in capabilities)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""

@@ -124,10 +124,20 @@ class Decoder:
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
         Nothing is called but kernels and attention backends, on buffers that depend on T alone.
         """
-        views = self._views(token_ids.shape[0])
-        self.weights.embedding.rows(token_ids, views.residual)
+        self.embed(token_ids)
+        return self.run_blocks(positions, metadata)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The residual stream [T, H] as it enters the first block, from token_ids int64 [T]."""
+        residual = self._views(token_ids.shape[0]).residual
+        self.weights.embedding.rows(token_ids, residual)
         if self.spec.embed_scale != 1.0:
-            self.kernels.scale(views.residual, self.spec.embed_scale)
+            self.kernels.scale(residual, self.spec.embed_scale)
+        return residual
+
+    def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
+        """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
+        views = self._views(positions.shape[0])
         for block, step in zip(self.weights.blocks, metadata, strict=True):
             self._mix(block, views, positions, step)
             self._mlp(block, views)
@@ -149,13 +159,20 @@ class Decoder:
 
     @property
     def capturable(self) -> bool:
-        """Whether a runtime can record everything that `forward` and `logits` call."""
+        """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
         linears: list[LinearKernel | HeadsKernel] = [self.weights.embedding, self.weights.head]
         for block in self.weights.blocks:
             linears += [*block.mixer.linears, *block.mlp.linears]
         kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
-        kernels = kernels and all(getattr(linear, "capturable", False) for linear in linears)
-        return kernels and all(mixer.capturable for mixer in self.mixers)
+        return kernels and all(getattr(linear, "capturable", False) for linear in linears)
+
+    @property
+    def capture(self) -> str:
+        """Of which steps a runtime can record attention, by the weakest backend: `never`, `uniform` or `any`."""
+        levels = {getattr(mixer.backend, "capture", "never") for mixer in self.mixers}
+        if levels == {"any"}:
+            return "any"
+        return "uniform" if levels <= {"any", "uniform"} else "never"
 
     def _mix(self, block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:
         self.kernels.rms_norm(views.residual, block.norms["input"], self.spec.eps, views.normed)

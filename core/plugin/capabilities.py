@@ -26,7 +26,7 @@ LISTS = frozenset(
 )
 BOOLEANS = frozenset(
     {
-        *("window", "cap", "sinks", "alibi", "batch_invariant", "reference_numerics"),
+        *("window", "cap", "sinks", "alibi", "batch_invariant", "reference_numerics", "padding"),
         *("chunked_prefill", "prefix_caching", "device_graphs", "quantized"),
     }
 )

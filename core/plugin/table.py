@@ -26,7 +26,7 @@ class PluginTable:
 
     def __init__(self, rows: Sequence[ResolvedPlugin]) -> None:
         self._rows = {(row.kind, row.name): row for row in rows}
-        self._manifests: list[Manifest] = []
+        self._manifests: dict[tuple[str, str], Manifest] = {}
 
     def load(self, kind: str, name: str, context: LoadContext) -> Any:
         """Build the plugin's object.
@@ -40,13 +40,16 @@ class PluginTable:
             known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
             raise PluginError(f"{kind} plugin '{name}' is not in the resolved table; it holds: {known}.")
         verify(row)
-        manifest = load_manifest(row)
-        self._manifests.append(manifest)
+        manifest = self._manifests[kind, name] = load_manifest(row)
         return load_plugin(manifest, context)
+
+    def capabilities(self, kind: str, name: str) -> Mapping[str, Any]:
+        """What a loaded plugin declares that it can do."""
+        return self._manifests[kind, name].spec.capabilities
 
     def blamed(self, error: Exception) -> Exception:
         """A PluginError that names the loaded plugin whose code raised `error`, else `error` itself."""
-        return blamed(error, self._manifests)
+        return blamed(error, self._manifests.values())
 
     def blame(self, error: Exception) -> None:
         """Raise that PluginError; return when `error` is no plugin's."""

@@ -16,7 +16,14 @@ from core.plugin.capabilities import attention_reasons, layer_kinds
 from core.testing import states
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
-from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
+from core.testing.padding import NO_PADDING, Padding
+from core.testing.reference import (
+    Conversation,
+    PagedRun,
+    as_attention,
+    batch_view,
+    dense_attention,
+)
 
 TOLERANCES = {"float32": 5e-5, "float16": 2e-2, "bfloat16": 3e-2}
 HEAD_SIZES, BLOCK_SIZES, DTYPES = (64, 32, 80, 128), (16, 1, 8, 128), ("float32", "bfloat16", "float16")
@@ -148,6 +155,24 @@ def writes_only_its_slots(subject: Subject) -> None:
             raise Failure(f"{what}: a write changed nothing; attention must read only the cache that it was given")
 
 
+def padding_changes_nothing(subject: Subject) -> None:
+    """With `padding`: rows and sequences behind those of a step change no bit of it and no byte of the cache."""
+    if not subject.manifest.spec.capabilities.get("padding", False):
+        raise Skipped("it does not declare padding; a device's recordings then serve steps of exactly their size")
+    captured = getattr(subject.loaded, "capture", "never")
+    for what, spec, block_size, dtype in _ordinary(
+        subject, "grouped heads", "a window", "slopes, sinks and a soft cap"
+    ):
+        for chunk in (0, 1, 7):
+            paddings = [Padding()]
+            if captured == "any" or (captured == "uniform" and chunk == 1):
+                paddings.append(Padding(bare=True))
+            for padding in paddings:
+                _compare_padded(
+                    subject, f"{what}, chunks of {chunk or 'any length'}", spec, block_size, dtype, chunk, padding
+                )
+
+
 def layout_is_planned(subject: Subject) -> None:
     """A block takes no more bytes than the memory plan counts for it."""
     for what, spec, block_size, dtype in _combinations(subject):
@@ -225,6 +250,7 @@ KEYED = (
     chunks_equal_whole,
     prefixes_of_the_same_step,
     writes_only_its_slots,
+    padding_changes_nothing,
     layout_is_planned,
     same_step_same_bits,
     batch_invariant_as_claimed,
@@ -293,3 +319,19 @@ def _compare(subject: Subject, what: str, spec: Cached, block_size: int, dtype: 
         label = f"{what}, {numbers}, sequence {number} of {len(c.k)} tokens"
         expected = dense_attention(c.q, *c.held, like, run.params)
         close(got, expected, TOLERANCES.get(dtype, 5e-2), label, axis=-1)
+
+
+def _compare_padded(
+    subject: Subject, what: str, spec: Cached, block_size: int, dtype: str, chunk: int, padding: Padding
+) -> None:
+    random = generator(what)
+    conversations = [Conversation.random(n, spec, dtype, random) for n in LENGTHS]
+    runs = [
+        PagedRun(subject.loaded, spec, block_size, dtype, conversations, generator("tables"), own)
+        for own in (NO_PADDING, padding)
+    ]
+    expected, outs = (run.all(chunk) for run in runs)
+    label = f"{what}: a step with {padding.rows} padded rows and {padding.sequences} padded sequences"
+    for got, wanted in zip(outs, expected, strict=True):
+        same_bits(got, wanted, label)
+    same_bits(runs[1].raw, runs[0].raw, f"{label}: the cache")

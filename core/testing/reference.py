@@ -15,6 +15,7 @@ from torch import Tensor
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core.plugin.contracts import AttentionParams, BatchView
+from core.testing.padding import NO_PADDING, Padding
 
 CACHE_DTYPES = {
     "float32": torch.float32,
@@ -160,6 +161,7 @@ class PagedRun:
     """Some conversations in one cache of a backend, their blocks shuffled, everything unwritten NaN.
 
     changed: those of q, k and v that a call of the backend has changed.
+    padding: of every step.
     """
 
     def __init__(
@@ -170,8 +172,10 @@ class PagedRun:
         dtype: str,
         conversations: Sequence[Conversation],
         random: torch.Generator,
+        padding: Padding = NO_PADDING,
     ) -> None:
         self.backend, self.spec, self.block_size = backend, spec, block_size
+        self.padding = padding
         self.conversations = list(conversations)
         self.changed: set[str] = set()
         needed = [-(-len(c.k) // block_size) for c in conversations]
@@ -191,8 +195,11 @@ class PagedRun:
         spans = [(i, seq_lens[i] - query_lens[i], seq_lens[i]) for i in alive]
         lens = [stop - start for _, start, stop in spans]
         view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i in alive], self.block_size)
-        metadata = self.backend.build(view)
-        given = {x: torch.cat([getattr(self.conversations[i], x)[a:b] for i, a, b in spans]) for x in "kvq"}
+        metadata = self.backend.build(self.padding.view(view))
+        given = {}
+        for name in "kvq":
+            parts = [getattr(self.conversations[i], name)[begin:end] for i, begin, end in spans]
+            given[name] = self.padding.tensor(torch.cat(parts))
         k, v, q = given.values()
         before = {name: tensor.clone() for name, tensor in given.items()}
         self.write(k, v, metadata)
@@ -202,8 +209,9 @@ class PagedRun:
             self.backend.forward_latent(self.handle, latent, rotated, metadata, out)
         else:
             self.backend.forward(self.handle, q, metadata, out)
-        self.changed |= {name for name, tensor in given.items() if not torch.equal(tensor, before[name])}
-        return list(out.split(lens))
+        same = {name: torch.equal(x.nan_to_num(), before[name].nan_to_num()) for name, x in given.items()}
+        self.changed |= {name for name in given if not same[name]}
+        return list(out[: sum(lens)].split(lens))
 
     def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
         """Store k and v of a `Conversation`; of a latent layer, the latent and the rotated key that k holds."""

@@ -18,6 +18,7 @@ from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
+from core.testing.padding import NO_PADDING, Padding
 from core.testing.reference import NAN_BYTE, batch_view
 
 TOLERANCE = 1e-4
@@ -42,11 +43,19 @@ EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=Tr
 class StateRun:
     """Some sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
-    sequences: inputs [L, W] of each. tables: block ids of each.
+    sequences: inputs [L, W] of each. tables: block ids of each. padding: of every step.
     """
 
-    def __init__(self, backend: Any, spec: StateSpec, sequences: Sequence[Tensor], random: torch.Generator) -> None:
+    def __init__(
+        self,
+        backend: Any,
+        spec: StateSpec,
+        sequences: Sequence[Tensor],
+        random: torch.Generator,
+        padding: Padding = NO_PADDING,
+    ) -> None:
         self.backend, self.spec, self.sequences = backend, spec, list(sequences)
+        self.padding = padding
         count = -(-backend.state_layout(spec, STATE_DTYPE) // BLOCK_BYTES)
         ids = (torch.randperm(count * len(sequences), generator=random) + 1).tolist()
         self.tables = [ids[i * count : (i + 1) * count] for i in range(len(sequences))]
@@ -60,11 +69,12 @@ class StateRun:
         """Compute tokens [start, stop) of some sequences: (index, start, stop) each; returns their outputs."""
         lens = [stop - start for _, start, stop in spans]
         view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i, *_ in spans], 1 << 20)
-        inputs = torch.cat([self.sequences[i][start:stop] for i, start, stop in spans])
+        view = self.padding.view(view)
+        inputs = self.padding.tensor(torch.cat([self.sequences[i][start:stop] for i, start, stop in spans]))
         copy, out = inputs.clone(), torch.full((len(inputs), self.spec.output_size), torch.nan)
         self.backend.forward_state(self.handle, inputs, self.backend.build_state(view), out)
         same_bits(inputs.nan_to_num(), copy.nan_to_num(), "the inputs after the step")
-        return list(out.split(lens))
+        return list(out[: sum(lens)].split(lens))
 
     def all(self, chunk: int = 0) -> list[Tensor]:
         """Every sequence to its end, at most `chunk` tokens of each a step (0: at once)."""
@@ -141,6 +151,24 @@ def states_stay_in_their_blocks(subject: Subject) -> None:
             raise Failure(f"{what}: the step changed block {min(foreign)}, which is not in a table of its sequences")
 
 
+def states_know_padding(subject: Subject) -> None:
+    """Layers with a state: with `padding`, what lies behind a step's own rows and sequences changes no bit and no state."""
+    if not subject.manifest.spec.capabilities.get("padding", False):
+        raise Skipped("it does not declare padding; a device's recordings then serve steps of exactly their size")
+    paddings = [Padding()]
+    if getattr(subject.loaded, "capture", "never") == "any":
+        paddings.append(Padding(bare=True))
+    for spec, what in _examples(subject):
+        for padding in paddings:
+            plain, padded = (
+                StateRun(subject.loaded, spec, _random(spec, what), generator(what), own)
+                for own in (NO_PADDING, padding)
+            )
+            for got, expected in zip(padded.all(7), plain.all(7), strict=True):
+                same_bits(got, expected, f"{what} with {padding.rows} padded rows")
+            same_bits(padded.raw, plain.raw, f"{what} with {padding.sequences} padded sequences: the cache")
+
+
 def states_are_invariant_as_claimed(subject: Subject) -> None:
     """Layers with a state: with `batch_invariant` (or `state` in `invariant_kinds`) bits depend on the sequence alone."""
     if not promises(subject.manifest, "fast", "state"):
@@ -159,6 +187,7 @@ CHECKS = (
     states_are_kept_apart,
     states_begin_afresh,
     states_stay_in_their_blocks,
+    states_know_padding,
     states_are_invariant_as_claimed,
 )
 

@@ -175,6 +175,16 @@ def test_chunks_and_company_equal_transformers(name: str, chunk: int) -> None:
     torch.testing.assert_close(torch.cat(rows), reference_logits(reference, first), atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_embeddings_may_come_from_elsewhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = pair(name)[1]
+    model = ours.model
+    expected = ours.run([([5, 6, 7, 8], 0, [1])])
+    embedded = model.embed(torch.tensor([5, 6, 7, 8])).clone()
+    monkeypatch.setattr(model, "embed", lambda token_ids: model.workspace.view("residual", 4).copy_(embedded))
+    assert torch.equal(ours.run([([0, 0, 0, 0], 0, [2])]), expected)
+
+
 def test_unknown_architecture_names_the_nearest() -> None:
     with pytest.raises(UserError, match="'LlamaForCausalLM'"):
         family_for({"architectures": ["LlammaForCausalLM"]})

@@ -16,7 +16,7 @@ STORE = "from __future__ import annotations\n" + "".join(
     line
     for file in ("cache.py", "latent.py", "states.py", "backend.py")
     for line in (SDPA / file).read_text().splitlines(keepends=True)
-    if not line.startswith(("from __future__", "from plugins."))
+    if not line.startswith(("from __future__", "from core_plugins."))
 )
 """A backend of every KV type and kind of layer, in one file."""
 BACKENDS = {
@@ -203,3 +203,19 @@ def test_kinds_claimed_to_be_invariant_are_tried(tmp_path):
     source = plugin(tmp_path, "attention", STORE, changes, capabilities)
     source += "\ndef build(module): return module.TorchSDPA(by_query=True)\n"
     assert "a window" in failing(tmp_path, "attention", source, words)
+
+
+PADDED = {
+    "writes rows without a slot": [("and int(slots.min()) < 0:", "and False:")],
+    "counts padded sequences from the front": [
+        ("enumerate(view.seq_lens_list):", "enumerate(view.seq_lens_list[2:]):")
+    ],
+}
+
+
+@pytest.mark.parametrize("changes", PADDED.values(), ids=PADDED)
+def test_padding(tmp_path, changes):
+    capabilities = f", capabilities={{{ALL_TYPES}, {EVERY_KIND}, 'padding': True}}"
+    source = plugin(tmp_path, "attention", STORE, changes, capabilities)
+    source += "\ndef build(module): return module.TorchSDPA()\n"
+    failing(tmp_path, "attention", source, "With `padding`")

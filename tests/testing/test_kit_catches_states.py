@@ -46,6 +46,13 @@ STATE_BACKENDS = {
     "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),
 }
+PADDED = {
+    "writes states of padded sequences": [
+        ("num_seqs=num_seqs,", "num_seqs=len(view.query_lens),"),
+        ("[:num_seqs]", "[:]"),
+    ],
+    "reads padded rows": [("inputs[: step.view.num_tokens]", "inputs - 0 * inputs.sum()")],
+}
 BUILD = "\ndef build(module): return module.States()\n"
 
 
@@ -68,3 +75,10 @@ def test_every_op_that_is_declared_must_be_served(tmp_path):
     source += "\n@hookimpl\ndef core_supports(query):\n"
     source += "    return [] if query.spec.op == 'short_conv' else [Reason('state_op', 'another')]\n"
     assert "'spiral'" in failing(tmp_path, "attention", source + BUILD, "state: prompts in chunks")
+
+
+@pytest.mark.parametrize("changes", PADDED.values(), ids=PADDED)
+def test_padding(tmp_path, changes):
+    capabilities = ", capabilities={'layer_kinds': ['state'], 'state_ops': ['short_conv'], 'padding': True}"
+    source = plugin(tmp_path, "attention", STATE_BACKEND, changes, capabilities)
+    failing(tmp_path, "attention", source + BUILD, "with `padding`")

@@ -61,11 +61,6 @@ class AttentionMixer:
         """Everything that a runtime must be able to record."""
         return [*self.qkv.kernels, *self.o.kernels]
 
-    @property
-    def capturable(self) -> bool:
-        """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
-
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
         assert tables is not None, "attention needs rotary tables"

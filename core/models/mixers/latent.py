@@ -92,11 +92,6 @@ class LatentMixer:
         queries = () if self.q_b is None else self.q_b.kernels
         return [*self.a.kernels, *queries, self.to_latent, self.from_latent, *self.o.kernels]
 
-    @property
-    def capturable(self) -> bool:
-        """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
-
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
         assert tables is not None, "latent attention needs rotary tables"

@@ -45,11 +45,6 @@ class StateMixer:
         """Everything that a runtime must be able to record."""
         return [*self.in_proj.kernels, *self.out_proj.kernels]
 
-    @property
-    def capturable(self) -> bool:
-        """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
-
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers; positions are the state's own affair, so there are no rotary tables."""
         key = StateViews, self.spec.input_size, self.spec.output_size

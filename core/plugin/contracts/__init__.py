@@ -10,7 +10,7 @@ from core.plugin.contracts.attention import AttentionBackend, AttentionParams, B
 from core.plugin.contracts.kernels import ExpertsKernel, GatedLinear, HeadsKernel, Kernels, LinearKernel, RouteKernel
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
-from core.plugin.contracts.platform import CapturedCalls, Platform, Runtime
+from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
 from core.plugin.contracts.speculative import Proposer, ProposerInput
@@ -20,6 +20,8 @@ __all__ = [
     "AttentionParams",
     "BatchView",
     "CapturedCalls",
+    "Captures",
+    "CapturesSizes",
     "ExpertsKernel",
     "GatedLinear",
     "HeadsKernel",
@@ -37,4 +39,5 @@ __all__ = [
     "RouteKernel",
     "Runtime",
     "StateBackend",
+    "Uploads",
 ]

@@ -20,8 +20,22 @@ if TYPE_CHECKING:
 class BatchView:
     """One step's sequences, for attention. All tensors live on the device; lists are the same values on the host.
 
-    cu_seqlens_q: int32 [B+1], seq_lens: int32 [B] (tokens with KV after this step), block_table: int32 [B, M] (entries past
-    a sequence's blocks are 0), slot_mapping: int64 [T] (block * block_size + offset), positions: int64 [T].
+    cu_seqlens_q: int32 [B+1], where each sequence's rows begin.
+    seq_lens: int32 [B], tokens with KV after this step.
+    block_table: int32 [B, M], entries past a sequence's blocks are 0.
+    slot_mapping: int64 [T], block * block_size + offset.
+    positions: int64 [T].
+
+    **Padding.** A step may have more rows and sequences than it needs, behind its own ones, for backends with the
+    capability `padding`:
+
+    - a padded sequence has `seq_lens` 0 and no rows (`cu_seqlens_q` repeats the number of live rows), also where each live
+      sequence has one row; what its row of the block table says means nothing, and no state of it is written;
+    - a padded row has the slot -1, which is not written, and belongs to no sequence; its q, k, v (or inputs) may hold
+      anything, NaN included, and so may its output, which nobody reads.
+
+    **Recorded for a fixed size** (`CapturesSizes`), a step is described by its tensors alone: its values change from one
+    replay to the next. The lists are then empty, and `max_query_len` and `max_seq_len` the most that can be.
     """
 
     num_tokens: int
@@ -59,7 +73,8 @@ class AttentionBackend(Protocol):
     A block table may name blocks that another sequence of the same step writes: they share a prefix.
 
     A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
-    same buffers, has `capture = "any"`. One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
+    same buffers, has `capture = "any"`; with `"uniform"`, for every later step in which all sequences have as many rows.
+    One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
     `params`.
     """
 

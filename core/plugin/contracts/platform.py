@@ -6,7 +6,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.plugin.contracts.kernels import Kernels
@@ -20,17 +20,56 @@ class CapturedCalls(Protocol):
     """Recorded kernel calls."""
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Run them again with the first `num_rows` rows and `num_seqs` sequences of the same buffers."""
+        """Run them again on the same buffers.
+
+        num_rows, num_seqs: how many rows and sequences of the buffers are a step's own. A recording that serves all sizes
+        computes as many; one of a fixed size computes all its rows, and those behind are padding.
+        """
+        ...
+
+
+@runtime_checkable
+class Captures(Protocol):
+    """Optional part of a runtime: it records kernel calls."""
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Call `run()` once, which computes on that many rows and sequences, and record what it called.
+
+        None when that cannot be replayed; `run` was called all the same.
+        """
+        ...
+
+
+@runtime_checkable
+class CapturesSizes(Protocol):
+    """Optional part of a runtime that records: a recording is good for one number of rows only."""
+
+    def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int] | None:
+        """Numbers of rows, at most `max_rows`, for which calls of this kind are recorded; None: one recording serves all.
+
+        A step is padded up to the next listed number, and not recorded when it has more rows than all of them.
+
+        kind: `decode` (each sequence computes one token), `mixed` (any step), `head` (logits of some rows) or `sample`;
+        more kinds may come.
+        """
+        ...
+
+
+@runtime_checkable
+class Uploads(Protocol):
+    """Optional part of a runtime: its device has memory of its own, and copies to it in its own time."""
+
+    def upload(self, device: Tensor, host: Tensor) -> Callable[[], None] | None:
+        """Begin to copy `host` to `device`, uint8 [nbytes] both; kernels that are called later see what was copied.
+
+        Returns what waits until `host` may be written again, None when it may be at once.
+        """
         ...
 
 
 @runtime_checkable
 class Runtime(Protocol):
-    """An opened device.
-
-    A runtime may also have `capture(run, num_rows, num_seqs) -> CapturedCalls | None`: call `run()` once, which computes on
-    that many rows, and record what it called; None when that cannot be replayed for other sizes.
-    """
+    """An opened device. A runtime may also have the parts `Captures`, `CapturesSizes` and `Uploads`."""
 
     device: torch.device
     kernels: Kernels

@@ -42,6 +42,7 @@ def core_spec() -> PluginSpec:
             "sinks": True,
             "alibi": True,
             "cascade": True,
+            "padding": True,
             "batch_invariant": True,
         },
         priority=100,

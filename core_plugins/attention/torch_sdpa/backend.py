@@ -34,12 +34,22 @@ class LayerHandle:
 
 @dataclass(slots=True)
 class StepMetadata:
-    """One step. block and offset: int64 [T], where each token's K and V go. ends: first query row of each sequence."""
+    """One step.
+
+    rows: int64 [W], rows whose K and V are written; None: all of them.
+    block, offset: int64 [W], where they go.
+    starts: first query row of each sequence, and behind them the number of live rows.
+    """
 
     view: BatchView
+    rows: Tensor | None
     block: Tensor
     offset: Tensor
     starts: list[int]
+
+    def written(self, x: Tensor) -> Tensor:
+        """The rows of x [T, ...] that are written."""
+        return x if self.rows is None else x[self.rows]
 
 
 class TorchSDPA:
@@ -91,19 +101,25 @@ class TorchSDPA:
         starts = [0]
         for length in view.query_lens:
             starts.append(starts[-1] + length)
-        block = torch.div(view.slot_mapping, view.block_size, rounding_mode="floor")
-        return StepMetadata(view, block, view.slot_mapping % view.block_size, starts)
+        slots, rows = view.slot_mapping, None
+        if view.num_tokens and int(slots.min()) < 0:
+            rows = (slots >= 0).nonzero()[:, 0]
+            slots = slots[rows]
+        block = torch.div(slots, view.block_size, rounding_mode="floor")
+        return StepMetadata(view, rows, block, slots % view.block_size, starts)
 
     def write(self, handle: LayerHandle, k: Tensor, v: Tensor, metadata: StepMetadata) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots."""
-        handle.keys.write(metadata.block, metadata.offset, k)
-        handle.values.write(metadata.block, metadata.offset, v)
+        handle.keys.write(metadata.block, metadata.offset, metadata.written(k))
+        handle.values.write(metadata.block, metadata.offset, metadata.written(v))
 
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
         """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
         view, spec = metadata.view, handle.spec
         for index, seq_len in enumerate(view.seq_lens_list):
             start, stop = metadata.starts[index], metadata.starts[index + 1]
+            if start == stop:
+                continue
             first = 0
             if spec.window is not None:
                 first = max(0, seq_len - (stop - start) - spec.window + 1) // view.block_size
@@ -127,7 +143,7 @@ class TorchSDPA:
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
-        handle.write(metadata.block, metadata.offset, c, k_pe)
+        handle.write(metadata.block, metadata.offset, metadata.written(c), metadata.written(k_pe))
 
     def forward_latent(
         self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: StepMetadata, out: Tensor
@@ -137,6 +153,8 @@ class TorchSDPA:
         attend, dtype = (handle.attend_by_query, torch.float32) if self.by_query else (handle.attend, q_latent.dtype)
         for index, seq_len in enumerate(view.seq_lens_list):
             mine = slice(metadata.starts[index], metadata.starts[index + 1])
+            if mine.start == mine.stop:
+                continue
             blocks = view.block_table[index, : -(-seq_len // view.block_size)].long()
             c, k_pe = handle.read(blocks, dtype)
             attend(q_latent[mine], q_pe[mine], c[:seq_len], k_pe[:seq_len], out[mine])

@@ -27,6 +27,7 @@ def core_spec() -> PluginSpec:
             "cap": True,
             "sinks": True,
             "alibi": True,
+            "padding": True,
             "invariant_kinds": ["state"],
             "state_ops": ["short_conv"],
             "batch_invariant": False,

@@ -6,6 +6,7 @@ Owns: one class an op. Never does: multiply with the projections around it. Call
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -28,10 +29,10 @@ class Padding(NamedTuple):
 
 
 class StateMetadata:
-    """One step of layers with a state."""
+    """One step of layers with a state. view: without its padded rows and sequences, if there are any."""
 
     def __init__(self, view: BatchView) -> None:
-        self.view = view
+        self.view = _live(view)
         self._paddings: dict[int, Padding] = {}
 
     def padding(self, past: int) -> Padding:
@@ -58,6 +59,7 @@ class ShortConv:
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """out [T, C] of inputs [T, 3 C]: each tap is one product over the rows of all sequences."""
+        inputs, out = inputs[: step.view.num_tokens], out[: step.view.num_tokens]
         b, c, x = inputs.float().split(self.channels, dim=1)
         rows, before, after = step.padding(self.past)
         padded = torch.empty(len(inputs) + before.numel(), self.channels, device=inputs.device)
@@ -68,6 +70,26 @@ class ShortConv:
         for tap in range(self.past):
             y = y + self.taps[tap] * padded[rows - (self.past - tap)]
         out.copy_(c * y)
+
+
+def _live(view: BatchView) -> BatchView:
+    """The step without its padding, which lies behind everything else."""
+    num_tokens = sum(view.query_lens)
+    if num_tokens == view.num_tokens and 0 not in view.query_lens:
+        return view
+    num_seqs = len(view.query_lens) - view.query_lens.count(0)
+    return replace(
+        view,
+        num_tokens=num_tokens,
+        num_seqs=num_seqs,
+        query_lens=view.query_lens[:num_seqs],
+        seq_lens_list=view.seq_lens_list[:num_seqs],
+        cu_seqlens_q=view.cu_seqlens_q[: num_seqs + 1],
+        seq_lens=view.seq_lens[:num_seqs],
+        block_table=view.block_table[:num_seqs],
+        slot_mapping=view.slot_mapping[:num_tokens],
+        positions=view.positions[:num_tokens],
+    )
 
 
 OPS = {"short_conv": ShortConv}

@@ -1,0 +1,62 @@
+"""The way of a step's inputs to a device with memory of its own: one copy a step, taken from a ring of host copies.
+
+Owns: the ring, and which bytes have changed since the last copy. Never does: know what the bytes mean.
+Called by: the step's buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from core.plugin.contracts import Uploads
+
+RING: Final = 3
+"""Copies under way at once; one more waits for the oldest."""
+
+
+class Staging:
+    """Brings what changes in `host` to `device`, both uint8 [nbytes].
+
+    host: written by steps at any time, because a copy under way reads the ring.
+    uploads: the runtime's own way; None: a copy that is done when the call returns.
+    """
+
+    def __init__(self, host: Tensor, device: Tensor, uploads: Uploads | None) -> None:
+        self._host = host
+        self._device = device
+        self._uploads = uploads
+        pinned = device.device.type == "cuda"
+        copies = 0 if uploads is None else RING
+        self._ring = [torch.zeros(host.shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(copies)]
+        self._waits: list[Callable[[], None] | None] = [None] * RING
+        self._next = 0
+        self._begin = host.shape[0]
+        self._end = 0
+
+    def changed(self, begin: int, end: int) -> None:
+        """Bytes [begin, end) of the host are newer than the device's."""
+        self._begin = min(self._begin, begin)
+        self._end = max(self._end, end)
+
+    def send(self) -> None:
+        """One copy of everything from the first changed byte to the last; kernels called from now on see it."""
+        begin, end = self._begin, self._end
+        if begin >= end:
+            return
+        self._begin, self._end = self._host.shape[0], 0
+        target = self._device[begin:end]
+        if self._uploads is None:
+            target.copy_(self._host[begin:end])
+            return
+        turn = self._next
+        self._next = (turn + 1) % RING
+        wait = self._waits[turn]
+        if wait is not None:
+            wait()
+        source = self._ring[turn][begin:end]
+        source.copy_(self._host[begin:end])
+        self._waits[turn] = self._uploads.upload(target, source)

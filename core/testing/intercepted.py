@@ -1,0 +1,97 @@
+"""Kernels and attention backends whose calls pass through a place where something else can happen first.
+
+Owns: the wrapping of everything that a forward pass calls. Never does: decide what happens with a call.
+Called by: the doubles of devices in this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from core.layers.kernels import OPERATIONS, KernelSet
+from core.plugin.contracts import HeadsKernel, LinearKernel
+
+ROWS = {
+    "rms_norm": (0, 3),
+    "rms_norm_heads": (0,),
+    "rotary": (0, 1),
+    "gated": (0, 2),
+    "add": (0, 1),
+    "scale": (0,),
+    "soft_cap": (0,),
+    "take_rows": (2,),
+    "route": (0, 3, 4),
+    "race": (0,),
+}
+"""Of each operation, the arguments with a row for each row of the step (or of its logits)."""
+
+
+class Calls(Protocol):
+    """What happens with a call."""
+
+    def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Call `function(*args, **options)`, now or also later. name: of the operation, for messages."""
+        ...
+
+
+class InterceptedLinear:
+    """A prepared weight, or the experts of a layer."""
+
+    capturable = True
+
+    def __init__(self, inner: Any, calls: Calls) -> None:
+        self._inner, self._calls = inner, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "gated":  # the product and then the activation have the same bits
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        """See the contract of the wrapped kernel."""
+        self._calls.run("linear", self._inner, args, options)
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """See `LinearKernel`."""
+        self._calls.run("rows", self._inner.rows, (ids, out), {})
+
+
+class InterceptedKernels(KernelSet):
+    """A kernel set all of whose operations can be recorded, because `calls` sees each of them."""
+
+    def __init__(self, inner: KernelSet, calls: Calls) -> None:
+        self._inner, self.calls = inner, calls
+        self.providers = inner.providers
+        self.device = inner.device
+        self.numerics = inner.numerics
+        self.native = inner.native
+        self.capturable = True
+        for op in (*OPERATIONS, "route"):
+            setattr(self, op, self._intercepted(op))
+        self.race = None if inner.race is None else self._intercepted("race")
+        self.logprobs = inner.logprobs
+
+    def linear(self, *args: Any, **options: Any) -> LinearKernel:
+        """See `KernelSet`."""
+        kernel: Any = InterceptedLinear(self._inner.linear(*args, **options), self.calls)
+        return kernel  # type: ignore[no-any-return]
+
+    def heads(self, *args: Any, **options: Any) -> HeadsKernel:
+        """See `KernelSet`."""
+        kernel: Any = InterceptedLinear(self._inner.heads(*args, **options), self.calls)
+        return kernel  # type: ignore[no-any-return]
+
+    def experts(self, *args: Any, **options: Any) -> Any:
+        """See `KernelSet`."""
+        return InterceptedLinear(self._inner.experts(*args, **options), self.calls)
+
+    def _intercepted(self, op: str) -> Any:
+        function = getattr(self._inner, op)
+
+        def call(*args: Any, **options: Any) -> None:
+            self.calls.run(op, function, args, options)
+
+        return call
