@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import msgspec
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
 from core.config.checkpoint import Checkpoint
 from core.models import families
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import ModelFamily
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext

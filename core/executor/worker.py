@@ -15,6 +15,7 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, PluginError
 from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
@@ -33,7 +34,6 @@ from core.models.families import canonical, decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
 from core.models.mixers.state import StateMixer
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
     AttentionParams,
     Loader,

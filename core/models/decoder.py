@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.api.decoder_spec import DecoderSpec
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.mixers import Mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import HeadsKernel, LinearKernel
 
 

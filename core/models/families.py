@@ -13,12 +13,12 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.decoder_spec import BlockSpec, DecoderSpec, ExpertsSpec
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RoutingSpec, StateSpec
 from core.models import lfm2
 from core.models.configuration import positive as _positive
 from core.models.rope import rope_spec, score_stretch
-from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.models.families import family_for, renamed
-from core.models.spec import DecoderSpec
 from core.testing.case import Failure, Skipped, Subject
 
 

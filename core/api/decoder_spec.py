@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from core.api.mixer_parts import MixerParts, attention_parts, latent_parts, state_parts
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
-from core.models.parts import MixerParts, attention_parts, latent_parts, state_parts
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
@@ -31,9 +31,6 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
-    of its MLP, or None."""
-
     """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
     of its MLP, or None."""
 
