@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
-from core.plugin.contracts import BatchView, CapturedCalls, Runtime
+from core.plugin.contracts import BatchView, CapturedCalls, RecordingRuntime, Runtime
 
 Capture = Callable[[Callable[[], None], int, int], CapturedCalls | None]
 
@@ -23,8 +23,7 @@ def capture_of(model: Decoder, runtime: Runtime, *, enforce_eager: bool) -> Capt
     """The runtime's `capture` when everything that the model calls can be recorded, else None."""
     if enforce_eager or not model.capturable:
         return None
-    capture: Capture | None = getattr(runtime, "capture", None)
-    return capture
+    return runtime.capture if isinstance(runtime, RecordingRuntime) else None
 
 
 class ForwardPass:

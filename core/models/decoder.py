@@ -22,7 +22,7 @@ from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.mixers import Mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.plugin.contracts import HeadsKernel, LinearKernel
+from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class Decoder:
         for block in self.weights.blocks:
             linears += [*block.mixer.linears, *block.mlp.linears]
         kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
-        kernels = kernels and all(getattr(linear, "capturable", False) for linear in linears)
+        kernels = kernels and all(is_recordable(linear) for linear in linears)
         return kernels and all(mixer.capturable for mixer in self.mixers)
 
     def _mix(self, block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:

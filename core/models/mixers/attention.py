@@ -15,7 +15,7 @@ from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import AttentionBackend, BatchView, LinearKernel
+from core.plugin.contracts import AttentionBackend, BatchView, LinearKernel, is_recordable_backend
 
 
 class AttentionViews:
@@ -64,7 +64,7 @@ class AttentionMixer:
     @property
     def capturable(self) -> bool:
         """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
+        return is_recordable_backend(self.backend)
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""

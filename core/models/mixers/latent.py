@@ -15,7 +15,7 @@ from core.api.specs import LatentSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import BatchView, HeadsKernel, LatentBackend, LinearKernel
+from core.plugin.contracts import BatchView, HeadsKernel, LatentBackend, LinearKernel, is_recordable_backend
 
 EPS: Final = 1e-6
 """Of the norms of both latents; the configuration's own is for the others."""
@@ -95,7 +95,7 @@ class LatentMixer:
     @property
     def capturable(self) -> bool:
         """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
+        return is_recordable_backend(self.backend)
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""

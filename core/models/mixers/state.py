@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.specs import StateSpec
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import BatchView, LinearKernel, StateBackend
+from core.plugin.contracts import BatchView, LinearKernel, StateBackend, is_recordable_backend
 
 
 class StateViews:
@@ -48,7 +48,7 @@ class StateMixer:
     @property
     def capturable(self) -> bool:
         """Whether the backend's calls can be recorded, too."""
-        return getattr(self.backend, "capture", "never") == "any"
+        return is_recordable_backend(self.backend)
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers; positions are the state's own affair, so there are no rotary tables."""

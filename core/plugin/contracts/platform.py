@@ -6,7 +6,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.plugin.contracts.kernels import Kernels
@@ -26,11 +26,7 @@ class CapturedCalls(Protocol):
 
 @runtime_checkable
 class Runtime(Protocol):
-    """An opened device.
-
-    A runtime may also have `capture(run, num_rows, num_seqs) -> CapturedCalls | None`: call `run()` once, which computes on
-    that many rows, and record what it called; None when that cannot be replayed for other sizes.
-    """
+    """An opened device. Optional part: `RecordingRuntime`."""
 
     device: torch.device
     kernels: Kernels
@@ -50,6 +46,18 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Give threads and memory back."""
+        ...
+
+
+@runtime_checkable
+class RecordingRuntime(Protocol):
+    """A runtime that records the calls of a forward pass."""
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Call `run()` once, which computes on that many rows, and record what it called.
+
+        None when that cannot be replayed for other sizes.
+        """
         ...
 
 

@@ -1,0 +1,43 @@
+"""Who says that its calls can be recorded by a runtime and run again.
+
+Owns: those optional parts, and the two questions about them. Never does: record (`RecordingRuntime.capture` does).
+Called by: plugins (they implement these), layers and models (they ask while a model is built, never in a step).
+
+The forward pass is recorded once and replayed, so a recorded call must depend on nothing but the addresses of its
+arguments and their number of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """A provider of kernels, a linear kernel or a heads kernel that says whether its calls can be recorded."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether they can. Without this member: no."""
+        ...
+
+
+@runtime_checkable
+class RecordableBackend(Protocol):
+    """An attention backend that says when its calls can be recorded."""
+
+    @property
+    def capture(self) -> Literal["any", "never"]:
+        """`any`: in every step; its metadata is then good for every later step in the same buffers. Without this member:
+        `never`."""
+        ...
+
+
+def is_recordable(part: object) -> bool:
+    """Whether a provider's or a kernel's calls can be recorded."""
+    return isinstance(part, Recordable) and part.capturable
+
+
+def is_recordable_backend(backend: object) -> bool:
+    """Whether an attention backend's calls can be recorded in every step."""
+    return isinstance(backend, RecordableBackend) and backend.capture == "any"
