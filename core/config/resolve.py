@@ -188,7 +188,7 @@ class _Resolver:
         self.later_stages(plugins, checkpoint, specs, device, wishes)
         plan = self.attempt(lambda: self.sizes(checkpoint, spec))
         engine = self.attempt(
-            lambda: engine_config(self.settings, plugins, checkpoint, self.chosen, plan, self.problems)
+            lambda: engine_config(self.settings, plugins, checkpoint, spec, self.chosen, plan, self.problems)
         )
         told = self.attempt(self.numerics)
         self.warnings += [left_out(error) for error in plugins.broken() if plugins.own(error.row)]

@@ -20,6 +20,7 @@ from core.api.errors import ConfigError, PluginError
 from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.checked_proposer import CheckedProposer
 from core.executor.forward import ForwardPass, capture_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.kv_memory import KVMemory
@@ -244,7 +245,7 @@ class Worker:
         weights = model.weights
         parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
         proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
-        return proposer
+        return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
 
 
 def _layer_bytes(spec: MixerSpec, backend: Any, cache: CacheConfig) -> int:

@@ -103,8 +103,10 @@ class Subject:
         """`model` (or a tiny plain checkpoint) with its loader and manifest. Raises CoreError."""
         from core.testing.checkpoints import open_sample, write_checkpoint
 
-        path = self.model or str(write_checkpoint(self.directory / "checkpoint"))
-        return open_sample(self.registry, path)
+        if self.model is not None:
+            return open_sample(self.registry, self.model)
+        path = write_checkpoint(self.directory / "checkpoint", uneven=self.kind == "quantization")
+        return open_sample(self.registry, str(path))
 
     def context(self) -> LoadContext:
         """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
