@@ -20,8 +20,8 @@ from core.api.errors import UserError, nearest
 from core.args.help import Section, show
 from core.cli.options import take_help, take_switch, take_value
 from core.plugin.discovery import origin
-from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
+from core.plugin.words import matching, of_distribution, unknown
 from core.testing.case import Finding, Verdict
 from core.testing.runner import TIME_LIMIT, Task, findings
 
@@ -70,19 +70,9 @@ def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
     rows = registry.rows()
     if not word:
         raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
-    owned = [row for row in rows if row.distribution and normalize(row.distribution) == normalize(word)]
-    owner, _, rest = word.rpartition(":")
-    kind, _, name = rest.rpartition(".")
-    found = owned or [
-        row
-        for row in rows
-        if row.name == normalize(name)
-        and (not kind or row.kind == kind)
-        and (not owner or normalize(row.distribution) == normalize(owner))
-    ]
+    found = of_distribution(rows, word) or matching(rows, word)
     if not found:
-        known = sorted({row.name for row in rows} | {row.distribution for row in rows if row.distribution})
-        raise UserError(f"core plugins check {word}: no such plugin; known: {', '.join(known)}.{nearest(word, known)}")
+        raise UserError(f"core plugins check {word}: {unknown(rows, word)}")
     return found
 
 

@@ -99,26 +99,35 @@ def ranked(
     Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
     stranger is imported before. known: reasons against plugins that need not be imported to be heard.
     """
-    rows, mine = registry.rows(kind), belongs or registry.own
+    mine = belongs or registry.own
+    rows = registry.rows(kind)
     at_home = [row for row in rows if mine(row)]
     abroad = [row for row in rows if row not in at_home]
-    fitting, lost = _asked(registry, kind, at_home, check, known or {})
-    if fitting or not strangers:
-        lost += [_not_asked(registry, row) for row in abroad]
-    else:
-        fitting, more = _asked(registry, kind, abroad, check, known or {})
+    heard = known or {}
+    fitting, lost = _asked(registry, kind, at_home, check, heard)
+    if not fitting and strangers:
+        fitting, more = _asked(registry, kind, abroad, check, heard)
         lost += more
+    else:
+        lost += [_not_asked(registry, row) for row in abroad]
     ranks = order or {}
     fitting.sort(key=lambda m: (ranks.get(m.row.name, len(ranks)), -m.spec.priority, m.row.name))
     chosen = tuple(fitting if many else fitting[:1])
+    _refuse_doubles(registry, kind, fitting, chosen)
+    taken = tuple(manifest.row.name for manifest in chosen)
+    named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
+    reason = why(taken[0]) if taken else none
+    return Choice(Selection(label, taken, reason, (*_considered(fitting, chosen), *lost)), chosen, named)
+
+
+def _refuse_doubles(
+    registry: PluginRegistry, kind: str, fitting: Sequence[Manifest], chosen: Sequence[Manifest]
+) -> None:
+    """Raises UserError when two packages offer a plugin that would be chosen."""
     names = [manifest.row.name for manifest in fitting]
     for manifest in chosen:
         if names.count(manifest.row.name) > 1:
-            registry.get(kind, manifest.row.name)  # which says that two packages offer it
-    taken = tuple(manifest.row.name for manifest in chosen)
-    named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
-    candidates = (*_considered(fitting, chosen), *lost)
-    return Choice(Selection(label, taken, why(taken[0]) if taken else none, candidates), chosen, named)
+            registry.get(kind, manifest.row.name)  # which says so
 
 
 def _considered(fitting: Sequence[Manifest], chosen: Sequence[Manifest]) -> list[Candidate]:

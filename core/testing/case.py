@@ -70,6 +70,7 @@ class Subject:
     reference: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     plugins: str | None = None
+    _is_broken: bool = field(default=False, init=False)
 
     @functools.cached_property
     def registry(self) -> PluginRegistry:
@@ -78,8 +79,14 @@ class Subject:
 
     @functools.cached_property
     def manifest(self) -> Manifest:
-        """The plugin's manifest, checked. Raises CoreError."""
-        return self.registry.get(self.kind, self.name)
+        """The plugin's manifest, checked. Raises CoreError the first time, Skipped from then on."""
+        if self._is_broken:
+            raise Skipped("its manifest cannot be used, as the first finding says")
+        try:
+            return self.registry.get(self.kind, self.name)
+        except CoreError:
+            self._is_broken = True
+            raise
 
     @property
     def row(self) -> ResolvedPlugin:

@@ -19,6 +19,7 @@ from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
+from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
@@ -77,7 +78,7 @@ def test_a_broken_manifest_is_a_row_with_a_sentence(install, source, words):
     rows = install("bad-package", "3.1", {"core.loaders": {"bad": source}})
     rows += install("good-package", "1.0", {"core.loaders": {"good": SOUND}})
     registry = PluginRegistry(rows)
-    listed = {item.row.name: item for item in registry.listing()}
+    listed = {item.row.name: item for item in listing(registry)}
     assert listed["bad"].status == "broken" and listed["good"].status == "available"
     for word in [*words, "loader plugin 'bad' (bad-package 3.1)"]:
         assert word in listed["bad"].reason
@@ -231,7 +232,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
     monkeypatch.setattr("core.plugin.probe.start.__defaults__", (3.0,))
-    listed = {item.row.name: item for item in PluginRegistry(rows).listing()}
+    listed = {item.row.name: item for item in listing(PluginRegistry(rows))}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
         "raises": "broken",
@@ -255,7 +256,7 @@ def test_two_packages_with_one_name_are_fatal_only_when_chosen(install):
     rows = install("one", "1.0", {"core.loaders": {"same": SOUND}})
     rows += install("two", "1.0", {"core.loaders": {"same": SOUND}, "core.speculative": {"other": ""}})
     registry = PluginRegistry(rows)
-    assert all(item.status == "available" for item in registry.listing())
+    assert all(item.status == "available" for item in listing(registry))
     with pytest.raises(UserError, match=r"one 1\.0 \(write one:same\) and two 1\.0"):
         registry.get("loader", "same")
     assert registry.get("speculative", "other").spec.name == "other"
@@ -269,10 +270,11 @@ def test_a_manifest_that_imports_torch_costs_and_is_told(install, tmp_path):
 import sys
 sys.path[:0] = [{str(install.site)!r}]
 from core.api.config import ResolvedPlugin
+from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 import msgspec
 rows = msgspec.json.decode(sys.argv[1], type=list[ResolvedPlugin])
-(item,) = PluginRegistry(rows).listing()
+(item,) = listing(PluginRegistry(rows))
 print(item.status, item.reason)
 """
     import msgspec
@@ -296,14 +298,14 @@ def test_a_stale_editable_installation_says_what_to_do(install, tmp_path, monkey
     (source / "pyproject.toml").write_text(project)
     assert stale("edited") == ""
     (source / "pyproject.toml").write_text(project + 'second = "edited.second"\n')
-    (listed,) = PluginRegistry(rows).listing()
+    (listed,) = listing(PluginRegistry(rows))
     assert listed.status == "available"
     assert "core.loaders:second" in listed.reason and f"pip install -e {source}" in listed.reason
     (source / "pyproject.toml").write_text(project.replace('"1.0"', '"1.1"'))
     assert "as 1.0, but" in stale("edited") and "is 1.1" in stale("edited")
     (source / "edited" / "mine.py").rename(source / "edited" / "moved.py")
     del sys.modules["edited.mine"]
-    (broken,) = PluginRegistry(rows).listing()
+    (broken,) = listing(PluginRegistry(rows))
     assert broken.status == "broken" and f"pip install -e {source}" in broken.reason
 
 
@@ -389,7 +391,7 @@ def test_kernels_that_serve_one_operation_are_candidates(install):
     )
     rows = install("narrow", "1.0", {"core.kernels": {"narrow": source}})
     assert select_kernels(PluginRegistry(rows), "cpu", ["narrow"]).selection.chosen == ("narrow",)
-    assert PluginRegistry(rows).listing()[0].status == "available"
+    assert listing(PluginRegistry(rows))[0].status == "available"
     assert load_manifest(rows[0]).call("core_supports", query=KernelQuery("rms_norm", "cpu"))
 
 
