@@ -24,13 +24,14 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, of_distribution, unknown
 from core.testing.case import Finding, Verdict
 from core.testing.runner import TIME_LIMIT, Task, findings
+from core.testing.suite import TAKES_MODEL
 
 MARKS: dict[Verdict, str] = {"passed": "✓", "failed": "✗", "warned": "!", "skipped": "–"}
 STYLES = {"passed": "green", "failed": "red", "warned": "yellow", "skipped": "dim"}
 OPTIONS = ("--json", "--model", "--reference", "--arguments", "--plugins", "--time-limit")
 ROWS = (
     ("NAME", "A plugin (NAME, KIND.NAME or DISTRIBUTION:NAME), or a distribution: all its plugins."),
-    ("--model PATH", "A small checkpoint in the plugin's own format, for loaders and quantization methods."),
+    ("--model PATH", "A small checkpoint in the plugin's own format; other kinds of a package do without."),
     ("--reference PATH", "The same checkpoint in plain numbers, to compare packed values with."),
     ("--arguments JSON", "The plugin's own arguments."),
     ("--plugins WORDS", "As for `core serve`: also ./file.py or module:object."),
@@ -54,10 +55,14 @@ def check(words: list[str]) -> int:
             raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
     registry = PluginRegistry(words=plugins)
     rows = list(dict.fromkeys(row for word in words or [""] for row in named_rows(registry, word)))
+    if model is not None and not any(row.kind in TAKES_MODEL for row in rows):
+        kinds = " or ".join(dict.fromkeys(row.kind for row in rows))
+        raise UserError(f"--model {model}: plugins of kind {kinds} are checked without a checkpoint; leave it out.")
     report: list[dict[str, Any]] = []
     for row in rows:
         name = f"{row.distribution}:{row.name}" if row.distribution else row.name
-        task = Task(row.kind, name, model, reference, arguments, plugins)
+        given = (model, reference) if row.kind in TAKES_MODEL else (None, None)
+        task = Task(row.kind, name, *given, arguments, plugins)
         found = _printed(row, findings(task, limit), quiet=as_json)
         report.append(_entry(row, found))
     if as_json:

@@ -46,8 +46,11 @@ def plugins(words: list[str]) -> int:
             ("show [KIND.]NAME [--json]", "One plugin: what it is, what it takes, why it is broken."),
             ("explain [MODEL] [ARGUMENTS] [--json]", "What `core serve` would use with these arguments, and why."),
             ("check NAME... [--json]", "Try whether plugins, or all plugins of a package, keep their promises."),
-            ("new KIND NAME [--path DIR]", "Write a package with a new plugin, which works as written."),
-            ("--plugins WORDS", "As for `core serve`: NAME, no:NAME, ./file.py, module:object."),
+            (
+                "new KIND NAME [--path DIR | --into PACKAGE]",
+                "Write a plugin that works as written, or add one to a package.",
+            ),
+            ("--plugins WORDS", "As for `core serve`: NAME, KIND.NAME, PACKAGE, no:..., ./file.py, module:object."),
         )
         show("core plugins COMMAND", "Look at plugins, check them, write one.", [Section("Commands", rows)])
         return 0 if command else 2

@@ -54,8 +54,14 @@ MANIFESTS = {
     "is for a later engine": (f"CONTRACT = {CONTRACT + 1}", [f"CONTRACT is {CONTRACT + 1}", "upgrade the engine"]),
     "is for an older engine": (f"CONTRACT = {CONTRACT - 2}", [f"CONTRACT is {CONTRACT - 2}", "upgrade the plugin"]),
     "has no number": ("del CONTRACT", ["no integer CONTRACT", f"expected CONTRACT = {CONTRACT}"]),
-    "asks for an argument that no hook has": ("@hookimpl\ndef core_claim(file): ...", ["hooks are wrong", "file"]),
-    "has a hook that does not exist": ("@hookimpl\ndef core_clam(facts): ...", ["hooks are wrong", "core_clam"]),
+    "asks for an argument that no hook has": (
+        "@hookimpl\ndef core_claim(file): ...",
+        ["hooks are wrong: core_claim takes (file), expected (facts) or fewer of these"],
+    ),
+    "has a hook that does not exist": (
+        "@hookimpl\ndef core_clam(facts): ...",
+        ["hooks are wrong: 'core_clam' is no hook", "Did you mean 'core_claim'?"],
+    ),
     "raises in its spec": ("@hookimpl\ndef core_spec(): return {}['name']", ["core_spec failed: KeyError"]),
     "hangs in its spec": (f"@hookimpl\ndef core_spec():\n    {HANG}", ["core_spec failed", "no answer within"]),
     "has a priority that is no number": (
@@ -250,6 +256,17 @@ def test_capabilities_that_cannot_be_compared_are_a_reason(install):
     assert choice.selection.chosen == ("good",)
     with pytest.raises(PluginError, match=r"attention plugin 'bad' \(bad-package 3\.1\): .*cannot be understood"):
         select_attention(PluginRegistry(rows), "bad", QUERY, [], "cpu")
+
+
+def test_a_package_for_a_later_engine_is_told(install):
+    rows = install("early", "1.0", {"core.loaders": {"early": SOUND}})
+    rows += install("fitting", "1.0", {"core.loaders": {"fitting": SOUND}})
+    for name, asked in {"early": "core-engine>=99 ; python_version > '3'", "fitting": "core_engine>=0.0.1"}.items():
+        metadata = install.site / f"{name}-1.0.dist-info" / "METADATA"
+        metadata.write_text(f"{metadata.read_text()}Requires-Dist: numpy\nRequires-Dist: {asked}\n")
+    early, fitting = listing(PluginRegistry(rows))
+    assert early.reason.startswith("early asks for core-engine>=99, this is")
+    assert fitting.reason == ""
 
 
 def test_two_packages_with_one_name_are_fatal_only_when_chosen(install):
