@@ -46,28 +46,45 @@ def check(words: list[str]) -> int:
         show("core plugins check NAME...", "Try whether plugins keep their promises.", [Section("Options", ROWS)])
         return 0
     as_json = take_switch(words, "--json")
-    model, reference = take_value(words, "--model"), take_value(words, "--reference")
-    arguments = _arguments(take_value(words, "--arguments"))
-    plugins = take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS")
     limit = _seconds(take_value(words, "--time-limit"))
-    for word in words:
-        if word.startswith("-"):
-            raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
-    registry = PluginRegistry(words=plugins)
+    asked = _asked(words)
+    registry = PluginRegistry(words=asked.plugins)
     rows = list(dict.fromkeys(row for word in words or [""] for row in named_rows(registry, word)))
-    if model is not None and not any(row.kind in TAKES_MODEL for row in rows):
+    if asked.model is not None and not any(row.kind in TAKES_MODEL for row in rows):
         kinds = " or ".join(dict.fromkeys(row.kind for row in rows))
-        raise UserError(f"--model {model}: plugins of kind {kinds} are checked without a checkpoint; leave it out.")
+        raise UserError(
+            f"--model {asked.model}: plugins of kind {kinds} are checked without a checkpoint; leave it out."
+        )
     report: list[dict[str, Any]] = []
     for row in rows:
-        name = f"{row.distribution}:{row.name}" if row.distribution else row.name
-        given = (model, reference) if row.kind in TAKES_MODEL else (None, None)
-        task = Task(row.kind, name, *given, arguments, plugins)
-        found = _printed(row, findings(task, limit), quiet=as_json)
+        found = _printed(row, findings(_task(row, asked), limit), quiet=as_json)
         report.append(_entry(row, found))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     return 1 if any(entry["failed"] for entry in report) else 0
+
+
+def _asked(words: list[str]) -> Task:
+    """Everything but the plugin; what is left of `words` are names. Raises UserError."""
+    asked = Task(
+        kind="",
+        name="",
+        model=take_value(words, "--model"),
+        reference=take_value(words, "--reference"),
+        arguments=_arguments(take_value(words, "--arguments")),
+        plugins=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"),
+    )
+    for word in words:
+        if word.startswith("-"):
+            raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
+    return asked
+
+
+def _task(row: ResolvedPlugin, asked: Task) -> Task:
+    """What is checked of one plugin; a checkpoint is for the kinds that take one."""
+    name = f"{row.distribution}:{row.name}" if row.distribution else row.name
+    task = msgspec.structs.replace(asked, kind=row.kind, name=name)
+    return task if row.kind in TAKES_MODEL else msgspec.structs.replace(task, model=None, reference=None)
 
 
 def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
