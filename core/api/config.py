@@ -21,7 +21,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer:      directory or file that the tokenizer comes from; None is the checkpoint itself.
     dtype:          `bfloat16`, `float16` or `float32`: precision of matrix inputs and of dense weights.
     max_model_len:  prompt plus output tokens of one request.
-    vocab_size, hf_config: from the checkpoint (after overrides).
+    vocab_size:     of the model, as its family tells it.
+    hf_config:      from the checkpoint (after overrides).
     max_logprobs:   largest number of logprobs a request may ask for; -1: the whole vocabulary.
     seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
     eos_token_ids:  tokens that end a sequence.

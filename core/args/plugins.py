@@ -13,7 +13,8 @@ class PluginsArgs(msgspec.Struct, frozen=True, kw_only=True):
     plugins: Annotated[
         str | None,
         Arg(
-            "Comma-separated: NAME (only this one of its kind), no:NAME (never), ./file.py or module:object (add). "
+            "Comma-separated: NAME (only this one of its kind; other kinds are not restricted), no:NAME (never), ./file.py or "
+            "module:object (add). A NAME may have its kind or package in front (KIND.NAME, PACKAGE:NAME), or be a package. "
             "The environment variable CORE_PLUGINS means the same.",
         ),
     ] = None

@@ -20,17 +20,18 @@ from core.api.errors import UserError, nearest
 from core.args.help import Section, show
 from core.cli.options import take_help, take_switch, take_value
 from core.plugin.discovery import origin
-from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
+from core.plugin.words import matching, of_distribution, unknown
 from core.testing.case import Finding, Verdict
 from core.testing.runner import TIME_LIMIT, Task, findings
+from core.testing.suite import TAKES_MODEL
 
 MARKS: dict[Verdict, str] = {"passed": "✓", "failed": "✗", "warned": "!", "skipped": "–"}
 STYLES = {"passed": "green", "failed": "red", "warned": "yellow", "skipped": "dim"}
 OPTIONS = ("--json", "--model", "--reference", "--arguments", "--plugins", "--time-limit")
 ROWS = (
     ("NAME", "A plugin (NAME, KIND.NAME or DISTRIBUTION:NAME), or a distribution: all its plugins."),
-    ("--model PATH", "A small checkpoint in the plugin's own format, for loaders and quantization methods."),
+    ("--model PATH", "A small checkpoint in the plugin's own format; other kinds of a package do without."),
     ("--reference PATH", "The same checkpoint in plain numbers, to compare packed values with."),
     ("--arguments JSON", "The plugin's own arguments."),
     ("--plugins WORDS", "As for `core serve`: also ./file.py or module:object."),
@@ -45,24 +46,45 @@ def check(words: list[str]) -> int:
         show("core plugins check NAME...", "Try whether plugins keep their promises.", [Section("Options", ROWS)])
         return 0
     as_json = take_switch(words, "--json")
-    model, reference = take_value(words, "--model"), take_value(words, "--reference")
-    arguments = _arguments(take_value(words, "--arguments"))
-    plugins = take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS")
     limit = _seconds(take_value(words, "--time-limit"))
-    for word in words:
-        if word.startswith("-"):
-            raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
-    registry = PluginRegistry(words=plugins)
+    asked = _asked(words)
+    registry = PluginRegistry(words=asked.plugins)
     rows = list(dict.fromkeys(row for word in words or [""] for row in named_rows(registry, word)))
+    if asked.model is not None and not any(row.kind in TAKES_MODEL for row in rows):
+        kinds = " or ".join(dict.fromkeys(row.kind for row in rows))
+        raise UserError(
+            f"--model {asked.model}: plugins of kind {kinds} are checked without a checkpoint; leave it out."
+        )
     report: list[dict[str, Any]] = []
     for row in rows:
-        name = f"{row.distribution}:{row.name}" if row.distribution else row.name
-        task = Task(row.kind, name, model, reference, arguments, plugins)
-        found = _printed(row, findings(task, limit), quiet=as_json)
+        found = _printed(row, findings(_task(row, asked), limit), quiet=as_json)
         report.append(_entry(row, found))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     return 1 if any(entry["failed"] for entry in report) else 0
+
+
+def _asked(words: list[str]) -> Task:
+    """Everything but the plugin; what is left of `words` are names. Raises UserError."""
+    asked = Task(
+        kind="",
+        name="",
+        model=take_value(words, "--model"),
+        reference=take_value(words, "--reference"),
+        arguments=_arguments(take_value(words, "--arguments")),
+        plugins=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"),
+    )
+    for word in words:
+        if word.startswith("-"):
+            raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
+    return asked
+
+
+def _task(row: ResolvedPlugin, asked: Task) -> Task:
+    """What is checked of one plugin; a checkpoint is for the kinds that take one."""
+    name = f"{row.distribution}:{row.name}" if row.distribution else row.name
+    task = msgspec.structs.replace(asked, kind=row.kind, name=name)
+    return task if row.kind in TAKES_MODEL else msgspec.structs.replace(task, model=None, reference=None)
 
 
 def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
@@ -70,19 +92,9 @@ def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
     rows = registry.rows()
     if not word:
         raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
-    owned = [row for row in rows if row.distribution and normalize(row.distribution) == normalize(word)]
-    owner, _, rest = word.rpartition(":")
-    kind, _, name = rest.rpartition(".")
-    found = owned or [
-        row
-        for row in rows
-        if row.name == normalize(name)
-        and (not kind or row.kind == kind)
-        and (not owner or normalize(row.distribution) == normalize(owner))
-    ]
+    found = of_distribution(rows, word) or matching(rows, word)
     if not found:
-        known = sorted({row.name for row in rows} | {row.distribution for row in rows if row.distribution})
-        raise UserError(f"core plugins check {word}: no such plugin; known: {', '.join(known)}.{nearest(word, known)}")
+        raise UserError(f"core plugins check {word}: {unknown(rows, word)}")
     return found
 
 

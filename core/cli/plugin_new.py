@@ -10,26 +10,34 @@ from pathlib import Path
 from core.api.errors import UserError, nearest
 from core.args.help import Section, show
 from core.cli.options import take_help, take_value
-from core.testing.skeleton import kinds, write_package
+from core.testing.skeleton import add_to_package, kinds, write_package
 
 
 def new(words: list[str]) -> int:
     """Write the package; returns the exit code."""
     if take_help(words) is not None:
-        rows = (("--path DIR", "Where the package's folder is made. Default: the current one."),)
+        rows = (
+            ("--path DIR", "Where the package's folder is made. Default: the current one."),
+            ("--into DIR", "Add the plugin to the package in this folder instead."),
+        )
         show(
             "core plugins new KIND NAME",
             f"A package that works as written. Kinds: {', '.join(kinds())}.",
             [Section("Options", rows)],
         )
         return 0
-    parent = Path(take_value(words, "--path") or ".").expanduser()
+    path, into = take_value(words, "--path"), take_value(words, "--into")
+    if path is not None and into is not None:
+        raise UserError(f"core plugins new --into {into}: the package is there already; leave --path out.")
     if len(words) < 2:
         raise UserError(f"core plugins new KIND NAME: say what to make; kinds: {', '.join(kinds())}.")
     if len(words) > 2:
-        raise UserError(f"core plugins new {words[2]}: unexpected argument.{nearest(words[2], ('--path',))}")
+        raise UserError(f"core plugins new {words[2]}: unexpected argument.{nearest(words[2], ('--path', '--into'))}")
     kind, name = words
-    folder, *files = write_package(kind, name, parent)
+    if into is None:
+        folder, *files = write_package(kind, name, Path(path or ".").expanduser())
+    else:
+        folder, *files = add_to_package(kind, name, Path(into).expanduser())
     print(f"{folder}")
     for file in files:
         print(f"  {file.relative_to(folder)}")

@@ -17,8 +17,10 @@ from core.args.help import Section, show
 from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
 from core.cli.plugin_help import own_arguments
 from core.cli.tables import print_table
-from core.plugin.kinds import KINDS, normalize
-from core.plugin.registry import Listed, PluginRegistry
+from core.plugin.kinds import KINDS
+from core.plugin.listing import Listed, listing
+from core.plugin.registry import PluginRegistry
+from core.plugin.words import matching, unknown
 
 COMMANDS = ("list", "show", "explain", "check", "new")
 EXPLAIN = "core plugins explain [MODEL] [ARGUMENTS] [--json]"
@@ -44,8 +46,11 @@ def plugins(words: list[str]) -> int:
             ("show [KIND.]NAME [--json]", "One plugin: what it is, what it takes, why it is broken."),
             ("explain [MODEL] [ARGUMENTS] [--json]", "What `core serve` would use with these arguments, and why."),
             ("check NAME... [--json]", "Try whether plugins, or all plugins of a package, keep their promises."),
-            ("new KIND NAME [--path DIR]", "Write a package with a new plugin, which works as written."),
-            ("--plugins WORDS", "As for `core serve`: NAME, no:NAME, ./file.py, module:object."),
+            (
+                "new KIND NAME [--path DIR | --into PACKAGE]",
+                "Write a plugin that works as written, or add one to a package.",
+            ),
+            ("--plugins WORDS", "As for `core serve`: NAME, KIND.NAME, PACKAGE, no:..., ./file.py, module:object."),
         )
         show("core plugins COMMAND", "Look at plugins, check them, write one.", [Section("Commands", rows)])
         return 0 if command else 2
@@ -64,7 +69,7 @@ def _list(words: list[str]) -> int:
     kinds = [known.name for known in KINDS]
     if kind is not None and kind not in kinds:
         raise UserError(f"--kind {kind}: no such kind; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
-    listed = [_row(item) for item in registry.listing() if kind in (None, item.row.kind)]
+    listed = [_row(item) for item in listing(registry) if kind in (None, item.row.kind)]
     if as_json:
         _print_json(listed)
         return 0
@@ -82,13 +87,10 @@ def _show(words: list[str]) -> int:
         raise UserError("core plugins show: name a plugin, such as cpu or attention.torch_sdpa.")
     name = words.pop(0)
     _no_more("core plugins show", words, ("--json", "--plugins"))
-    kind, _, plain = name.rpartition(".")
-    found = [
-        item for item in registry.listing() if item.row.name == normalize(plain) and (not kind or item.row.kind == kind)
-    ]
-    if not found:
-        known = sorted({row.name for row in registry.rows()})
-        raise UserError(f"core plugins show {name}: no such plugin; known: {', '.join(known)}.{nearest(name, known)}")
+    rows = matching(registry.rows(), name)
+    if not rows:
+        raise UserError(f"core plugins show {name}: {unknown(registry.rows(), name)}")
+    found = [item for item in listing(registry) if item.row in rows]
     details = [_row(item) | _details(item) for item in found]
     if as_json:
         _print_json(details)

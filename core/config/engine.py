@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
+from core.api.decoder_spec import DecoderSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.choices import Chosen, plugin_choices
 from core.config.generation import eos_token_ids, generation_defaults
@@ -22,19 +23,21 @@ def engine_config(
     settings: Settings,
     registry: PluginRegistry,
     checkpoint: Checkpoint,
+    spec: DecoderSpec,
     chosen: Chosen,
     plan: MemoryPlan | None,
     problems: list[str],
 ) -> EngineConfig:
     """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
 
+    spec: the model's shape, as its family tells it.
     plan: None when sizes could not be settled; the rest is still looked at.
     """
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
     return EngineConfig(
-        model=_model(settings, checkpoint, served),
+        model=_model(settings, checkpoint, spec, served),
         cache=_cache(settings, plan),
         scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
@@ -45,7 +48,7 @@ def engine_config(
     )
 
 
-def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) -> ModelConfig:
+def _model(settings: Settings, checkpoint: Checkpoint, spec: DecoderSpec, served: tuple[str, ...]) -> ModelConfig:
     manifest = checkpoint.manifest
     generation = generation_defaults(manifest, settings["generation_config"], settings["override_generation_config"])
     return ModelConfig(
@@ -54,7 +57,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, served: tuple[str, ...]) 
         tokenizer=find_tokenizer(settings),
         dtype=settings["dtype"],
         max_model_len=settings["max_model_len"] or 0,
-        vocab_size=int(manifest.config.get("vocab_size") or 0),
+        vocab_size=spec.vocab_size,
         hf_config=manifest.config,
         max_logprobs=settings["max_logprobs"],
         seed=settings["seed"],

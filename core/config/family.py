@@ -11,14 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
 from core.config.checkpoint import Checkpoint
 from core.models import families
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import ModelFamily
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
-from core.plugin.ranking import Choice
+from core.plugin.ranking import Choice, losses
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_model
 from core.plugin.table import load_plugin
@@ -37,7 +37,10 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
     except UserError as unknown:
         choice = select_model(registry, manifest.facts())
         if not choice.manifests:
-            raise unknown from None
+            raise UserError(
+                f"{unknown} {losses(choice.selection)}A plugin of kind `model` can add a family: `core plugins list "
+                "--kind=model` shows those that are installed, `core plugins new model NAME` writes one."
+            ) from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
         return replace(checkpoint, manifest=families.canonical(manifest)), spec, None

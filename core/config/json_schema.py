@@ -12,6 +12,7 @@ import msgspec
 
 from core.args.schema import Field, schema
 from core.plugin.kinds import KINDS
+from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.version import __version__
@@ -27,7 +28,7 @@ def json_schema(registry: PluginRegistry) -> Node:
     fields = schema().fields
     properties = {name: _argument(field) for name, field in fields.items() if not field.arg.internal}
     definitions: Node = {}
-    usable = [listed.manifest for listed in registry.listing() if listed.manifest and listed.status == "available"]
+    usable = [listed.manifest for listed in listing(registry) if listed.manifest and listed.status == "available"]
     for kind in KINDS:
         if kind.config_argument is not None:
             mine = [m for m in usable if m.row.kind == kind.name and m.spec.arguments is not None]

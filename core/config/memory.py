@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from core.api.decoder_spec import DecoderSpec, mixer_parts
 from core.api.errors import UserError
 from core.api.specs import (
     KV_TYPES,
@@ -22,7 +23,6 @@ from core.api.specs import (
     Unsupported,
 )
 from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
-from core.models.spec import DecoderSpec, mixer_parts
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 LOGIT_ROWS = 64

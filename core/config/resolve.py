@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ResolvedPlugin, ServerConfig
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, CoreError, PluginError
 from core.api.specs import MixerSpec
 from core.args.sources import Merged, merge
@@ -35,7 +36,6 @@ from core.config.server import server_config
 from core.config.settings import PREFERENCES, Row, Settings
 from core.config.waivers import waivers
 from core.config.weights import planned_weights, proposer_weights
-from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
 from core.plugin.ranking import Selection
@@ -188,7 +188,7 @@ class _Resolver:
         self.later_stages(plugins, checkpoint, specs, device, wishes)
         plan = self.attempt(lambda: self.sizes(checkpoint, spec))
         engine = self.attempt(
-            lambda: engine_config(self.settings, plugins, checkpoint, self.chosen, plan, self.problems)
+            lambda: engine_config(self.settings, plugins, checkpoint, spec, self.chosen, plan, self.problems)
         )
         told = self.attempt(self.numerics)
         self.warnings += [left_out(error) for error in plugins.broken() if plugins.own(error.row)]

@@ -7,11 +7,11 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.decoder_spec import DecoderSpec
 from core.args.convert import convert_struct
 from core.config.choices import Chosen, speculative_arguments
 from core.config.memory import Plan, weights_bytes
 from core.config.settings import Settings
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import QuantizationMethod
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError, UserError
@@ -22,13 +22,11 @@ from core.engine.health import check_silence
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.queue_limit import QueueLimit
+from core.engine.resolved import Resolved
 from core.engine.stats_log import StatsLog
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from core.config.resolve import Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +70,12 @@ class AsyncEngine:
 
     @classmethod
     async def start(
-        cls, resolution: Resolution, *, executor: str | None = None, process: EngineProcess | None = None
+        cls, resolution: Resolved, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> AsyncEngine:
         """Start the engine process and load the tokenizer meanwhile; without a plugin that fails, where that is allowed.
 
         executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
-        Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolution.without`),
+        Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
         EngineDeadError when the engine does not come up.
         """
         while True:
@@ -87,7 +85,7 @@ class AsyncEngine:
                 resolution, process = await asyncio.to_thread(resolution.without, error), None
 
     @classmethod
-    async def _start(cls, resolution: Resolution, executor: str | None, process: EngineProcess | None) -> AsyncEngine:
+    async def _start(cls, resolution: Resolved, executor: str | None, process: EngineProcess | None) -> AsyncEngine:
         config, source = resolution.engine, resolution.manifest.tokenizer
         loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, source, config.model))
         starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))

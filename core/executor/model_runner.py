@@ -16,7 +16,7 @@ from core.api.step_plan import Int32Array, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
 from core.executor.steady import SteadyDecode
-from core.plugin.contracts import Proposer, ProposerInput
+from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
 from core.sampling.sampler import Sampled, Sampler, SampleRow, prompt_logprobs
 from core.sampling.verify import accept
 
@@ -31,7 +31,7 @@ class ModelRunner:
         self.max_logits = forward.model.max_logits
         steady = proposer is None and forward.on_cpu and batch.buffers.shared
         self._steady = SteadyDecode(batch, forward, sampler) if steady else None
-        self._needs_hidden = bool(getattr(proposer, "needs_hidden", False))
+        self._needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
         self._newest: dict[Slot, int] = {}  # the row of the step that gave each newest token
 
     def execute(self, plan: StepPlan) -> StepResult:

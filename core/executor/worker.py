@@ -15,10 +15,12 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, PluginError
 from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.checked_proposer import CheckedProposer
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.kv_memory import KVMemory
@@ -33,7 +35,6 @@ from core.models.families import canonical, decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
 from core.models.mixers.state import StateMixer
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
     AttentionParams,
     Loader,
@@ -253,7 +254,7 @@ class Worker:
         weights = model.weights
         parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
         proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
-        return proposer
+        return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
 
 
 def _layer_bytes(spec: MixerSpec, backend: Any, cache: CacheConfig) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.plugin.contracts import LinearKernel
+from core.plugin.contracts import LinearKernel, is_recordable
 
 
 class LinearHeads:
@@ -20,7 +20,7 @@ class LinearHeads:
     def __init__(self, kernels: Sequence[LinearKernel]) -> None:
         self.kernels = tuple(kernels)
         self.nbytes = sum(kernel.nbytes for kernel in kernels)
-        self.capturable = all(getattr(kernel, "capturable", False) for kernel in kernels)
+        self.capturable = all(is_recordable(kernel) for kernel in kernels)
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """One head after the other."""

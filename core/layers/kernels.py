@@ -19,16 +19,27 @@ from core.layers.reference import ReferenceKernels
 from core.layers.rows import RowKernels
 from core.plugin.contracts import (
     ExpertsKernel,
+    GatedLinear,
+    HasExperts,
+    HasGated,
+    HasHeads,
+    HasLogprobs,
+    HasRace,
+    HasRoute,
+    HasSoftCap,
+    HasTakeRows,
     HeadsKernel,
     Kernels,
     LinearKernel,
     LogprobsKernel,
     RaceKernel,
     RouteKernel,
+    is_recordable,
 )
-from core.weights.formats import CanonicalWeight, Dense
+from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
+"""What the blocks and the head of every model call beside their matrices."""
 
 
 class KernelSet:
@@ -56,13 +67,34 @@ class KernelSet:
         self.device = device
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(providers) > 0
-        chosen = {op: self._best(KernelQuery(op, device)) for op in OPERATIONS}
-        for op, provider in chosen.items():
-            setattr(self, op, getattr(provider, op))
-        self.capturable = all(getattr(provider, "capturable", False) for provider in chosen.values())
-        self.race: RaceKernel | None = getattr(next(self._having("race"), None), "race", None)
-        self.logprobs: LogprobsKernel | None = getattr(next(self._having("logprobs"), None), "logprobs", None)
-        self.route: RouteKernel = next(self._having("route")).route  # type: ignore[attr-defined]
+        self._bind_operations()
+        self.race: RaceKernel | None = next((p.race for p in self._serving("race") if isinstance(p, HasRace)), None)
+        telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
+        self.logprobs: LogprobsKernel | None = next(telling, None)
+        routing = (p.route for p in self._serving("route") if isinstance(p, HasRoute))
+        self.route: RouteKernel = next(routing)
+        self._plain_linears: set[type] = set()
+
+    def _bind_operations(self) -> None:
+        """Take each operation of a forward pass from the best provider that serves it."""
+        norm = next(self._serving("rms_norm"))
+        heads_norm = next(self._serving("rms_norm_heads"))
+        rotary = next(self._serving("rotary"))
+        gate = next(self._serving("gated"))
+        add = next(self._serving("add"))
+        scale = next(self._serving("scale"))
+        cap = next(p for p in self._serving("soft_cap") if isinstance(p, HasSoftCap))
+        take = next(p for p in self._serving("take_rows") if isinstance(p, HasTakeRows))
+        self.rms_norm = norm.rms_norm
+        self.rms_norm_heads = heads_norm.rms_norm_heads
+        self.rotary = rotary.rotary
+        self.gated = gate.gated
+        self.add = add.add
+        self.scale = scale.scale
+        self.soft_cap = cap.soft_cap
+        self.take_rows = take.take_rows
+        self._gate_rank = self.providers.index(gate)
+        self.capturable = all(map(is_recordable, (norm, heads_norm, rotary, gate, add, scale, cap, take)))
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -70,40 +102,52 @@ class KernelSet:
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> LinearKernel:
         """Prepare a weight with the best provider for its format, shape and activation."""
-        attributes = {} if not hasattr(weight, "group_size") else {"group_size": weight.group_size}
+        attributes = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
-        return self._best(query).linear(weight, activation=activation, bias=bias)
+        provider = self._best_linear(query)
+        kernel = provider.linear(weight, activation=activation, bias=bias)
+        if self.providers.index(provider) > self._gate_rank:
+            self._plain_linears.add(type(kernel))
+        return kernel
+
+    def gate_within(self, linear: Linear) -> GatedLinear | None:
+        """A layer's product with the gated activation behind it, where its kernel has that.
+
+        None, too, where `gated` comes from a provider that was preferred to the kernel's own: that one's gate is meant.
+        """
+        kernel = linear.single
+        if not isinstance(kernel, HasGated) or type(kernel) in self._plain_linears:
+            return None
+        return kernel.gated
 
     def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> ExpertsKernel:
         """The experts of a layer, from two linear layers each; run together where their provider can."""
-        first, second = [[e.single for e in side if e.single is not None] for side in (gate_up, down)]
-        for provider in self._having("experts") if len(first) == len(second) == len(gate_up) else ():
-            layer: ExpertsKernel | None = provider.experts(first, second, activation)  # type: ignore[attr-defined]
-            if layer is not None:
-                return layer
+        first = [expert.single for expert in gate_up if expert.single is not None]
+        second = [expert.single for expert in down if expert.single is not None]
+        if len(first) == len(second) == len(gate_up):
+            for provider in self._serving("experts"):
+                layer = provider.experts(first, second, activation) if isinstance(provider, HasExperts) else None
+                if layer is not None:
+                    return layer
         return ReferenceExperts(gate_up, down, activation, self.gated)
 
     def heads(self, weight: Tensor, *, activation: Activation) -> HeadsKernel:
         """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can."""
-        query = KernelQuery(
-            "linear", self.device, str(weight.dtype).removeprefix("torch."), activation, weight.shape[1:]
-        )
-        provider = self._best(query)
-        if hasattr(provider, "heads") and not provider.supports(KernelQuery("heads", self.device)):
-            together: HeadsKernel = provider.heads(weight, activation)
-            return together
+        format_name = str(weight.dtype).removeprefix("torch.")
+        provider = self._best_linear(KernelQuery("linear", self.device, format_name, activation, weight.shape[1:]))
+        if isinstance(provider, HasHeads) and not provider.supports(KernelQuery("heads", self.device)):
+            return provider.heads(weight, activation)
         return LinearHeads([provider.linear(Dense(one.contiguous()), activation=activation) for one in weight])
 
-    def _having(self, op: str) -> Iterator[Kernels]:
-        """The providers that have the optional operation `op` here, best first."""
+    def _serving(self, op: str) -> Iterator[Kernels]:
+        """The providers without a reason against the operation `op` here, best first."""
         query = KernelQuery(op, self.device)
-        return (p for p in self.providers if hasattr(p, op) and not p.supports(query))
+        return (provider for provider in self.providers if not provider.supports(query))
 
-    def _best(self, query: KernelQuery) -> Kernels:
-        return next(p for p in self.providers if hasattr(p, query.op) and not p.supports(query))
+    def _best_linear(self, query: KernelQuery) -> Kernels:
+        return next(provider for provider in self.providers if not provider.supports(query))
 
 
 def weight_format(weight: CanonicalWeight) -> str:
     """The format name that kernels are asked about: `float32`, `bfloat16`, `int4_groups`, ..."""
-    dense = getattr(weight, "weight", None)
-    return weight.name if dense is None else str(dense.dtype).removeprefix("torch.")
+    return str(weight.weight.dtype).removeprefix("torch.") if isinstance(weight, Dense) else weight.name

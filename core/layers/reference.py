@@ -15,7 +15,7 @@ from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.layers.experts import route
 from core.layers.heads import BatchedHeads
 from core.plugin.contracts import HeadsKernel
-from core.weights.formats import CanonicalWeight, Dense
+from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 ROWS_AT_ONCE = 1024
 
@@ -37,13 +37,14 @@ class ReferenceLinear:
         self.bias = bias
         self.shape = weight.shape
         self.nbytes = weight.nbytes
+        self._group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
         if self.activation == "int8_row":
             x = quantized_activations(x, x.shape[1])
         elif self.activation == "int8" and not isinstance(self.weight, Dense):
-            x = quantized_activations(x, getattr(self.weight, "group_size", x.shape[1]))
+            x = quantized_activations(x, self._group_size)
         elif self.activation == "bf16":
             x = x.bfloat16()
         for start in range(0, self.shape[0], ROWS_AT_ONCE):

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.api.decoder_spec import DecoderSpec
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.mixers import Mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.models.spec import DecoderSpec
-from core.plugin.contracts import HeadsKernel, LinearKernel
+from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 
 
 @dataclass(slots=True)
@@ -164,12 +164,12 @@ class Decoder:
         for block in self.weights.blocks:
             linears += [*block.mixer.linears, *block.mlp.linears]
         kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
-        return kernels and all(getattr(linear, "capturable", False) for linear in linears)
+        return kernels and all(is_recordable(linear) for linear in linears)
 
     @property
     def capture(self) -> str:
         """Of which steps a runtime can record attention, by the weakest backend: `never`, `uniform` or `any`."""
-        levels = {getattr(mixer.backend, "capture", "never") for mixer in self.mixers}
+        levels = {recordable_steps(mixer.backend) for mixer in self.mixers}
         if levels == {"any"}:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.decoder_spec import BlockSpec, DecoderSpec, ExpertsSpec
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionSpec, LatentSpec, LayerSpec, RoutingSpec, StateSpec
 from core.models import lfm2
 from core.models.configuration import positive as _positive
 from core.models.rope import rope_spec, score_stretch
-from core.models.spec import BlockSpec, DecoderSpec, ExpertsSpec
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
@@ -28,12 +28,24 @@ NEVER = 1 << 30
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What distinguishes a family. `window_by_default` is the layer pattern when a configuration has none: every n-th
-    layer is full, the others slide. expert_names: see `ExpertsSpec`; renormalize: expert weights add up to one unless the
-    configuration says otherwise. latent: attention is latent (MLA). routing: of the experts, see `_routing`.
+    """What distinguishes a family.
 
-    usual: a configuration under the usual names. state: of one layer, None for one with attention. names: parts of tensor
-    names in checkpoints, and what they are canonically.
+    model_types, architectures: what configurations call it; either is enough.
+    tied_by_default: the head is the embedding unless the configuration says otherwise.
+    norm_offset: added to norm weights.
+    qk_norm: queries and keys are normed, head by head.
+    sandwich_norms: a norm behind attention and MLP, too.
+    scale_embedding: embeddings are multiplied by the root of the hidden size.
+    qkv_bias: queries, keys and values have a bias unless the configuration says otherwise.
+    full_every: the layer pattern when a configuration has none: every n-th layer is full, the others slide; 0: all are full.
+    eps_default: of the norms.
+    usual: a configuration under the usual names; None where it has them already.
+    state: of one layer, None for one with attention.
+    names: parts of tensor names in checkpoints, and what they are canonically.
+    expert_names: see `ExpertsSpec`; None without experts.
+    renormalize: expert weights add up to one unless the configuration says otherwise.
+    latent: attention is latent (MLA).
+    routing: of the experts, see `_routing`.
     """
 
     name: str

@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.decoder_spec import DecoderSpec, mixer_parts
 from core.api.errors import CheckpointError, PluginError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
 from core.layers.kernels import KernelSet
@@ -24,7 +25,6 @@ from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.mixers import build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.models.spec import DecoderSpec, mixer_parts
 from core.plugin.contracts import HeadsKernel, LinearKernel, Loader, QuantizationMethod
 from core.weights.formats import CanonicalWeight, Dense, fuse
 

@@ -26,7 +26,7 @@ class GatedMLP:
     def __init__(self, kernels: KernelSet, gate_up: Linear, down: Linear, activation: str) -> None:
         self.kernels, self.gate_up, self.down, self.activation = kernels, gate_up, down, activation
         self.nbytes = gate_up.nbytes + down.nbytes
-        self._gated_gate_up: GatedLinear | None = getattr(gate_up.single, "gated", None)
+        self._gated_gate_up: GatedLinear | None = kernels.gate_within(gate_up)
 
     @property
     def linears(self) -> list[LinearKernel]:

@@ -1,6 +1,6 @@
 """One plugin's manifest: imported, checked and called under guard.
 
-Owns: the import, the contract number, pluggy's validation, the type of every answer. Never does: choose a plugin, or let
+Owns: the import, the contract number, pluggy's validation, the check of every answer. Never does: choose a plugin, or let
 a plugin's failure reach anyone as anything but `PluginError`. Called by: registry, probe, table.
 """
 
@@ -21,12 +21,12 @@ import pluggy
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
-from core.api.reason import Reason
+from core.plugin.answers import expectation, hook_mistakes
 from core.plugin.capabilities import constraint_mistakes
 from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import label
 from core.plugin.editable import stale
-from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec, Probe, Proposal
+from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
 from core.plugin.kinds import RESERVED_NAMES, normalize
 
 ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
@@ -97,7 +97,7 @@ class Manifest:
             raise
         except BaseException as error:
             raise _failure(self.row, f"{hook} failed", error) from error
-        expected = _expectation(hook, answer)
+        expected = expectation(hook, answer)
         if expected:
             raise ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expected}.")
         return answer
@@ -210,8 +210,19 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        mistakes = _hook_mistakes(module)
+        if mistakes:
+            raise ManifestError(row, f"the manifest's hooks are wrong: {'; '.join(mistakes)}.") from error
         raise _failure(row, "the manifest's hooks are wrong", error) from error
     return manager
+
+
+def _hook_mistakes(module: Any) -> list[str]:
+    """What is wrong with the hooks, as far as they let themselves be looked at."""
+    try:
+        return hook_mistakes(module)
+    except Exception:  # a manifest may be any object, whose attributes raise anything; pluggy's own words are told then
+        return []
 
 
 def _type_mistakes(spec: PluginSpec) -> list[str]:
@@ -231,26 +242,6 @@ def _shown(value: Any) -> str:
         return f"{value!r:.80}"
     except Exception:
         return f"a {type(value).__name__}"
-
-
-def _expectation(hook: str, answer: Any) -> str:
-    """What `hook` should have answered, or an empty string when the answer is right."""
-    if hook == "core_spec":
-        return "" if isinstance(answer, PluginSpec) else "a PluginSpec"
-    if hook in ("core_claim", "core_numerics"):
-        return "" if answer is None or isinstance(answer, str) else "a sentence or None"
-    if hook == "core_weights_nbytes":
-        right = answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0)
-        return "" if right else "a number of bytes or None"
-    if hook == "core_probe":
-        return "" if isinstance(answer, Probe) else "a Probe"
-    if hook == "core_supports":
-        right = isinstance(answer, (list, tuple)) and all(isinstance(reason, Reason) for reason in answer)
-        return "" if right else "a list of Reason"
-    if hook == "core_propose":
-        right = answer is None or (isinstance(answer, dict) and all(isinstance(p, Proposal) for p in answer.values()))
-        return "" if right else "a dict of Proposal or None"
-    return "" if answer is not None else "an object of the kind's contract"
 
 
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:

@@ -99,26 +99,56 @@ def ranked(
     Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
     stranger is imported before. known: reasons against plugins that need not be imported to be heard.
     """
-    rows, mine = registry.rows(kind), belongs or registry.own
-    at_home = [row for row in rows if mine(row)]
-    abroad = [row for row in rows if row not in at_home]
-    fitting, lost = _asked(registry, kind, at_home, check, known or {})
-    if fitting or not strangers:
-        lost += [_not_asked(registry, row) for row in abroad]
-    else:
-        fitting, more = _asked(registry, kind, abroad, check, known or {})
-        lost += more
-    ranks = order or {}
-    fitting.sort(key=lambda m: (ranks.get(m.row.name, len(ranks)), -m.spec.priority, m.row.name))
+    fitting, lost = _gathered(registry, kind, belongs or registry.own, check, known or {}, strangers=strangers)
+    fitting.sort(key=_by_rank(order or {}))
     chosen = tuple(fitting if many else fitting[:1])
+    _refuse_doubles(registry, kind, fitting, chosen)
+    taken = tuple(manifest.row.name for manifest in chosen)
+    named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
+    reason = why(taken[0]) if taken else none
+    candidates = (*_considered(fitting, chosen), *lost)
+    return Choice(Selection(label, taken, reason, candidates), chosen, named)
+
+
+def _by_rank(ranks: Mapping[str, int]) -> Callable[[Manifest], tuple[int, int, str]]:
+    """The order among those that fit: those that are preferred by name, then by priority, then by name."""
+
+    def rank(manifest: Manifest) -> tuple[int, int, str]:
+        name = manifest.row.name
+        return ranks.get(name, len(ranks)), -manifest.spec.priority, name
+
+    return rank
+
+
+def _gathered(
+    registry: PluginRegistry,
+    kind: str,
+    belongs: Belongs,
+    check: Check,
+    known: Mapping[ResolvedPlugin, str],
+    *,
+    strangers: bool,
+) -> tuple[list[Manifest], list[Candidate]]:
+    """Those that fit, of those that belong here or else of the strangers, and the others with the reasons."""
+    at_home: list[ResolvedPlugin] = []
+    abroad: list[ResolvedPlugin] = []
+    for row in registry.rows(kind):
+        (at_home if belongs(row) else abroad).append(row)
+    fitting, lost = _asked(registry, kind, at_home, check, known)
+    if fitting or not strangers:
+        return fitting, lost + [_not_asked(registry, row) for row in abroad]
+    fitting, more = _asked(registry, kind, abroad, check, known)
+    return fitting, lost + more
+
+
+def _refuse_doubles(
+    registry: PluginRegistry, kind: str, fitting: Sequence[Manifest], chosen: Sequence[Manifest]
+) -> None:
+    """Raises UserError when two packages offer a plugin that would be chosen."""
     names = [manifest.row.name for manifest in fitting]
     for manifest in chosen:
         if names.count(manifest.row.name) > 1:
-            registry.get(kind, manifest.row.name)  # which says that two packages offer it
-    taken = tuple(manifest.row.name for manifest in chosen)
-    named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
-    candidates = (*_considered(fitting, chosen), *lost)
-    return Choice(Selection(label, taken, why(taken[0]) if taken else none, candidates), chosen, named)
+            registry.get(kind, manifest.row.name)  # which says so
 
 
 def _considered(fitting: Sequence[Manifest], chosen: Sequence[Manifest]) -> list[Candidate]:
@@ -139,19 +169,27 @@ def _asked(
 ) -> tuple[list[Manifest], list[Candidate]]:
     """Those that fit, and the others with the reasons."""
     fitting: list[Manifest] = []
-    lost = [Candidate(row.name, row.distribution, "refused", (known[row],)) for row in rows if known.get(row)]
-    for row, manifest in registry.candidates(kind, [row for row in rows if not known.get(row)]):
-        reasons = (manifest,) if isinstance(manifest, str) else _guarded(check, manifest)
+    lost = [_refused(row, known[row]) for row in rows if known.get(row)]
+    unheard = [row for row in rows if not known.get(row)]
+    for row, manifest in registry.candidates(kind, unheard):
+        if isinstance(manifest, str):
+            lost.append(_refused(row, manifest))
+            continue
+        reasons = _guarded(check, manifest)
         if reasons:
-            lost.append(Candidate(row.name, row.distribution, "refused", reasons))
-        elif not isinstance(manifest, str):
+            lost.append(_refused(row, *reasons))
+        else:
             fitting.append(manifest)
     return fitting, lost
 
 
+def _refused(row: ResolvedPlugin, *reasons: str) -> Candidate:
+    return Candidate(row.name, row.distribution, "refused", reasons)
+
+
 def _not_asked(registry: PluginRegistry, row: ResolvedPlugin) -> Candidate:
     if registry.blocked(row):
-        return Candidate(row.name, row.distribution, "refused", (registry.blocked(row),))
+        return _refused(row, registry.blocked(row))
     argument = kind_named(row.kind).argument or "plugins"
     hint = f"name it with --{argument.replace('_', '-')} {row.name}"
     return Candidate(row.name, row.distribution, NOT_CHOSEN, (hint,))

@@ -1,51 +1,30 @@
 """All plugins that could be used in this process, with the reason for each that cannot.
 
-Owns: rows, what `--plugins` adds, restricts and blocks, loaded manifests, probes. Never does: choose (`selection` does).
-Called by: config, selection, `core plugins`.
+Owns: rows, which of them `--plugins` left out, loaded manifests, probes. Never does: choose (`selection` does), or read
+words (`words` does). Called by: config, selection, the listing, `core plugins`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
 
 from core.api.config import ResolvedPlugin
-from core.api.errors import ConfigError, CoreError, PluginError, UserError, nearest
-from core.api.reason import Reason
-from core.api.specs import KernelQuery
+from core.api.errors import PluginError, UserError
 from core.plugin import probe
 from core.plugin.blame import blamed
 from core.plugin.deadline import Deadlines
 from core.plugin.discovery import ENGINE, discover, duplicates, origin
-from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
-from core.plugin.kinds import KINDS, kind_named, normalize
-from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
+from core.plugin.kinds import normalize
+from core.plugin.manifest import Manifest, ManifestError, load_manifest
 from core.plugin.probe import Probing
-
-KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
-Status = Literal["available", "unavailable", "broken", "blocked"]
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A row with its status. details: a traceback, or an empty string."""
-
-    row: ResolvedPlugin
-    status: Status
-    reason: str = ""
-    contract: int | None = None
-    manifest: Manifest | None = None
-    details: str = ""
+from core.plugin.words import called, read_words, unknown
 
 
 class PluginRegistry:
     """Plugins by kind and name.
 
-    rows:  entry points, discovered when None. words: the value of `--plugins` (see `core.args.plugins`).
+    rows:  entry points, discovered when None. words: the value of `--plugins` (see `core.plugin.words`).
     Raises ConfigError when `words` names something that does not exist.
     """
 
@@ -149,21 +128,6 @@ class PluginRegistry:
         self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
-    def listing(self) -> list[Listed]:
-        """Every row with its status, for `core plugins list`. Imports all manifests and probes all platforms."""
-        started = self._start_probes()
-        for row in self._rows:
-            if row.kind != "platform" and not self.blocked(row):
-                self._try(row)
-        self._finish_probes(started)
-        return [self._listed(row) for row in self._rows]
-
-    def _try(self, row: ResolvedPlugin) -> Manifest | ManifestError:
-        try:
-            return self.manifest(row)
-        except ManifestError as error:
-            return error
-
     def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Probing:
         asked = self.rows("platform") if rows is None else rows
         return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
@@ -171,138 +135,42 @@ class PluginRegistry:
     def _finish_probes(self, started: Probing) -> None:
         self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
 
-    def _listed(self, row: ResolvedPlugin) -> Listed:
-        if self.blocked(row):
-            return Listed(row, "blocked", self.blocked(row))
-        manifest = self._try(row)
-        if isinstance(manifest, ManifestError):
-            return Listed(row, "broken", str(manifest), details=manifest.details)
-        status, reason = self._health(row, manifest)
-        others = [other for other in self._rows if (other.kind, other.name) == (row.kind, row.name) and other != row]
-        if others and not reason:
-            reason = f"also offered by {', '.join(origin(o) for o in others)}; write {row.distribution}:{row.name}"
-        reason = reason or manifest.warning or stale(row.distribution)
-        return Listed(row, status, reason, manifest.contract, manifest)
-
-    def _health(self, row: ResolvedPlugin, manifest: Manifest) -> tuple[Status, str]:
-        """Whether a sound manifest can be used on this machine."""
-        if row.kind == "platform":
-            answer = self._probes[row]
-            if isinstance(answer, PluginError):
-                return "broken", str(answer)
-            return ("unavailable" if answer.unavailable else "available"), answer.unavailable
-        if row.kind == "kernels":
-            device = (manifest.spec.capabilities.get("devices") or ["cpu"])[0]
-            try:
-                reasons = kernel_reasons(manifest, device)
-            except CoreError as error:
-                return "broken", str(error)
-            return ("unavailable" if reasons else "available"), "; ".join(str(reason) for reason in reasons)
-        return "available", ""
-
     def _find(self, kind: str, name: str) -> ResolvedPlugin:
-        owner, _, plain = name.rpartition(":")
-        wanted = normalize(plain)
-        found = [row for row in self.rows(kind) if row.name == wanted]
-        if owner:
-            found = [row for row in found if normalize(row.distribution) == normalize(owner)]
-        if len(found) > 1:
-            usable = [row for row in found if not self.blocked(row)]
-            found = usable or found
-        if len(found) > 1:  # a stranger with a name of the engine's own is meant when its package is named, too
-            own = [row for row in found if self.own(row)]
-            found = own if len(own) == 1 else found
+        """The one row that a name means. Raises UserError when there is none, or more than one."""
+        found = _meant(self, called(self.rows(kind), name))
+        if not found:
+            raise UserError(f"{kind} '{name}': {unknown(self.rows(kind), name)}")
         if len(found) > 1:
             names = " and ".join(f"{origin(row)} (write {row.distribution}:{row.name})" for row in found)
             raise UserError(f"{kind} '{name}': offered by {names}; say which one.")
-        if not found:
-            known = sorted({row.name for row in self.rows(kind)})
-            hint = nearest(wanted, known)
-            raise UserError(f"{kind} '{name}': no such plugin; known: {', '.join(known) or 'none'}.{hint}")
         return found[0]
 
     def _apply(self, words: str) -> None:
-        """Read `a,b,no:c,./file.py,module:object`."""
-        problems: list[str] = []
-        wanted: list[ResolvedPlugin] = []
-        for word in filter(None, (part.strip() for part in words.split(","))):
-            try:
-                if word.startswith("no:"):
-                    self._blocked |= dict.fromkeys(self._named(word[3:]), f"blocked by --plugins no:{word[3:]}")
-                elif word.endswith(".py") or word.startswith(("./", "../", "/")):
-                    self._rows.append(_file_row(Path(word).expanduser()))
-                elif ":" in word and not self._matches(word):
-                    self._rows.append(_object_row(word))
-                else:
-                    wanted += self._named(word)
-            except UserError as error:
-                problems.append(f"--plugins {word}: {error}")
-        if problems:
-            raise ConfigError(problems)
-        self._wanted = set(wanted)
-        kinds = {row.kind for row in wanted}
+        """Add, block and restrict as the value of `--plugins` says."""
+        read = read_words(words, self._rows)
+        self._rows += read.added
+        self._blocked |= read.blocked
+        self._wanted = set(read.wanted)
+        kinds = {row.kind for row in read.wanted}
         for row in self._rows:
-            if row.kind in kinds and row not in wanted and row.distribution:
+            if row.kind in kinds and row not in self._wanted and row.distribution:
                 self._blocked.setdefault(row, f"left out by --plugins {words}")
 
-    def _matches(self, word: str) -> list[ResolvedPlugin]:
-        owner, _, name = word.rpartition(":")
-        return [
-            row
-            for row in self._rows
-            if row.name == normalize(name) and (not owner or normalize(row.distribution) == normalize(owner))
-        ]
 
-    def _named(self, word: str) -> list[ResolvedPlugin]:
-        found = self._matches(word)
-        if not found:
-            known = sorted({row.name for row in self._rows})
-            raise UserError(f"no such plugin; known: {', '.join(known)}.{nearest(normalize(word), known)}")
-        return found
+def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[ResolvedPlugin]:
+    """Of rows with one name those that it may mean: the usable ones, and of these the one that may serve unasked.
 
-
-def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
-    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
-    refused: list[Reason] = []
-    for op in KERNEL_OPERATIONS:
-        reasons = list(manifest.call("core_supports", query=KernelQuery(op=op, device=device)))
-        if not reasons:
-            return []
-        refused = refused or reasons
-    return refused
+    A stranger with a name of the engine's own is meant only when its package is named, too.
+    """
+    if len(rows) > 1:
+        rows = [row for row in rows if not registry.blocked(row)] or rows
+    if len(rows) > 1:
+        own = [row for row in rows if registry.own(row)]
+        rows = own if len(own) == 1 else rows
+    return rows
 
 
 def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
     """Whether another usable package offers the same kind and name."""
     usable = [other for other in registry.rows(row.kind) if not registry.blocked(other)]
     return (row.kind, row.name) in duplicates(usable)
-
-
-def _file_row(path: Path) -> ResolvedPlugin:
-    """A row for a plugin in a single file, which says its kind as `KIND = "..."`."""
-    if not path.is_file():
-        raise UserError(f"no such file: {path}.")
-    return _constant_row(f"file:{path.resolve()}", lambda: import_file(path.resolve()))
-
-
-def _object_row(word: str) -> ResolvedPlugin:
-    """A row for `module:object`, which says its kind as `KIND = "..."`."""
-    name, _, attribute = word.partition(":")
-    return _constant_row(word, lambda: getattr(importlib.import_module(name), attribute))
-
-
-def _constant_row(target: str, load: Any) -> ResolvedPlugin:
-    """A row made from the manifest's own `KIND` and from the name in its spec."""
-    try:
-        module = load()
-        kind, name = kind_named(module.KIND).name, normalize(module.core_spec().name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        kinds = ", ".join(kind.name for kind in KINDS)
-        text = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"cannot be used: {text}; expected a manifest with KIND, one of {kinds}, and core_spec."
-        ) from error
-    source = source_file(target)
-    return ResolvedPlugin(kind=kind, name=name, target=target, sha256=sha256_of(source) if source else "")

@@ -16,16 +16,19 @@ from collections.abc import Mapping, Sequence
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
-from core.api.specs import AttentionQuery, StateQuery
+from core.api.reason import Reason
+from core.api.specs import AttentionQuery, KernelQuery, StateQuery
 from core.plugin.capabilities import attention_reasons, device_reasons, state_reasons
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
-from core.plugin.registry import PluginRegistry, kernel_reasons
+from core.plugin.registry import PluginRegistry
 
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
+KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+"""What a provider is asked about; one that serves none of these is no candidate."""
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:
@@ -44,45 +47,62 @@ def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) 
 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:
-    """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError.
+    """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError."""
+    if name is None:
+        return _platform_found(registry)
+    plain, _, index = name.rpartition(":")
+    if not plain or not index.isdigit():
+        plain, index = name, "0"
+    named = _find(registry, "platform", plain)
+    answers = registry.probe(None if named is None else [named.row])
+    silent = _silent(answers)
+    choice = explicit(registry, "platform", "platform", plain, lambda m: _told(m, silent), f"--device {name}")
+    devices = _devices(answers, choice.manifest.row)
+    if int(index) < len(devices):
+        return choice, devices[int(index)]
+    raise UserError(f"--device {name}: no such device; found: {', '.join(device.name for device in devices)}.")
+
+
+def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
+    """The best platform with a device, and its first one.
 
     A device is found as files are: a platform of another package serves without being named when its device is one that
     the engine's own platforms do not have. The host (a device with `processors`) is no such device.
     """
-    plain, _, index = (name or "").rpartition(":")
-    plain = plain if plain and index.isdigit() else name or ""
-    named = _find(registry, "platform", plain) if name else None
-    answers = registry.probe(None if named is None else [named.row])
+    answers = registry.probe()
+    silent = _silent(answers)
+    known = {_type_of(device) for row in answers if registry.own(row) for device in _devices(answers, row)}
 
-    def check(manifest: Manifest) -> Sequence[object]:
-        return list(filter(None, [silent.get(manifest.row, "")]))
+    def belongs(row: ResolvedPlugin) -> bool:
+        if registry.own(row):
+            return True
+        return any(not device.processors and _type_of(device) not in known for device in _devices(answers, row))
 
-    silent = {row: str(a) if isinstance(a, PluginError) else a.unavailable for row, a in answers.items()}
-    if name is None:
-        known = {_type_of(device) for row in answers if registry.own(row) for device in _devices(answers, row)}
+    choice = ranked(
+        registry,
+        "platform",
+        "platform",
+        lambda manifest: _told(manifest, silent),
+        lambda found: "highest priority with a device",
+        belongs=belongs,
+        known=silent,
+    )
+    if not choice.manifests:
+        raise UserError(f"--device auto: no platform has a device. {losses(choice.selection)}")
+    return choice, _devices(answers, choice.manifest.row)[0]
 
-        def belongs(row: ResolvedPlugin) -> bool:
-            found = _devices(answers, row)
-            return registry.own(row) or any(not one.processors and _type_of(one) not in known for one in found)
 
-        choice = ranked(
-            registry,
-            "platform",
-            "platform",
-            check,
-            lambda found: "highest priority with a device",
-            belongs=belongs,
-            known=silent,
-        )
-        if not choice.manifests:
-            raise UserError(f"--device auto: no platform has a device. {losses(choice.selection)}")
-        return choice, _devices(answers, choice.manifest.row)[0]
-    choice = explicit(registry, "platform", "platform", plain, check, f"--device {name}")
-    devices = _devices(answers, choice.manifest.row)
-    position = 0 if plain == name else int(index)
-    if position < len(devices):
-        return choice, devices[position]
-    raise UserError(f"--device {name}: no such device; found: {', '.join(device.name for device in devices)}.")
+def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[ResolvedPlugin, str]:
+    """Why each platform has no device; an empty string for one that has."""
+    return {
+        row: str(answer) if isinstance(answer, PluginError) else answer.unavailable for row, answer in answers.items()
+    }
+
+
+def _told(manifest: Manifest, silent: Mapping[ResolvedPlugin, str]) -> list[str]:
+    """The reason against a platform, if there is one."""
+    reason = silent.get(manifest.row, "")
+    return [reason] if reason else []
 
 
 def select_quantization(registry: PluginRegistry, name: str | None, facts: CheckpointFacts) -> Choice:
@@ -163,6 +183,17 @@ def select_kernels(
     left = tuple(Candidate(row.name, row.distribution, "refused", ("not among those named",)) for row in others)
     selection = Selection("kernels", tuple(candidate.name for candidate in chosen), why, (*chosen, *left))
     return Choice(selection, unique, tuple(named))
+
+
+def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
+    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
+    refused: list[Reason] = []
+    for op in KERNEL_OPERATIONS:
+        reasons = list(manifest.call("core_supports", query=KernelQuery(op=op, device=device)))
+        if not reasons:
+            return []
+        refused = refused or reasons
+    return refused
 
 
 def select_attention(

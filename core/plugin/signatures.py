@@ -48,23 +48,26 @@ def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
 
 def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
     """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
-    found = []
-    wanted_of = {name: method for contract in contracts for name, method in contract_methods(contract).items()}
-    for name, method in wanted_of.items():
-        mine = getattr(loaded, name, None)
-        if not callable(mine):
-            continue
-        try:
-            given = inspect.signature(mine)
-        except (TypeError, ValueError):
-            continue  # compiled code that does not tell
-        wanted = list(inspect.signature(method).parameters.values())[1:]
-        required = [p for p in wanted if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-        positional = [None] * len(required)
-        named = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
-        try:
-            given.bind(*positional, **named)
-        except TypeError as error:
-            shown = ", ".join([p.name for p in wanted if p.name not in named] + [f"{key}=..." for key in named])
-            found.append(f"{name}{given} cannot be called as {name}({shown}): {error}")
-    return found
+    wanted = {name: method for contract in contracts for name, method in contract_methods(contract).items()}
+    found = [_mistake(name, method, getattr(loaded, name, None)) for name, method in wanted.items()]
+    return [mistake for mistake in found if mistake]
+
+
+def _mistake(name: str, wanted: Callable[..., Any], given: Any) -> str:
+    """Why a method cannot be called as the contract's, or an empty string. What is no method is told elsewhere."""
+    if not callable(given):
+        return ""
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):
+        return ""  # compiled code that does not tell
+    parameters = list(inspect.signature(wanted).parameters.values())[1:]
+    required = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    try:
+        signature.bind(*[None] * len(required), **dict.fromkeys(named))
+    except TypeError as error:
+        positional = [p.name for p in parameters if p.name not in named]
+        shown = ", ".join([*positional, *(f"{name}=..." for name in named)])
+        return f"{name}{signature} cannot be called as {name}({shown}): {error}"
+    return ""

@@ -28,6 +28,14 @@ class PluginTable:
         self._rows = {(row.kind, row.name): row for row in rows}
         self._manifests: dict[tuple[str, str], Manifest] = {}
 
+    def row(self, kind: str, name: str) -> ResolvedPlugin:
+        """The row of a chosen plugin. Raises PluginError when it is not in the table."""
+        row = self._rows.get((kind, name))
+        if row is None:
+            known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
+            raise PluginError(f"{kind} plugin '{name}' is not in the resolved table; it holds: {known}.")
+        return row
+
     def load(self, kind: str, name: str, context: LoadContext) -> Any:
         """Build the plugin's object.
 
@@ -35,10 +43,7 @@ class PluginTable:
         Raises PluginError when the plugin is not in the table, is not the one that was chosen, fails, or answers with an
         object that lacks a part of its kind's contract.
         """
-        row = self._rows.get((kind, name))
-        if row is None:
-            known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
-            raise PluginError(f"{kind} plugin '{name}' is not in the resolved table; it holds: {known}.")
+        row = self.row(kind, name)
         verify(row)
         manifest = self._manifests[kind, name] = load_manifest(row)
         return load_plugin(manifest, context)

@@ -62,6 +62,7 @@ class Subject:
     model:     a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
     reference: the same checkpoint in plain numbers, None when there is none.
     arguments: the plugin's own arguments. plugins: as for `--plugins`, for files and objects that are not installed.
+    is_broken: the manifest was asked for and cannot be used.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Subject:
     reference: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     plugins: str | None = None
+    is_broken: bool = field(default=False, init=False)
 
     @functools.cached_property
     def registry(self) -> PluginRegistry:
@@ -79,7 +81,11 @@ class Subject:
     @functools.cached_property
     def manifest(self) -> Manifest:
         """The plugin's manifest, checked. Raises CoreError."""
-        return self.registry.get(self.kind, self.name)
+        try:
+            return self.registry.get(self.kind, self.name)
+        except CoreError:
+            self.is_broken = True
+            raise
 
     @property
     def row(self) -> ResolvedPlugin:
@@ -103,8 +109,10 @@ class Subject:
         """`model` (or a tiny plain checkpoint) with its loader and manifest. Raises CoreError."""
         from core.testing.checkpoints import open_sample, write_checkpoint
 
-        path = self.model or str(write_checkpoint(self.directory / "checkpoint"))
-        return open_sample(self.registry, path)
+        if self.model is not None:
+            return open_sample(self.registry, self.model)
+        path = write_checkpoint(self.directory / "checkpoint", uneven=self.kind == "quantization")
+        return open_sample(self.registry, str(path))
 
     def context(self) -> LoadContext:
         """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
@@ -149,7 +157,7 @@ class Case:
     def __call__(self) -> None:
         """For test functions."""
         try:
-            self.run(self.subject)
+            self._try()
         except Warned as warning:
             raise Failure(str(warning)) from None
 
@@ -160,9 +168,15 @@ class Case:
         plugin = f"{self.subject.kind}.{self.subject.name}"
         return Finding(plugin, self.title, verdict, sentence, time.perf_counter() - begin)
 
+    def _try(self) -> None:
+        """Run it, unless an earlier one has told already that there is nothing to check."""
+        if self.subject.is_broken:
+            raise Skipped("its manifest cannot be used, as an earlier finding says")
+        self.run(self.subject)
+
     def _outcome(self) -> tuple[Verdict, str]:
         try:
-            self.run(self.subject)
+            self._try()
         except KeyboardInterrupt:
             raise
         except Skipped as reason:

@@ -58,22 +58,41 @@ class Sample:
         return {name: tensor.clone() for name, tensor in self.loader.iter(self.manifest, list(names))}
 
 
-def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Float32 values for every tensor of a model: norms 1 ± 0.1, everything else normal, 0.3 wide."""
+def random_tensors(config: Mapping[str, Any], seed: int = 0, *, uneven: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Float32 values for every tensor of a model: norms 1 ± 0.1, everything else normal, 0.3 wide.
+
+    uneven: matrices have rows, and groups of 16 inputs, of unlike sizes.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, shape in tensor_shapes(config).items():
         noise = torch.randn(shape, generator=generator)
-        yield name, 1 + 0.1 * noise if name.endswith("norm.weight") else 0.3 * noise
+        if name.endswith("norm.weight"):
+            yield name, 1 + 0.1 * noise
+        elif uneven and len(shape) == 2:
+            yield name, 0.3 * noise * _sizes(*shape)
+        else:
+            yield name, 0.3 * noise
 
 
-def write_checkpoint(directory: Path, seed: int = 0, **changes: Any) -> Path:
-    """Write config.json, model.safetensors and tokenizer.json of a tiny llama; `changes` go into the configuration."""
+def _sizes(rows: int, columns: int) -> Tensor:
+    """[rows, columns]: neighbouring rows, and neighbouring groups of 16, 32 or 64 inputs, are of unlike sizes."""
+    of_row = 2.0 ** (torch.arange(rows) * 3 % 5 - 2)
+    groups = torch.tensor([1.0, 1.5, 4.0, 2.0, 6.0, 3.0, 1.0, 1.5])
+    of_column = groups[torch.arange(columns) // 16 % len(groups)]
+    return of_row.unsqueeze(1) * of_column
+
+
+def write_checkpoint(directory: Path, seed: int = 0, *, uneven: bool = False, **changes: Any) -> Path:
+    """Write config.json, model.safetensors and tokenizer.json of a tiny llama; `changes` go into the configuration.
+
+    uneven: see `random_tensors`.
+    """
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
     config = {**TINY, **changes}
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(dict(random_tensors(config, seed)), str(directory / "model.safetensors"))
+    save_file(dict(random_tensors(config, seed, uneven=uneven)), str(directory / "model.safetensors"))
     write_tokenizer(directory)
     return directory
 

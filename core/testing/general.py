@@ -16,6 +16,7 @@ from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT
 from core.plugin.kinds import kind_named
 from core.plugin.registry import twice
+from core.plugin.requirements import unmet
 from core.testing.case import Failure, Skipped, Subject, Warned
 from core.testing.worker import Answer, Task, ask
 
@@ -66,8 +67,10 @@ def sound_spec(subject: Subject) -> None:
         alike = difflib.get_close_matches(name, known, n=1, cutoff=ALIKE)
         if alike and name not in known:
             raise Failure(f"capability '{name}' is not one that the core knows. Did you mean '{alike[0]}'?")
-        if name in LISTS and not (isinstance(value, (list, tuple)) and value):
+        if name in LISTS and not isinstance(value, (list, tuple)):
             raise Failure(f"capability '{name}' is {value!r}, expected a list; leave it out for no limit")
+        if name in LISTS and not value:
+            raise Failure(f"capability '{name}' is empty, so nothing is ever served; leave it out for no limit")
         if name in BOOLEANS and not isinstance(value, bool):
             raise Failure(f"capability '{name}' is {value!r}, expected True or False")
 
@@ -150,6 +153,9 @@ def sound_installation(subject: Subject) -> None:
     sentence = stale(subject.row.distribution)
     if sentence:
         raise Failure(sentence)
+    versions = unmet(subject.row.distribution)
+    if versions:
+        raise Failure(versions)
     if twice(subject.registry, subject.row):
         raise Warned(
             f"another package offers {subject.kind} '{subject.row.name}', too; users must write DISTRIBUTION:name"

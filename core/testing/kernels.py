@@ -14,14 +14,14 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import GatedLinear, Kernels, LinearKernel
+from core.plugin.contracts import HasGated, Kernels, LinearKernel
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
 from core.testing.numbers import close, generator, same_bits
 from core.testing.operations import OPERATIONS
 from core.testing.sampling import logprobs_equal_sampler, race_equals_sampler
 from core.testing.weights import activations, linear_query, random_weights
-from core.weights.formats import CanonicalWeight, Dense
+from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 SHAPES = ((64, 64), (33, 128), (130, 96), (1, 32), (7, 77))
 ROWS = (1, 17)
@@ -151,7 +151,7 @@ def _served(subject: Subject) -> Iterator[tuple[Activation, CanonicalWeight, str
 
 
 def _described(weight: CanonicalWeight) -> str:
-    size = getattr(weight, "group_size", 0)
+    size = weight.group_size if isinstance(weight, HasGroups) else 0
     groups = f", groups of {size}" if 0 < size < weight.shape[1] else ""
     return f"{weight_format(weight)} {weight.shape}{groups}"
 
@@ -179,7 +179,7 @@ def _compare_linear(kernels: Kernels, activation: Activation, weight: CanonicalW
 
 def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str) -> None:
     """A kernel's own gated product against its plain one and the gate."""
-    together: GatedLinear | None = getattr(linear, "gated", None)
+    together = linear.gated if isinstance(linear, HasGated) else None
     if together is None:
         return
     served = not kernels.supports(KernelQuery("gated", x.device.type))

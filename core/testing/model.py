@@ -9,9 +9,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.models.families import family_for, renamed
-from core.models.spec import DecoderSpec
 from core.testing.case import Failure, Skipped, Subject
 
 
@@ -69,7 +69,23 @@ def refuses_damage(subject: Subject) -> None:
     raise Failure("decoder_spec accepts a configuration without sizes")
 
 
-CHECKS = (claims_its_own, tells_a_shape, names_every_tensor, refuses_damage)
+def runs_its_model(subject: Subject) -> None:
+    """The engine runs its checkpoint, with any token of the vocabulary that the shape tells."""
+    from core import LLM, SamplingParams
+
+    size = subject.loaded.decoder_spec(_own(subject).config).vocab_size
+    settings: dict[str, Any] = {"max_model_len": 16, "kv_cache_memory_bytes": 4 << 20, "use_tqdm_on_load": False}
+    if subject.plugins is not None:
+        settings["plugins"] = subject.plugins
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    with LLM(model=subject.model, dtype="float32", **settings) as llm:
+        (output,) = llm.generate([{"prompt_token_ids": [0, size - 1]}], params, use_tqdm=False)
+    (choice,) = output.outputs
+    if len(choice.token_ids) != 2:
+        raise Failure(f"asked for two tokens, the engine gave {len(choice.token_ids)}: {choice.stop_reason}")
+
+
+CHECKS = (claims_its_own, tells_a_shape, names_every_tensor, refuses_damage, runs_its_model)
 
 
 def _own(subject: Subject) -> Any:

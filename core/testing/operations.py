@@ -10,15 +10,27 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from core.plugin.contracts import Kernels
+from core.plugin.contracts import HasSoftCap, HasTakeRows, Kernels
 from core.testing.numbers import generator
+
+
+def _rows(rows: int, width: int, random: torch.Generator) -> Tensor:
+    """Normal values [rows, width] whose rows lie apart."""
+    return torch.randn(rows, width + 8, generator=random)[:, :width]
+
+
+def _room(rows: int, width: int) -> tuple[Tensor, Tensor]:
+    """Memory [rows, width + 8] of zeros, and its first columns as `out`: what lies behind them must stay as it is."""
+    memory = torch.zeros(rows, width + 8)
+    return memory, memory[:, :width]
 
 
 def _rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("norm")
-    x, weight, out = torch.randn(rows, 96, generator=random), torch.randn(96, generator=random), torch.empty(rows, 96)
+    x, weight = _rows(rows, 96, random), torch.randn(96, generator=random)
+    memory, out = _room(rows, 96)
     kernels.rms_norm(x, weight, 1e-6, out)
-    return [out]
+    return [memory]
 
 
 def _rms_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
@@ -38,43 +50,41 @@ def _rotary(kernels: Kernels, rows: int) -> list[Tensor]:
 
 
 def _gated(kernels: Kernels, rows: int) -> list[Tensor]:
-    x, found = torch.randn(rows, 160, generator=generator("gate")) * 3, []
+    x = _rows(rows, 160, generator("gate")) * 3
+    found = []
     for activation in ("silu", "gelu_tanh"):
-        out = torch.empty(rows, 80)
+        memory, out = _room(rows, 80)
         kernels.gated(x, activation, out)
-        found.append(out)
+        found.append(memory)
     return found
 
 
 def _add(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("add")
-    x, residual = torch.randn(rows, 96, generator=random), torch.randn(rows, 96, generator=random)
+    x, residual = _rows(rows, 96, random), _rows(rows, 96, random)
     kernels.add(x, residual)
     return [x, residual]
 
 
 def _scale(kernels: Kernels, rows: int) -> list[Tensor]:
-    x = torch.randn(rows, 96, generator=generator("scale"))
+    x = _rows(rows, 96, generator("scale"))
     kernels.scale(x, 3.25)
     return [x]
 
 
 def _soft_cap(kernels: Kernels, rows: int) -> list[Tensor]:
     x = torch.randn(rows, 97, generator=generator("cap")) * 40
-    _optional(kernels, "soft_cap")(x, 30.0)
+    assert isinstance(kernels, HasSoftCap)
+    kernels.soft_cap(x, 30.0)
     return [x]
 
 
 def _take_rows(kernels: Kernels, rows: int) -> list[Tensor]:
-    x, out = torch.randn(40, 104, generator=generator("take"))[:, :97], torch.empty(rows, 97)
-    _optional(kernels, "take_rows")(x, torch.arange(rows) * 7 % 40, out)
-    return [out]
-
-
-def _optional(kernels: Kernels, name: str) -> Callable[..., None]:
-    """A method that not every provider has."""
-    found: Callable[..., None] = getattr(kernels, name)
-    return found
+    assert isinstance(kernels, HasTakeRows)
+    x = _rows(40, 97, generator("take"))
+    memory, out = _room(rows, 97)
+    kernels.take_rows(x, torch.arange(rows) * 7 % 40, out)
+    return [memory]
 
 
 OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {

@@ -55,9 +55,20 @@ def loses_nothing(subject: Subject) -> None:
 def orders_differ(subject: Subject) -> None:
     """Two sequences never have the same order, so that it is settled which one is preempted."""
     policy = _fresh(subject)
-    orders = [Entry(policy, number, "", number % 2).order for number in range(50)]
+    orders = _orders(policy)
     if len(set(orders)) != len(orders):
         raise Failure("order answered the same for two arrivals; end it with the number of the arrival")
+
+
+def orders_repeat(subject: Subject) -> None:
+    """The same arrivals have the same orders again, so that who is preempted does not depend on the run."""
+    first, second = _orders(_fresh(subject)), _orders(_fresh(subject))
+    if first != second:
+        number = next(index for index, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
+        raise Failure(
+            f"order answered {first[number]} for arrival {number} and {second[number]} for the same one again; make it "
+            "from the request and the number of the arrival alone"
+        )
 
 
 def takes_charges(subject: Subject) -> None:
@@ -85,12 +96,17 @@ def is_fast(subject: Subject) -> None:
         )
 
 
-CHECKS: tuple[Callable[[Subject], None], ...] = (loses_nothing, orders_differ, takes_charges, is_fast)
+CHECKS: tuple[Callable[[Subject], None], ...] = (loses_nothing, orders_differ, orders_repeat, takes_charges, is_fast)
 
 
 def _fresh(subject: Subject) -> Any:
     assert subject.loaded is not None
     return load_plugin(subject.manifest, subject.context())
+
+
+def _orders(policy: Any) -> list[Any]:
+    """Of fifty arrivals with two priorities."""
+    return [Entry(policy, number, "", number % 2).order for number in range(50)]
 
 
 def _seconds(subject: Subject, count: int) -> float:

@@ -1,6 +1,7 @@
 """A new plugin package, written from the templates beside this file.
 
-Owns: names, and the copying. Never does: install, or write over a file. Called by: `core plugins new`.
+Owns: names, the copying, and the entry point of a further plugin. Never does: install, or write over another file.
+Called by: `core plugins new`.
 
 A template is a package that works as it stands, called `my_plugin`; a copy only changes the name.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import keyword
 import re
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from core.api.errors import UserError, nearest
@@ -25,32 +28,109 @@ def kinds() -> list[str]:
 
 def write_package(kind: str, name: str, parent: Path) -> list[Path]:
     """Write the package `core-NAME` into `parent` and return its files, the folder first. Raises UserError."""
+    plain = _checked(kind, name)
+    folder = parent / f"core-{plain.replace('_', '-')}"
+    if folder.exists():
+        raise UserError(
+            f"{folder}: exists already; remove it, choose another name or --path, or add to it with --into {folder}."
+        )
+    sources = [(path, path.relative_to(TEMPLATES / part)) for part in ("common", kind) for path in _files(part)]
+    texts = {folder / renamed(str(relative), plain, kind): _text(source, plain, kind) for source, relative in sources}
+    return [folder, *_written(texts)]
+
+
+def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
+    """Write a further plugin into the package in `folder`, and its entry point into pyproject.toml.
+
+    Returns the files written, the folder first. Raises UserError, before anything is written, when something is there
+    already or the folder holds no package with one module folder.
+    """
+    plain = _checked(kind, name)
+    module = _module_folder(folder)
+    texts = {}
+    for source in _files(kind):
+        part = source.relative_to(TEMPLATES / kind).parts[0]
+        text = _text(source, plain, kind)
+        if part == "tests":
+            texts[folder / "tests" / f"test_{plain}.py"] = _moved(text, plain, module.name)
+        elif part != "README.md":
+            texts[module / f"{plain}_{source.name}"] = _moved(text, plain, module.name)
+    conftest = folder / "tests" / "conftest.py"
+    if not conftest.exists():
+        texts[conftest] = (TEMPLATES / "common" / "tests" / "conftest.py").read_text(encoding="utf-8")
+    for target in texts:
+        if target.exists():
+            raise UserError(f"{target}: exists already; choose another name.")
+    project = folder / "pyproject.toml"
+    texts[project] = _with_entry(project, kind, plain, f"{module.name}.{plain}_manifest")
+    return [folder, *_written(texts)]
+
+
+def _checked(kind: str, name: str) -> str:
+    """The plugin's name as an identifier. Raises UserError for an unknown kind or an impossible name."""
     if kind not in kinds():
         raise UserError(f"core plugins new {kind}: no such kind; known: {', '.join(kinds())}.{nearest(kind, kinds())}")
     plain = normalize(name)
     if not plain.isidentifier() or keyword.iskeyword(plain) or not plain.isascii() or plain in RESERVED_NAMES:
         raise UserError(f"core plugins new {kind} {name}: expected a name of letters, digits and '-', such as 'rows8'.")
-    folder = parent / f"core-{plain.replace('_', '-')}"
-    if folder.exists():
-        raise UserError(f"{folder}: exists already; remove it, or choose another name or --path.")
-    sources = [(path, path.relative_to(TEMPLATES / part)) for part in ("common", kind) for path in _files(part)]
-    written = []
+    return plain
+
+
+def _module_folder(folder: Path) -> Path:
+    """The one folder of Python modules of a package. Raises UserError."""
+    if not (folder / "pyproject.toml").is_file():
+        raise UserError(f"--into {folder}: no pyproject.toml there; expected the folder of a package.")
+    found = [path.parent for path in sorted(folder.glob("*/__init__.py")) if path.parent.name != "tests"]
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"--into {folder}: expected one folder with an __init__.py, found {names}.")
+    return found[0]
+
+
+def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
+    """The text of pyproject.toml with one more entry point. Raises UserError when it has one of that name."""
+    text = project.read_text(encoding="utf-8")
+    group = _group(kind)
     try:
-        for source, relative in sources:
-            target = folder / renamed(str(relative), plain, kind)
+        known = tomllib.loads(text).get("project", {}).get("entry-points", {}).get(group, {})
+    except ValueError as error:
+        raise UserError(f"{project}: cannot be read: {error}.") from error
+    if name in map(normalize, known):
+        raise UserError(f"{project}: has a {kind} plugin '{name}' already; choose another name.")
+    head, line = f'[project.entry-points."{group}"]', f'{name} = "{target}"'
+    if head in text:
+        return text.replace(head, f"{head}\n{line}", 1)
+    return f"{text.rstrip()}\n\n{head}\n{line}\n"
+
+
+def _moved(text: str, name: str, module: str) -> str:
+    """A file of a package of its own as one beside others: its modules are called NAME_manifest, and so on."""
+    return re.sub(rf"\bcore_{name}\.(\w+)", rf"{module}.{name}_\1", text)
+
+
+def _text(source: Path, name: str, kind: str) -> str:
+    return renamed(source.read_text(encoding="utf-8"), name, kind)
+
+
+def _written(texts: Mapping[Path, str]) -> list[Path]:
+    """The files, once they are written. Raises UserError."""
+    for target, text in texts.items():
+        try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(renamed(source.read_text(encoding="utf-8"), plain, kind), encoding="utf-8")
-            written.append(target)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error}.") from error
-    return [folder, *written]
+            target.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{target}: cannot be written: {error}.") from error
+    return list(texts)
+
+
+def _group(kind: str) -> str:
+    return next(known.group for known in KINDS if known.name == kind)
 
 
 def renamed(text: str, name: str, kind: str) -> str:
     """`text` with the plugin's name in every spelling, and its kind."""
-    group = next(known.group for known in KINDS if known.name == kind)
     words = {
-        "core.my_group": group,
+        "core.my_group": _group(kind),
         "my_kind": kind,
         "MyPlugin": "".join(part.capitalize() for part in name.split("_")),
         "my-plugin": name.replace("_", "-"),

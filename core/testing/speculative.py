@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from core.args.convert import convert_struct
+from core.models.families import decoder_spec
 from core.plugin.contracts import ProposerInput
 from core.plugin.table import load_plugin
 from core.testing.case import Failure, Subject
@@ -25,6 +26,7 @@ Key = tuple[str, int]
 
 def keeps_its_budget(subject: Subject) -> None:
     """Drafts are lists of token ids, one a sequence, never longer than the budget; a budget of 0 gives none."""
+    known = decoder_spec(subject.sample.manifest.config).vocab_size
     for budget in (0, 1, 3, 8):
         proposer = _fresh(subject)
         keys = [(f"request-{n}", 0) for n in range(3)]
@@ -38,8 +40,8 @@ def keeps_its_budget(subject: Subject) -> None:
             for mine, limit in zip(drafts, (budget, 0, budget), strict=True):
                 if len(mine) > limit:
                     raise Failure(f"propose answered {len(mine)} drafts, the budget was {limit}")
-                if not all(isinstance(token, int) and token >= 0 for token in mine):
-                    raise Failure(f"propose answered {mine!r}, expected token ids")
+                if not all(isinstance(token, int) and 0 <= token < known for token in mine):
+                    raise Failure(f"propose answered {mine!r}, expected token ids of the vocabulary, 0 to {known - 1}")
 
 
 def repeats_itself(subject: Subject) -> None:

@@ -16,6 +16,7 @@ from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
 from core.config.waivers import promises
 from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
+from core.plugin.contracts import HasExampleState
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.padding import NO_PADDING, Padding
@@ -201,12 +202,12 @@ def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
     if not ops:
         raise Failure("it serves layers with a state; declare which ones (capability state_ops)")
     for op in ops:
-        own = getattr(subject.loaded, "example_state", None)
-        if op not in EXAMPLES and own is None:
+        backend = subject.loaded
+        if op not in EXAMPLES and not isinstance(backend, HasExampleState):
             raise Failure(
                 f"the kit does not know the op '{op}'; add example_state(op), which answers a small StateSpec"
             )
-        examples = EXAMPLES.get(op) or [own(op)]  # type: ignore[misc]
+        examples = EXAMPLES[op] if op in EXAMPLES else [backend.example_state(op)]
         served = [spec for spec in examples if not _reasons(subject, spec)]
         if not served:
             raise Failure(f"it declares the op '{op}' but refuses every layer with it")

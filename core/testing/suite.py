@@ -16,6 +16,8 @@ from core.plugin.kinds import KINDS
 from core.testing.case import Case, Subject
 
 Check = Callable[[Subject], None]
+TAKES_MODEL = frozenset({"loader", "quantization", "model", "speculative"})
+"""Kinds with checks that are made on a checkpoint which the author gives."""
 
 
 def cases(

@@ -14,7 +14,7 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
 from core.testing.numbers import generator
 from core.weights.codebook import CODES, SCALES
-from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroups, Int8Channel, IntGroups
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale, as checkpoints have them."""
@@ -41,13 +41,13 @@ def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
 
 def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
     """To what inputs may be rounded; by groups only where groups of the weight fill its inputs."""
-    whole = weight.shape[1] % getattr(weight, "group_size", 1) == 0
+    whole = not isinstance(weight, HasGroups) or weight.shape[1] % weight.group_size == 0
     return ("none", "bf16", "int8", "int8_row") if whole else ("none", "bf16", "int8_row")
 
 
 def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -> KernelQuery:
     """What a provider is asked about a matrix, as `KernelSet` asks."""
-    attributes: dict[str, Any] = {"group_size": weight.group_size} if hasattr(weight, "group_size") else {}
+    attributes: dict[str, Any] = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
     return KernelQuery("linear", device, weight_format(weight), activation, weight.shape, attributes)
 
 

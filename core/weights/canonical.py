@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -74,6 +74,16 @@ class CanonicalWeight(ABC):
             if name not in ("values", "weight") and wide.is_floating_point() and not bool(wide.isfinite().all()):
                 return f"the {name} of a {self.name} weight of shape {self.shape} holds values that are not finite"
         return None
+
+
+@runtime_checkable
+class HasGroups(Protocol):
+    """A weight whose scales belong to groups of inputs."""
+
+    @property
+    def group_size(self) -> int:
+        """Inputs that share a scale."""
+        ...
 
 
 def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:

@@ -9,7 +9,7 @@ All quantized formats group along K; rows are independent, so rows can be permut
 
 from __future__ import annotations
 
-from core.weights.canonical import CanonicalWeight, can_fuse, fuse
+from core.weights.canonical import CanonicalWeight, HasGroups, can_fuse, fuse
 from core.weights.codebook import Codebook
 from core.weights.dense import Dense
 from core.weights.fp8 import FP8
@@ -22,6 +22,7 @@ __all__ = [
     "CanonicalWeight",
     "Codebook",
     "Dense",
+    "HasGroups",
     "Int8Channel",
     "IntGroups",
     "can_fuse",

@@ -189,6 +189,7 @@ def test_an_unknown_architecture_names_the_nearest(registry, tiny_llama):
     overrides = {"model_type": "lama", "architectures": ["LlamaForCausalM"]}
     (problem,) = problems(registry, model=str(tiny_llama), hf_overrides=overrides)
     assert "'LlamaForCausalM'" in problem and "Did you mean 'LlamaForCausalLM'?" in problem
+    assert "core plugins list --kind=model" in problem
 
 
 def test_server_settings(registry, tiny_llama, tmp_path):

@@ -22,9 +22,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "plugins"
 README = (DOCS / "README.md").read_text(encoding="utf-8")
 HOOKS = [name for name in vars(hookspecs.ManifestHooks) if name.startswith("core_")]
 FURTHER = {
-    "platform": [contracts.Runtime],
-    "kernels": [contracts.LinearKernel, contracts.RaceKernel, contracts.HeadsKernel],
-    "attention": [contracts.LatentBackend, contracts.StateBackend],
+    "platform": [
+        contracts.Runtime,
+        contracts.Captures,
+        contracts.CapturesSizes,
+        contracts.Uploads,
+        contracts.CapturedCalls,
+    ],
+    "kernels": [
+        *(contracts.LinearKernel, contracts.RaceKernel, contracts.LogprobsKernel, contracts.RouteKernel),
+        *(contracts.ExpertsKernel, contracts.HeadsKernel, contracts.GatedLinear, contracts.HasSoftCap),
+        *(contracts.HasTakeRows, contracts.HasExperts, contracts.HasHeads),
+    ],
+    "attention": [contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
 STRUCTS = {
@@ -82,6 +92,11 @@ def test_every_part_of_a_contract_is_documented(kind, contract):
         listed = ", ".join(arguments(method))
         call = f"`({listed})`" if name == "__call__" else f"`{name}({listed})`"
         assert call in text, f"docs/plugins/{kind}.md does not explain {contract.__name__}: {call}"
+
+
+@pytest.mark.parametrize("name", [name for name in contracts.__all__ if name[0].isupper()])
+def test_every_contract_and_optional_part_is_named_on_a_page(name):
+    assert any(f"`{name}`" in page(kind) for kind in kinds()), f"docs/plugins never names {name}"
 
 
 STRUCT_PARTS = [(name, struct) for name, structs in STRUCTS.items() for struct in structs]

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from core.testing.checkpoints import write_checkpoint
 from core.testing.skeleton import kinds
+from tests.loaders.gguf_files import write_gguf
 
 
 def test_they_are_listed_as_available(core):
@@ -15,6 +17,17 @@ def test_they_are_listed_as_available(core):
         row = rows[f"new_{kind}"]
         assert (row["kind"], row["status"], row["reason"]) == (kind, "available", "")
         assert (row["distribution"], row["version"]) == (f"core-new-{kind}", "0.1.0")
+
+
+def test_the_method_leaves_what_its_groups_do_not_divide_and_refuses_what_is_packed(tmp_path, core, generate):
+    narrow = str(write_checkpoint(tmp_path / "narrow", hidden_size=48, intermediate_size=80, num_attention_heads=2))
+    settings = {"model": narrow, "quantization": "new_quantization", "quantization_config": {"group_size": 32}}
+    tokens, *_ = generate({"narrow": settings}, [[1, 40, 41]])["narrow"]
+    assert len(tokens) == 1 and len(tokens[0]) == 16
+    packed = write_gguf(tmp_path / "packed.gguf")
+    done = core("plugins", "explain", str(packed), "--quantization", "new_quantization")
+    assert done.returncode == 2
+    assert "refuses: checkpoint" in done.stderr and "leave --quantization out" in done.stderr
 
 
 @pytest.mark.slow

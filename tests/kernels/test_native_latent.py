@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from core.api.mixer_parts import latent_parts
 from core.api.specs import LatentSpec
 from core.layers.heads import BatchedHeads, LinearHeads
 from core.layers.kernels import KernelSet
@@ -12,7 +13,6 @@ from core.layers.linear import Linear
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.mixers.latent import LatentMixer
-from core.models.parts import latent_parts
 from core.weights.formats import Dense
 from core_plugins.platforms.cpu.tape import Tape, record
 

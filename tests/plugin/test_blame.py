@@ -137,6 +137,24 @@ def test_a_request_that_fails_names_the_plugin(bad, tiny_llama, caplog, kind, so
     assert logged and all("Traceback" not in str(output) for output in output.outputs)
 
 
+DRAFTED = {
+    "beyond the vocabulary": ("[[7, 10**6] for _ in batch.keys]", "the draft 1000000, expected tokens from 0 to"),
+    "below it": ("[[-2] for _ in batch.keys]", "the draft -2, expected tokens from 0 to"),
+    "for nobody": ("[]", "0 lists of drafts for 1 sequences"),
+}
+
+
+@pytest.mark.parametrize("answer, words", DRAFTED.values(), ids=DRAFTED)
+def test_drafts_that_cannot_be_name_the_proposer(bad, tiny_llama, answer, words):
+    bad("speculative", PROPOSER.replace("{}['oops']", answer))
+    with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm:
+        params = SamplingParams(max_tokens=8, ignore_eos=True)
+        (output,) = llm.generate([{"prompt_token_ids": [1, 40, 40, 40]}], params, use_tqdm=False)
+    (choice,) = output.outputs
+    assert choice.finish_reason == "error"
+    assert "speculative plugin 'bad' (bad-package 3.1)" in choice.stop_reason and words in choice.stop_reason
+
+
 def test_the_nearest_frame_counts_and_the_users_mistakes_stay(install):
     from core.api.errors import UserError
     from core.plugin.hookspecs import LoadContext

@@ -19,6 +19,7 @@ from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
+from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
@@ -53,8 +54,14 @@ MANIFESTS = {
     "is for a later engine": (f"CONTRACT = {CONTRACT + 1}", [f"CONTRACT is {CONTRACT + 1}", "upgrade the engine"]),
     "is for an older engine": (f"CONTRACT = {CONTRACT - 2}", [f"CONTRACT is {CONTRACT - 2}", "upgrade the plugin"]),
     "has no number": ("del CONTRACT", ["no integer CONTRACT", f"expected CONTRACT = {CONTRACT}"]),
-    "asks for an argument that no hook has": ("@hookimpl\ndef core_claim(file): ...", ["hooks are wrong", "file"]),
-    "has a hook that does not exist": ("@hookimpl\ndef core_clam(facts): ...", ["hooks are wrong", "core_clam"]),
+    "asks for an argument that no hook has": (
+        "@hookimpl\ndef core_claim(file): ...",
+        ["hooks are wrong: core_claim takes (file), expected (facts) or fewer of these"],
+    ),
+    "has a hook that does not exist": (
+        "@hookimpl\ndef core_clam(facts): ...",
+        ["hooks are wrong: 'core_clam' is no hook", "Did you mean 'core_claim'?"],
+    ),
     "raises in its spec": ("@hookimpl\ndef core_spec(): return {}['name']", ["core_spec failed: KeyError"]),
     "hangs in its spec": (f"@hookimpl\ndef core_spec():\n    {HANG}", ["core_spec failed", "no answer within"]),
     "has a priority that is no number": (
@@ -77,7 +84,7 @@ def test_a_broken_manifest_is_a_row_with_a_sentence(install, source, words):
     rows = install("bad-package", "3.1", {"core.loaders": {"bad": source}})
     rows += install("good-package", "1.0", {"core.loaders": {"good": SOUND}})
     registry = PluginRegistry(rows)
-    listed = {item.row.name: item for item in registry.listing()}
+    listed = {item.row.name: item for item in listing(registry)}
     assert listed["bad"].status == "broken" and listed["good"].status == "available"
     for word in [*words, "loader plugin 'bad' (bad-package 3.1)"]:
         assert word in listed["bad"].reason
@@ -231,7 +238,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
     monkeypatch.setattr("core.plugin.probe.start.__defaults__", (3.0,))
-    listed = {item.row.name: item for item in PluginRegistry(rows).listing()}
+    listed = {item.row.name: item for item in listing(PluginRegistry(rows))}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
         "raises": "broken",
@@ -251,11 +258,22 @@ def test_capabilities_that_cannot_be_compared_are_a_reason(install):
         select_attention(PluginRegistry(rows), "bad", QUERY, [], "cpu")
 
 
+def test_a_package_for_a_later_engine_is_told(install):
+    rows = install("early", "1.0", {"core.loaders": {"early": SOUND}})
+    rows += install("fitting", "1.0", {"core.loaders": {"fitting": SOUND}})
+    for name, asked in {"early": "core-engine>=99 ; python_version > '3'", "fitting": "core_engine>=0.0.1"}.items():
+        metadata = install.site / f"{name}-1.0.dist-info" / "METADATA"
+        metadata.write_text(f"{metadata.read_text()}Requires-Dist: numpy\nRequires-Dist: {asked}\n")
+    early, fitting = listing(PluginRegistry(rows))
+    assert early.reason.startswith("early asks for core-engine>=99, this is")
+    assert fitting.reason == ""
+
+
 def test_two_packages_with_one_name_are_fatal_only_when_chosen(install):
     rows = install("one", "1.0", {"core.loaders": {"same": SOUND}})
     rows += install("two", "1.0", {"core.loaders": {"same": SOUND}, "core.speculative": {"other": ""}})
     registry = PluginRegistry(rows)
-    assert all(item.status == "available" for item in registry.listing())
+    assert all(item.status == "available" for item in listing(registry))
     with pytest.raises(UserError, match=r"one 1\.0 \(write one:same\) and two 1\.0"):
         registry.get("loader", "same")
     assert registry.get("speculative", "other").spec.name == "other"
@@ -269,10 +287,11 @@ def test_a_manifest_that_imports_torch_costs_and_is_told(install, tmp_path):
 import sys
 sys.path[:0] = [{str(install.site)!r}]
 from core.api.config import ResolvedPlugin
+from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 import msgspec
 rows = msgspec.json.decode(sys.argv[1], type=list[ResolvedPlugin])
-(item,) = PluginRegistry(rows).listing()
+(item,) = listing(PluginRegistry(rows))
 print(item.status, item.reason)
 """
     import msgspec
@@ -296,14 +315,14 @@ def test_a_stale_editable_installation_says_what_to_do(install, tmp_path, monkey
     (source / "pyproject.toml").write_text(project)
     assert stale("edited") == ""
     (source / "pyproject.toml").write_text(project + 'second = "edited.second"\n')
-    (listed,) = PluginRegistry(rows).listing()
+    (listed,) = listing(PluginRegistry(rows))
     assert listed.status == "available"
     assert "core.loaders:second" in listed.reason and f"pip install -e {source}" in listed.reason
     (source / "pyproject.toml").write_text(project.replace('"1.0"', '"1.1"'))
     assert "as 1.0, but" in stale("edited") and "is 1.1" in stale("edited")
     (source / "edited" / "mine.py").rename(source / "edited" / "moved.py")
     del sys.modules["edited.mine"]
-    (broken,) = PluginRegistry(rows).listing()
+    (broken,) = listing(PluginRegistry(rows))
     assert broken.status == "broken" and f"pip install -e {source}" in broken.reason
 
 
@@ -389,7 +408,7 @@ def test_kernels_that_serve_one_operation_are_candidates(install):
     )
     rows = install("narrow", "1.0", {"core.kernels": {"narrow": source}})
     assert select_kernels(PluginRegistry(rows), "cpu", ["narrow"]).selection.chosen == ("narrow",)
-    assert PluginRegistry(rows).listing()[0].status == "available"
+    assert listing(PluginRegistry(rows))[0].status == "available"
     assert load_manifest(rows[0]).call("core_supports", query=KernelQuery("rms_norm", "cpu"))
 
 

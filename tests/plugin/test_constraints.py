@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.plugin.capabilities import constraint_problems
+from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
 
@@ -28,7 +29,7 @@ def test_impossible_constraints_break_the_manifest(make_plugin, constraints, wor
         load_manifest(row)
     for word in [*words, "loader plugin 'odd'", "some-package 1"]:
         assert word in str(caught.value)
-    (listed,) = PluginRegistry([row]).listing()
+    (listed,) = listing(PluginRegistry([row]))
     assert listed.status == "broken" and words[0] in listed.reason
 
 

@@ -10,6 +10,7 @@ import pytest
 from core.api.errors import PluginError
 from core.plugin import probe
 from core.plugin.hookspecs import Device, Probe
+from core.plugin.listing import listing
 from core.plugin.probe import collect, probe_all, start
 from core.plugin.registry import PluginRegistry
 
@@ -54,7 +55,7 @@ def test_the_listing_shows_what_the_probes_said(make_plugin):
         platform(make_plugin, "absent", "return Probe(unavailable='no driver')"),
         platform(make_plugin, "raises", "raise OSError('bad library')"),
     ]
-    fine, absent, raises = PluginRegistry(rows).listing()
+    fine, absent, raises = listing(PluginRegistry(rows))
     assert (fine.status, absent.status, raises.status) == ("available", "unavailable", "broken")
     assert absent.reason == "no driver"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from core.api.errors import ConfigError, UserError
+from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError
 from core.plugin.registry import PluginRegistry
 
 
 def statuses(registry):
-    return {item.row.name: item.status for item in registry.listing()}
+    return {item.row.name: item.status for item in listing(registry)}
 
 
 def test_names_restrict_their_own_kind_and_no_blocks(make_plugin):
@@ -56,7 +57,7 @@ def test_every_wrong_word_is_reported(make_plugin, tmp_path):
 def test_two_packages_with_one_name_matter_only_when_chosen(make_plugin):
     rows = [make_plugin("loader", "same", distribution="one"), make_plugin("loader", "same", distribution="two")]
     registry = PluginRegistry(rows)
-    assert all(item.status == "available" and "also offered by" in item.reason for item in registry.listing())
+    assert all(item.status == "available" and "also offered by" in item.reason for item in listing(registry))
     with pytest.raises(UserError, match=r"one 1 \(write one:same\) and two 1 \(write two:same\)"):
         registry.get("loader", "same")
     assert registry.get("loader", "two:same").row.distribution == "two"
@@ -86,7 +87,7 @@ def test_unknown_names_name_the_nearest(make_plugin):
 def test_broken_plugins_are_rows_and_leave_others_alone(make_plugin):
     rows = [make_plugin("loader", "bad", "1 / 0"), make_plugin("loader", "good")]
     registry = PluginRegistry(rows)
-    bad, good = registry.listing()
+    bad, good = listing(registry)
     assert (bad.status, good.status) == ("broken", "available")
     assert "ZeroDivisionError" in bad.reason and "Traceback" in bad.details
     assert registry.get("loader", "good").spec.name == "good"

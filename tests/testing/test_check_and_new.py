@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from core.api.config import ResolvedPlugin
 from core.api.errors import UserError
 from core.cli.main import main
+from core.plugin.hookspecs import LoadContext
+from core.plugin.manifest import load_manifest
+from core.plugin.table import load_plugin
+from core.testing import cases
 from core.testing.runner import Task, findings
 from core.testing.skeleton import TEMPLATES, kinds, write_package
 
@@ -95,6 +101,7 @@ def test_a_crash_or_a_hang_is_the_last_finding(tmp_path, load, limit, words):
         (["new", "attention", "a/b"], "expected a name"),
         (["new", "attention", "class"], "expected a name"),
         (["new", "attention", "x", "y"], "unexpected argument"),
+        (["new", "attention", "x", "--into", "nowhere"], "no pyproject.toml there"),
     ],
 )
 def test_mistakes_are_sentences(words, expected, capsys, tmp_path, monkeypatch):
@@ -116,6 +123,77 @@ def test_a_distribution_names_all_its_plugins():
     assert [row.kind for row in named_rows(registry, "core-engine:loader.gguf")] == ["loader"]
 
 
+def test_a_manifest_that_cannot_be_used_is_one_finding(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT = 1\nKIND = 'loader'\n"
+        "@hookimpl\ndef core_spec(): return PluginSpec(name='wrong')\n"
+        "@hookimpl\ndef core_load(ctx): return object()\n"
+    )
+    first, *others = findings(Task("loader", "wrong", plugins=str(path)))
+    assert first.verdict == "failed" and "core_load takes (ctx), expected (context)" in first.sentence
+    assert {finding.verdict for finding in others} == {"skipped"}
+
+
+def test_an_empty_list_of_capabilities_is_told_as_empty(tmp_path):
+    path = tmp_path / "empty.py"
+    path.write_text(
+        "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT = 1\nKIND = 'kernels'\n"
+        "@hookimpl\ndef core_spec(): return PluginSpec(name='empty', summary='s', capabilities={'formats': []})\n"
+        "@hookimpl\ndef core_load(context): return object()\n"
+    )
+    (case,) = [case for case in cases("kernels", "empty", plugins=str(path)) if "capabilities whose" in str(case)]
+    assert "'formats' is empty" in case.finding().sentence and "expected a list" not in case.finding().sentence
+
+
+def test_a_model_is_given_to_the_kinds_that_take_one(monkeypatch, capsys):
+    tasks = []
+    monkeypatch.setattr("core.cli.plugin_check.findings", lambda task, limit: tasks.append(task) or iter(()))
+    assert main(["plugins", "check", "core-engine", "--model", "somewhere", "--json"]) == 0
+    given = {kind: {task.model for task in tasks if task.kind == kind} for kind in {task.kind for task in tasks}}
+    assert given["loader"] == given["quantization"] == {"somewhere"}
+    assert given["policy"] == given["attention"] == given["platform"] == {None}
+    capsys.readouterr()
+    assert main(["plugins", "check", "fcfs", "--model", "somewhere"]) == 2
+    assert "plugins of kind policy are checked without a checkpoint" in capsys.readouterr().err
+
+
+def test_a_plugin_is_added_to_a_package(tmp_path, monkeypatch):
+    folder, *_ = write_package("attention", "acme", tmp_path)
+    before = (folder / "core_acme" / "manifest.py").read_text()
+    assert main(["plugins", "new", "quantization", "Acme-Four", "--into", str(folder)]) == 0
+    assert main(["plugins", "new", "attention", "other", "--into", str(folder)]) == 0
+    points = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert points == {
+        "core.attention": {"other": "core_acme.other_manifest", "acme": "core_acme.manifest"},
+        "core.quantization": {"acme_four": "core_acme.acme_four_manifest"},
+    }
+    assert (folder / "core_acme" / "manifest.py").read_text() == before
+    monkeypatch.syspath_prepend(folder)
+    row = ResolvedPlugin(kind="quantization", name="acme_four", target="core_acme.acme_four_manifest")
+    loaded = load_plugin(load_manifest(row), LoadContext())
+    assert type(loaded).__module__ == "core_acme.acme_four_method"
+    for module in [module for module in sys.modules if module.startswith("core_acme")]:
+        del sys.modules[module]
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["attention", "acme"], "exists already"),
+        (["quantization", "acme"], "exists already"),
+        (["policy", "x", "--path", "."], "leave --path out"),
+    ],
+)
+def test_nothing_of_a_package_is_overwritten(tmp_path, capsys, words, expected):
+    folder, *_ = write_package("attention", "acme", tmp_path)
+    (folder / "core_acme" / "acme_manifest.py").write_text("")
+    before = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert main(["plugins", "new", *words, "--into", str(folder)]) == 2
+    assert expected in capsys.readouterr().err
+    assert {path: path.read_text() for path in folder.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize("kind", kinds())
 def test_a_new_package_is_small_and_has_no_trace_of_the_template(kind, tmp_path):
     folder, *files = write_package(kind, "Brand-New", tmp_path)
@@ -132,8 +210,6 @@ def test_a_new_package_is_small_and_has_no_trace_of_the_template(kind, tmp_path)
 
 
 def test_every_template_is_shipped():
-    import tomllib
-
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
         "core.testing"
     ]

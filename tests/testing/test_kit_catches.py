@@ -11,6 +11,7 @@ from tests.testing.cheats import failing, plugin
 
 METHOD = (TEMPLATES / "quantization/core_my_plugin/method.py").read_text()
 PROPOSER = (TEMPLATES / "speculative/core_my_plugin/proposer.py").read_text()
+POLICY = (TEMPLATES / "policy/core_my_plugin/policy.py").read_text()
 PLATFORM = (TEMPLATES / "platform/core_my_plugin/platform.py").read_text()
 
 METHODS = {
@@ -31,6 +32,32 @@ METHODS = {
         [("scale.squeeze(-1), None, ZERO", "scale.squeeze(-1), None, ZERO - ('k_proj' in spec.name)")],
         "equal fuse keys",
     ),
+    "takes the scales of other groups in a format of its own": (
+        [
+            (
+                "ZERO = 128\n",
+                "ZERO = 128\n\nclass Own(IntGroups):\n    name = 'own'\n    def dequantize(self):\n"
+                "        scale = self.scale.float().flip(1).repeat_interleave(self.group_size, 1)\n"
+                "        return (self.unpacked().float() - self.zero) * scale\n",
+            ),
+            ('"int8_groups"', '"own"'),
+            ("return IntGroups(", "return Own("),
+        ],
+        "dequantize to the",
+    ),
+    "takes the scales of other rows in a format of its own": (
+        [
+            (
+                "ZERO = 128\n",
+                "ZERO = 128\n\nclass Own(IntGroups):\n    name = 'own'\n    def dequantize(self):\n"
+                "        scale = self.scale.float().roll(1, 0).repeat_interleave(self.group_size, 1)\n"
+                "        return (self.unpacked().float() - self.zero) * scale\n",
+            ),
+            ('"int8_groups"', '"own"'),
+            ("return IntGroups(", "return Own("),
+        ],
+        "dequantize to the",
+    ),
     "mistakes the shape": ([("values.view(n, k)", "values.view(n, k)[:-1]")], "exactly the planned bytes"),
 }
 PROPOSERS = {
@@ -41,6 +68,7 @@ PROPOSERS = {
         ],
         "never longer than the budget",
     ),
+    "drafts beyond the vocabulary": ([("chain.append(token)", "chain.append(token + 300)")], "never longer than the"),
     "shares its state": (
         [("followers = self._followers[key]", "followers = next(iter(self._followers.values()))")],
         "beside it",
@@ -57,6 +85,12 @@ WEIGHTS = {
     "tells a view only": ("return 40000", "torch.zeros(300, 300)[:100, :100]", "holds 360000"),
     "hides them in a module": ("", "[{'a': torch.nn.Linear(256, 256)}]", "holds 263168"),
     "tells nonsense": ("return -1", "None", "core_weights_nbytes answered -1, expected a number of bytes or None"),
+}
+POLICIES = {
+    "throws dice": (
+        [("return len(", "import random\n        return random.randrange(99) + len(")],
+        "The same arrivals",
+    ),
 }
 PLATFORMS = {
     "takes any device": ([("if device not in", "if device in ('nothing',) and device not in")], "does not exist"),
@@ -84,6 +118,12 @@ def test_weights_of_proposers(tmp_path, tells, holds, sentence):
     if tells:
         source += f"@hookimpl\ndef core_weights_nbytes(facts):\n    {tells}\n"
     assert sentence in failing(tmp_path, "speculative", source, "counts its own weights")
+
+
+@pytest.mark.parametrize("changes, words", POLICIES.values(), ids=POLICIES)
+def test_policies(tmp_path, changes, words):
+    source = plugin(tmp_path, "policy", POLICY, changes) + "\ndef build(module): return module.Policy()\n"
+    failing(tmp_path, "policy", source, words)
 
 
 @pytest.mark.parametrize("changes, words", PLATFORMS.values(), ids=PLATFORMS)

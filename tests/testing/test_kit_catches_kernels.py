@@ -165,6 +165,32 @@ EVERY_CHEAT = {
         "bytes",
     ),
     "caps half": ([(".tanh_().mul_(cap)", ".tanh_().mul_(cap / 2)")], ("small operations",), "soft_cap"),
+    "norms into packed rows": (
+        [
+            ('OPERATIONS = ("linear",', 'OPERATIONS = ("linear", "rms_norm",'),
+            (
+                "    def soft_cap(",
+                "    def rms_norm(self, x, weight, eps, out):\n"
+                "        packed = torch.as_strided(out, x.shape, (x.shape[1], 1))\n"
+                "        super().rms_norm(x, weight, eps, packed)\n\n    def soft_cap(",
+            ),
+        ],
+        ("small operations",),
+        "rms_norm of 17 rows",
+    ),
+    "gates into packed rows": (
+        [
+            ('OPERATIONS = ("linear",', 'OPERATIONS = ("linear", "gated",'),
+            (
+                "    def soft_cap(",
+                "    def gated(self, x, activation, out):\n"
+                "        packed = torch.as_strided(out, out.shape, (out.shape[1], 1))\n"
+                "        super().gated(x, activation, packed)\n\n    def soft_cap(",
+            ),
+        ],
+        ("small operations",),
+        "gated of 17 rows",
+    ),
     "takes the rows in order": ([("x[rows]", "x[: len(rows)]")], ("small operations",), "take_rows"),
     "prefers the last of equals": (
         [

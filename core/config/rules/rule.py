@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.decoder_spec import DecoderSpec
 from core.api.specs import StateSpec
 from core.config.settings import Settings
-from core.models.spec import DecoderSpec
 from core.plugin.hookspecs import Device, PluginSpec
 
 Kind = Literal["error", "warning", "derived", "replaced"]

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.specs import LatentSpec, StateSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.mixers.attention import AttentionMixer
 from core.models.mixers.latent import LatentMixer
 from core.models.mixers.state import StateMixer
-from core.models.spec import DecoderSpec
 from core.plugin.contracts import HeadsKernel
 
 Mixer = AttentionMixer | LatentMixer | StateMixer

@@ -4,16 +4,42 @@ Owns: nothing but the names. Called by: plugins, executor, models and config.
 
 T tokens, B sequences, Hq/Hkv query and key-value heads, D head size, N outputs, K inputs. Tensors between layers have the
 platform's activation dtype; outputs are given by the caller; a kernel never allocates what it returns.
+
+An optional part of a contract is a small Protocol of its own (`HasExperts`, `Recordable`, ...). An object either has it as
+described or does without; the engine looks once, while a model is built.
 """
 
-from core.plugin.contracts.attention import AttentionBackend, AttentionParams, BatchView, LatentBackend, StateBackend
-from core.plugin.contracts.kernels import ExpertsKernel, GatedLinear, HeadsKernel, Kernels, LinearKernel, RouteKernel
+from core.plugin.contracts.attention import (
+    AttentionBackend,
+    AttentionParams,
+    BatchView,
+    HasExampleState,
+    LatentBackend,
+    StateBackend,
+)
+from core.plugin.contracts.kernels import (
+    ExpertsKernel,
+    GatedLinear,
+    HasExperts,
+    HasGated,
+    HasHeads,
+    HasLogprobs,
+    HasRace,
+    HasRoute,
+    HasSoftCap,
+    HasTakeRows,
+    HeadsKernel,
+    Kernels,
+    LinearKernel,
+    RouteKernel,
+)
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
+from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
-from core.plugin.contracts.speculative import Proposer, ProposerInput
+from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
 
 __all__ = [
     "AttentionBackend",
@@ -24,6 +50,15 @@ __all__ = [
     "CapturesSizes",
     "ExpertsKernel",
     "GatedLinear",
+    "HasExampleState",
+    "HasExperts",
+    "HasGated",
+    "HasHeads",
+    "HasLogprobs",
+    "HasRace",
+    "HasRoute",
+    "HasSoftCap",
+    "HasTakeRows",
     "HeadsKernel",
     "Kernels",
     "LatentBackend",
@@ -31,13 +66,18 @@ __all__ = [
     "Loader",
     "LogprobsKernel",
     "ModelFamily",
+    "NeedsHidden",
     "Platform",
     "Proposer",
     "ProposerInput",
     "QuantizationMethod",
     "RaceKernel",
+    "Recordable",
+    "RecordableBackend",
     "RouteKernel",
     "Runtime",
     "StateBackend",
     "Uploads",
+    "is_recordable",
+    "recordable_steps",
 ]

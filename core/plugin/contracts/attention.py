@@ -72,10 +72,8 @@ class AttentionBackend(Protocol):
     """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
     A block table may name blocks that another sequence of the same step writes: they share a prefix.
 
-    A backend whose calls the runtime's `capture` can record, and whose metadata is then good for every later step in the
-    same buffers, has `capture = "any"`; with `"uniform"`, for every later step in which all sequences have as many rows.
-    One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given
-    `params`.
+    One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given `params`. Optional part:
+    `RecordableBackend`.
     """
 
     name: str
@@ -110,7 +108,7 @@ class LatentBackend(Protocol):
 
     R is the latent's rank, Dr the size of the rotated key. The core multiplies with both halves of the up-projection:
     queries come, and outputs leave, in the latent's own space. An object may serve other kinds of layers as well; for
-    `capture` and `params` see `AttentionBackend` (`k_scale` serves the latent and the key alike).
+    recording and `params` see `AttentionBackend` (`k_scale` serves the latent and the key alike).
     """
 
     name: str
@@ -148,10 +146,8 @@ class StateBackend(Protocol):
 
     Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
     layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
-    sequence, in order, one step after the other; a sequence that must be computed again starts over. `capture`: see
-    `AttentionBackend`.
-
-    For ops that the core does not describe, `example_state(op) -> StateSpec` is a small layer for `core plugins check`.
+    sequence, in order, one step after the other; a sequence that must be computed again starts over. Optional parts:
+    `RecordableBackend`, `HasExampleState`.
     """
 
     name: str
@@ -183,4 +179,13 @@ class StateBackend(Protocol):
 
         Rows of both may be strided.
         """
+        ...
+
+
+@runtime_checkable
+class HasExampleState(Protocol):
+    """A backend for ops that the core does not describe, which `core plugins check` has to try on something."""
+
+    def example_state(self, op: str) -> StateSpec:
+        """A small layer with the op."""
         ...

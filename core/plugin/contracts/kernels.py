@@ -6,10 +6,12 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). One that the runtime's `capture` can record has `capturable = True`.
-
-    One may also have `gated`: a `GatedLinear`, or None where its shape does not allow it.
-    """
+    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `Recordable`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -40,6 +39,19 @@ class GatedLinear(Protocol):
 
     def __call__(self, x: Tensor, activation: str, out: Tensor) -> None:
         """out[T, N/2] = act(y[:, :N/2]) * y[:, N/2:], y = x @ W.T (+ bias): the bits of the product, then `Kernels.gated`."""
+        ...
+
+
+@runtime_checkable
+class HasGated(Protocol):
+    """A linear kernel that can run the gated activation behind it in the same call.
+
+    It is used unless `Kernels.gated` is served by a provider that comes before the kernel's own.
+    """
+
+    @property
+    def gated(self) -> GatedLinear | None:
+        """Both in one call; None where the kernel's shape does not allow it."""
         ...
 
 
@@ -68,7 +80,7 @@ class ExpertsKernel(Protocol):
 
 
 class HeadsKernel(Protocol):
-    """One prepared matrix for each head. One that the runtime's `capture` can record has `capturable = True`."""
+    """One prepared matrix for each head. Optional part: `Recordable`."""
 
     nbytes: int
 
@@ -81,14 +93,10 @@ class HeadsKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    A provider may also have `soft_cap(x, cap)` (x = cap * tanh(x / cap)), `take_rows(x, rows, out)` (out[R, H] = x[rows],
-    rows int64 [R]), `race` (a `RaceKernel`), `logprobs` (a `LogprobsKernel`), `route` (a `RouteKernel`),
-    `experts(gate_up, down, activation) -> ExpertsKernel | None` with one of the provider's own linear kernels an expert in
-    each list (None: it cannot run these together), and `heads(weight, activation) -> HeadsKernel` with a dense weight
-    [H, N, K] of a type whose linear kernels it prepares; each is used when `supports` has no reason against the operation
-    of that name, and the reference operations serve where no provider does (the sampler does without `race` and
-    `logprobs`; without `heads` there is a linear kernel for each head).
-    A provider whose calls the runtime's `capture` can record has `capturable = True`.
+    Optional parts, each a Protocol of its own: `HasSoftCap`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`,
+    `HasLogprobs`. Each is used when `supports` has no reason against the operation of that name. The reference operations
+    serve where no provider does; the sampler does without `race` and `logprobs`, and without `heads` there is a linear
+    kernel for each head. A provider whose calls can be recorded is `Recordable`.
     """
 
     name: str
@@ -124,4 +132,75 @@ class Kernels(Protocol):
 
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
+        ...
+
+
+@runtime_checkable
+class HasSoftCap(Protocol):
+    """A provider with the operation `soft_cap`."""
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x[T, V] = cap * tanh(x / cap), in place."""
+        ...
+
+
+@runtime_checkable
+class HasTakeRows(Protocol):
+    """A provider with the operation `take_rows`."""
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R] within x."""
+        ...
+
+
+@runtime_checkable
+class HasRoute(Protocol):
+    """A provider with the operation `route`."""
+
+    @property
+    def route(self) -> RouteKernel:
+        """The choice of experts."""
+        ...
+
+
+@runtime_checkable
+class HasExperts(Protocol):
+    """A provider with the operation `experts`."""
+
+    def experts(
+        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+    ) -> ExpertsKernel | None:
+        """The experts of one layer together, or None when it cannot run these.
+
+        gate_up, down: one of the provider's own linear kernels an expert.
+        """
+        ...
+
+
+@runtime_checkable
+class HasHeads(Protocol):
+    """A provider with the operation `heads`, of the types whose linear kernels it prepares."""
+
+    def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
+        """A dense weight [H, N, K], a matrix for each head."""
+        ...
+
+
+@runtime_checkable
+class HasRace(Protocol):
+    """A provider that samples."""
+
+    @property
+    def race(self) -> RaceKernel:
+        """Sampling with the engine's keyed noise."""
+        ...
+
+
+@runtime_checkable
+class HasLogprobs(Protocol):
+    """A provider that tells log-probabilities."""
+
+    @property
+    def logprobs(self) -> LogprobsKernel:
+        """Of the chosen token and the most likely ones."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from core.models.spec import DecoderSpec
+    from core.api.decoder_spec import DecoderSpec
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ class ProposerInput:
 
     keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
     hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
-    in the platform's activation dtype; valid during the call. None unless the proposer has `needs_hidden = True`.
+    in the platform's activation dtype; valid during the call. None unless the proposer is one of `NeedsHidden`.
     """
 
     keys: list[tuple[str, int]]
@@ -33,7 +33,7 @@ class Proposer(Protocol):
     """Kind `speculative`. The scheduler owns the budget, the core owns verification.
 
     `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
-    (float32 [H], the last norm's weight). A proposer with an attribute `needs_hidden = True` is given hidden states.
+    (float32 [H], the last norm's weight). Optional part: `NeedsHidden`.
     """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
@@ -46,4 +46,14 @@ class Proposer(Protocol):
 
     def on_finished(self, key: tuple[str, int]) -> None:
         """The sequence left the batch."""
+        ...
+
+
+@runtime_checkable
+class NeedsHidden(Protocol):
+    """A proposer that says whether it is given hidden states."""
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether `ProposerInput.hidden` is filled."""
         ...

@@ -11,6 +11,7 @@ SIZES = {
     "n_inner": "intermediate_size",
     "n_head": "num_attention_heads",
     "n_head_kv": "num_key_value_heads",
+    "n_words": "vocab_size",
     "n_positions": "max_position_embeddings",
 }
 PARTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.decoder_spec import DecoderSpec
 from core.models.families import Family, decoder_spec
-from core.models.spec import DecoderSpec
 
 ROW = Family(name="my_plugin", model_types=("my_plugin",), architectures=("MyPluginForCausalLM",), qkv_bias=True)
 NAMES = {

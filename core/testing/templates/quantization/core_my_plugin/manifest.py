@@ -6,9 +6,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from core.api.checkpoint import CheckpointFacts
+from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
+PLAIN = {"F64", "F32", "F16", "BF16", "I64", "BOOL"}  # the last two are buffers that nobody reads
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +24,15 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(name="my_plugin", summary="8-bit integers in groups, made while loading", arguments=Arguments)
+
+
+@hookimpl
+def core_supports(query: CheckpointFacts) -> list[Reason]:
+    """Only plain numbers can be quantized while they load."""
+    packed = [dtype for dtype in query.tensor_dtypes if dtype not in PLAIN]
+    if not packed:
+        return []
+    return [Reason("checkpoint", "plain numbers", ", ".join(packed), "leave --quantization out")]
 
 
 @hookimpl

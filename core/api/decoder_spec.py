@@ -1,0 +1,200 @@
+"""The shape of a decoder, resolved from a configuration and its family row. Torch-free.
+
+Owns: `DecoderSpec` and its parts, and what follows from them without weights (tensor shapes, layer specs).
+Never does: read configurations (`core.models.families` does) or hold weights.
+Called by: the decoder, the weight loading, the memory plan, the dummy loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from core.api.mixer_parts import MixerParts, attention_parts, latent_parts, state_parts
+from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True):
+    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down.
+
+    shared_intermediate_size: of an expert that every token takes, 0 for none. correction: the router has a bias for each
+    expert that counts in the choice alone (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    """
+
+    count: int
+    intermediate_size: int
+    routing: RoutingSpec
+    names: tuple[str, str, str, str]
+    shared_intermediate_size: int = 0
+    correction: bool = False
+
+
+class BlockSpec(msgspec.Struct, frozen=True):
+    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
+    of its MLP, or None."""
+
+    mixer: MixerSpec
+    rope: RopeSpec | None = None
+    experts: ExpertsSpec | None = None
+
+    @property
+    def rotary_size(self) -> int:
+        """Numbers of a head that rotate with the position."""
+        if isinstance(self.mixer, StateSpec):
+            return 0
+        return self.mixer.rope_size if isinstance(self.mixer, LatentSpec) else self.mixer.head_size
+
+
+class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One decoder. norm_offset is added to norm weights; sandwich_norms puts a norm behind attention and MLP too.
+
+    embed_scale multiplies embeddings; logit_cap is the soft cap of the final logits, or None.
+    """
+
+    family: str
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    blocks: tuple[BlockSpec, ...]
+    eps: float
+    activation: str
+    max_position: int
+    tied: bool
+    norm_offset: float = 0.0
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    sandwich_norms: bool = False
+    embed_scale: float = 1.0
+    logit_cap: float | None = None
+
+    def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+        """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
+        return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
+
+    def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+        h, experts = self.hidden_size, self.blocks[index].experts
+        if experts is None:
+            return self._gated_linears(f"model.layers.{index}.mlp", self.intermediate_size)
+        module, gate, up, down = experts.names
+        prefix, i = f"model.layers.{index}.{module}", experts.intermediate_size
+        found: dict[str, tuple[LayerSpec, ...]] = {
+            "router": (LayerSpec(f"{prefix}.gate", "linear", (experts.count, h)),)
+        }
+        for e in range(experts.count):
+            expert = f"{prefix}.experts.{e}"
+            found[f"gate_up.{e}"] = (
+                LayerSpec(f"{expert}.{gate}", "experts", (i, h)),
+                LayerSpec(f"{expert}.{up}", "experts", (i, h)),
+            )
+            found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
+        if experts.shared_intermediate_size:
+            shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
+            found |= {f"shared_{role}": parts for role, parts in shared.items()}
+        return found
+
+    def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
+        h = self.hidden_size
+        return {
+            "gate_up": (
+                LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias),
+                LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias),
+            ),
+            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias),),
+        }
+
+    def router_widths(self) -> tuple[int, int]:
+        """Most experts and most choices of a token in any block; 0 without experts."""
+        experts = [block.experts for block in self.blocks if block.experts is not None]
+        return max((e.count for e in experts), default=0), max((e.routing.top_k for e in experts), default=0)
+
+    def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
+        """Norm weights of one block: role → (tensor name, size)."""
+        prefix, h = f"model.layers.{index}", self.hidden_size
+        norms = {"input": (f"{prefix}.input_layernorm.weight", h)}
+        if self.sandwich_norms:
+            norms["post_attention"] = (f"{prefix}.post_attention_layernorm.weight", h)
+            norms["pre_mlp"] = (f"{prefix}.pre_feedforward_layernorm.weight", h)
+            norms["post_mlp"] = (f"{prefix}.post_feedforward_layernorm.weight", h)
+        else:
+            norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
+        return {**norms, **mixer_parts(self, index).norms}
+
+    def correction(self, index: int) -> tuple[str, int] | None:
+        """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+        experts = self.blocks[index].experts
+        if experts is None or not experts.correction:
+            return None
+        return f"model.layers.{index}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
+
+    def shared_intermediate_size(self) -> int:
+        """Of the shared experts of any block; 0 without."""
+        return max((b.experts.shared_intermediate_size for b in self.blocks if b.experts is not None), default=0)
+
+    def buffers(self) -> dict[str, int]:
+        """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        inner = max(self.intermediate_size, self.shared_intermediate_size())
+        widths = {
+            **dict.fromkeys(("residual", "normed", "branch"), self.hidden_size),
+            "gate_up": 2 * inner,
+            "mlp": inner,
+            "router": self.router_widths()[0],
+        }
+        for index in range(len(self.blocks)):
+            for name, width in mixer_parts(self, index).buffers.items():
+                widths[name] = max(width, widths.get(name, 0))
+        return widths
+
+    def embedding(self) -> LayerSpec:
+        """The token embedding."""
+        return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, self.hidden_size))
+
+    def head(self) -> LayerSpec:
+        """The output head; the embedding itself when they are tied."""
+        if self.tied:
+            return self.embedding()
+        return LayerSpec("lm_head", "head", (self.vocab_size, self.hidden_size))
+
+    def linears(self) -> Iterator[LayerSpec]:
+        """Every matrix of the model, once."""
+        yield self.embedding()
+        for index in range(len(self.blocks)):
+            for parts in self.block_linears(index).values():
+                yield from parts
+            absorbed = mixer_parts(self, index).absorbed
+            if absorbed is not None:
+                yield absorbed
+        if not self.tied:
+            yield self.head()
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a checkpoint of this model, by canonical name."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part in self.linears():
+            shapes[f"{part.name}.weight"] = part.shape
+            if part.bias:
+                shapes[f"{part.name}.bias"] = (part.shape[0],)
+        for index in range(len(self.blocks)):
+            for name, size in self.block_norms(index).values():
+                shapes[name] = (size,)
+            shapes.update(mixer_parts(self, index).params.values())
+            correction = self.correction(index)
+            if correction is not None:
+                shapes[correction[0]] = (correction[1],)
+        shapes["model.norm.weight"] = (self.hidden_size,)
+        return shapes
+
+
+def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
+    """What the mixer of one block is made of."""
+    block, hidden = spec.blocks[index], spec.hidden_size
+    mixer, layer = block.mixer, f"model.layers.{index}"
+    if isinstance(mixer, StateSpec):
+        return state_parts(mixer, f"{layer}.mixer", hidden)
+    prefix = f"{layer}.self_attn"
+    if isinstance(mixer, LatentSpec):
+        interleaved = block.rope is not None and block.rope.interleaved
+        return latent_parts(mixer, prefix, hidden, bias=spec.out_bias, interleaved=interleaved)
+    return attention_parts(mixer, prefix, hidden, (spec.qkv_bias, spec.out_bias), qk_norm=spec.qk_norm)

@@ -1,0 +1,45 @@
+"""Who says that its calls can be recorded by a runtime and run again.
+
+Owns: those optional parts, and the two questions about them. Never does: record (`Captures.capture` does).
+Called by: plugins (they implement these), layers and models (they ask while a model is built, never in a step).
+
+The forward pass is recorded once and replayed, so a recorded call must depend on nothing but the addresses of its
+arguments and their number of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """A provider of kernels, a linear kernel or a heads kernel that says whether its calls can be recorded."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether they can. Without this member: no."""
+        ...
+
+
+@runtime_checkable
+class RecordableBackend(Protocol):
+    """An attention backend that says when its calls can be recorded."""
+
+    @property
+    def capture(self) -> Literal["any", "uniform", "never"]:
+        """In which steps; its metadata is then good for every later step of that kind in the same buffers.
+
+        `uniform`: in those in which all sequences have as many rows. Without this member: `never`.
+        """
+        ...
+
+
+def is_recordable(part: object) -> bool:
+    """Whether a provider's or a kernel's calls can be recorded."""
+    return isinstance(part, Recordable) and part.capturable
+
+
+def recordable_steps(backend: object) -> str:
+    """In which steps an attention backend's calls can be recorded: `any`, `uniform` or `never`."""
+    return backend.capture if isinstance(backend, RecordableBackend) else "never"

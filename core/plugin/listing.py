@@ -1,0 +1,96 @@
+"""Every plugin with its status, for people.
+
+Owns: what a row says. Never does: choose. Called by: `core plugins list` and `show`, the arguments' JSON schema.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from core.api.config import ResolvedPlugin
+from core.api.errors import CoreError, PluginError
+from core.plugin.discovery import origin
+from core.plugin.editable import stale
+from core.plugin.hookspecs import Probe
+from core.plugin.manifest import Manifest, ManifestError
+from core.plugin.registry import PluginRegistry
+from core.plugin.requirements import unmet
+from core.plugin.selection import kernel_reasons
+
+Status = Literal["available", "unavailable", "broken", "blocked"]
+Answers = Mapping[ResolvedPlugin, Probe | PluginError]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row with its status.
+
+    reason: why it cannot be used, or what is odd about it; empty when all is well.
+    contract, manifest: None when the manifest cannot be used, or was not looked at.
+    details: a traceback, or an empty string.
+    """
+
+    row: ResolvedPlugin
+    status: Status
+    reason: str = ""
+    contract: int | None = None
+    manifest: Manifest | None = None
+    details: str = ""
+
+
+def listing(registry: PluginRegistry) -> list[Listed]:
+    """Every row with its status. Imports all manifests and probes all platforms, which takes as long as the slowest."""
+    registry.start_probes()
+    for row in registry.rows():
+        if row.kind != "platform" and not registry.blocked(row):
+            with contextlib.suppress(ManifestError):  # imported while platforms are probed, told below
+                registry.manifest(row)
+    answers = registry.probe()
+    return [_listed(registry, row, answers) for row in registry.rows()]
+
+
+def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> Listed:
+    if registry.blocked(row):
+        return Listed(row, "blocked", registry.blocked(row))
+    try:
+        manifest = registry.manifest(row)
+    except ManifestError as error:
+        return Listed(row, "broken", str(error), details=error.details)
+    status, reason = _health(row, manifest, answers)
+    reason = reason or _others(registry, row) or unmet(row.distribution) or manifest.warning or stale(row.distribution)
+    return Listed(row, status, reason, manifest.contract, manifest)
+
+
+def _others(registry: PluginRegistry, row: ResolvedPlugin) -> str:
+    """A sentence when others offer the same kind and name."""
+    others = [other for other in registry.rows(row.kind) if other.name == row.name and other != row]
+    if not others:
+        return ""
+    return f"also offered by {', '.join(origin(other) for other in others)}; write {row.distribution}:{row.name}"
+
+
+def _health(row: ResolvedPlugin, manifest: Manifest, answers: Answers) -> tuple[Status, str]:
+    """Whether a sound manifest can be used on this machine."""
+    if row.kind == "platform":
+        return _platform_health(answers[row])
+    if row.kind == "kernels":
+        return _kernels_health(manifest)
+    return "available", ""
+
+
+def _platform_health(answer: Probe | PluginError) -> tuple[Status, str]:
+    if isinstance(answer, PluginError):
+        return "broken", str(answer)
+    return ("unavailable" if answer.unavailable else "available"), answer.unavailable
+
+
+def _kernels_health(manifest: Manifest) -> tuple[Status, str]:
+    devices = manifest.spec.capabilities.get("devices") or ["cpu"]
+    try:
+        reasons = kernel_reasons(manifest, devices[0])
+    except CoreError as error:
+        return "broken", str(error)
+    return ("unavailable" if reasons else "available"), "; ".join(str(reason) for reason in reasons)

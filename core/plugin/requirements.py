@@ -1,0 +1,48 @@
+"""Whether an installed package of plugins was made for this engine.
+
+Owns: the comparison of its requirement with the engine's version. Never does: look at other requirements, or install.
+Called by: the listing, `core.testing`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from core.plugin.discovery import ENGINE
+from core.plugin.kinds import normalize
+from core.version import __version__
+
+
+def unmet(distribution: str) -> str:
+    """A sentence when the package asks for another version of the engine, else an empty string."""
+    if not distribution or distribution == ENGINE:
+        return ""
+    try:
+        asked = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    for text in asked:
+        versions = _versions(text)
+        if versions:
+            return (
+                f"{distribution} asks for {ENGINE}{versions}, this is {__version__}; install a version of either that "
+                "fits the other"
+            )
+    return ""
+
+
+def _versions(text: str) -> str:
+    """The versions that a requirement asks for when it asks for the engine's and does not get them."""
+    from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and needed by strangers only
+
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return ""  # pip refuses to install such a package; whoever unpacked it knows
+    if normalize(requirement.name) != normalize(ENGINE):
+        return ""
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return ""
+    if requirement.specifier.contains(__version__, prereleases=True):
+        return ""
+    return str(requirement.specifier)

@@ -1,0 +1,64 @@
+"""Which provider's operation runs: the best one that serves it, also where another could do two steps in one call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core.api.reason import Reason
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.layers.reference import ReferenceKernels, ReferenceLinear
+from core.models.mlp import GatedMLP
+from core.plugin import contracts
+from core.weights.formats import Dense
+
+
+class OwnLinear(ReferenceLinear):
+    """A product that runs the gate itself, and says so in its result."""
+
+    def gated(self, x, activation, out):
+        """Both in one call."""
+        out.fill_(2.0)
+
+
+class Matrices(ReferenceKernels):
+    """Serves matrices, with the gate in the same call, and nothing else."""
+
+    def supports(self, query):
+        return [] if query.op == "linear" else [Reason("op", "linear", query.op)]
+
+    def linear(self, weight, *, activation, bias=None):
+        return OwnLinear(weight, activation, bias)
+
+
+class Gates(ReferenceKernels):
+    """Serves gates and nothing else."""
+
+    def supports(self, query):
+        return [] if query.op == "gated" else [Reason("op", "gated", query.op)]
+
+    def gated(self, x, activation, out):
+        out.fill_(1.0)
+
+
+@pytest.mark.parametrize("providers, expected", [([Gates(), Matrices()], 1.0), ([Matrices(), Gates()], 2.0)])
+def test_the_preferred_gate_runs_although_a_product_could_gate_by_itself(providers, expected):
+    kernels = KernelSet(providers)
+    gate_up = Linear([kernels.linear(Dense(torch.ones(8, 4)), activation="none")])
+    down = Linear([kernels.linear(Dense(torch.eye(4)), activation="none")])
+    out = torch.empty(1, 4)
+    GatedMLP(kernels, gate_up, down, "silu").run(
+        torch.ones(1, 4), torch.empty(1, 8), torch.empty(1, 4), out, accumulate=False
+    )
+    assert out.tolist() == [[expected] * 4]
+
+
+def test_optional_parts_are_seen_where_they_are_and_only_there():
+    bare = ReferenceKernels()
+    assert isinstance(bare, contracts.Kernels)
+    assert isinstance(bare, contracts.HasSoftCap) and isinstance(bare, contracts.HasRoute)
+    assert not isinstance(bare, contracts.HasRace) and not contracts.is_recordable(bare)
+    bare.capturable = True
+    assert contracts.is_recordable(bare)
+    assert contracts.recordable_steps(bare) == "never"

@@ -1,0 +1,77 @@
+"""The kit on families: one that renames every key passes, one that the engine cannot run is found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from core.config.resolve import resolve
+from core.testing import cases
+from core.testing.checkpoints import TINY, write_tokenizer
+from core.testing.model import CHECKS
+from core.testing.skeleton import TEMPLATES, renamed
+from tests.testing.cheats import HEADER, failing
+
+FAMILY = renamed((TEMPLATES / "model/core_my_plugin/family.py").read_text(), "cheat", "model")
+OWN = {"vocab_size": "n_words", "hidden_size": "width", "max_position_embeddings": "n_positions"}
+USUAL = {mine: usual for usual, mine in OWN.items()}
+RENAMES = f"decoder_spec({{{USUAL}.get(key, key): value for key, value in hf_config.items()}}, ROW)"
+MANIFEST = """
+KIND = "model"
+@hookimpl
+def core_spec(): return PluginSpec(name="cheat", summary="it cheats")
+@hookimpl
+def core_claim(facts): return "mine" if getattr(facts, "model_type", "") == "cheat" else None
+@hookimpl
+def core_load(context): return CheatFamily()
+"""
+
+
+def source(*changes):
+    """A family of one file whose configurations have names of their own, with some words changed."""
+    text = FAMILY.replace("decoder_spec(hf_config, ROW)", RENAMES)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    text = text.replace("from __future__ import annotations\n", "")
+    return f"from __future__ import annotations\n{HEADER}{text}{MANIFEST}"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model of the family: its own keys, its own tensor names."""
+    folder = tmp_path_factory.mktemp("cheat_model")
+    config = {OWN.get(key, key): value for key, value in TINY.items()}
+    config |= {"model_type": "cheat", "architectures": ["CheatForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    names: dict[str, object] = {}
+    exec(compile(source(), "family", "exec"), names)
+    tensors = {}
+    for name, shape in names["CheatFamily"]().decoder_spec(config).tensor_shapes().items():
+        for own, canonical in names["NAMES"].items():
+            if name.startswith(canonical):
+                name = own + name.removeprefix(canonical)
+                break
+        tensors[name] = torch.ones(shape) if "norm" in name else torch.randn(shape) * 0.3
+    save_file(tensors, str(folder / "model.safetensors"))
+    write_tokenizer(folder)
+    return folder
+
+
+def test_a_family_that_renames_every_key_passes_and_is_resolved(tmp_path, checkpoint):
+    path = tmp_path / "cheat.py"
+    path.write_text(source())
+    found = [case.finding() for case in cases("model", "cheat", model=str(checkpoint), plugins=str(path))]
+    assert [finding for finding in found[-len(CHECKS) :] if finding.verdict != "passed"] == []
+    asked = {"model": str(checkpoint), "plugins": str(path)}
+    assert resolve(asked, context="llm", environ={}).engine.model.vocab_size == TINY["vocab_size"]
+
+
+def test_a_family_that_the_engine_cannot_run_is_found(tmp_path, checkpoint):
+    import_and_change = "msgspec.structs.replace(spec, activation='tangent')"
+    odd = f"    def odd(self, spec):\n        import msgspec\n        return {import_and_change}\n\n    def canonical_name("
+    changed = source((RENAMES, f"self.odd({RENAMES})"), ("    def canonical_name(", odd))
+    assert "tangent" in failing(tmp_path, "model", changed, "The engine runs", model=str(checkpoint))
