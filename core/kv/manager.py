@@ -18,14 +18,17 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.kv.block_checks import check_manager
+from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK, BlockPool
 from core.kv.groups import longest_sequence, single_group
 from core.kv.growth import FullGrowth, growth_of
-from core.kv.hashing import PrefixHasher, PrefixKey, extra_keys
+from core.kv.hashing import PrefixKey
 from core.kv.integrity import require
 from core.kv.observer import CacheObserver
-from core.kv.prefix import PrefixHit, find_prefix
+from core.kv.prefix import PrefixHit, PrefixSearch
+from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
+from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.tiers import KVTiers
 
 NOTHING: list[list[int]] = []
@@ -71,7 +74,9 @@ class KVManager:
         self.num_hit_tokens = 0
         self.num_tier_tokens = 0
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
-        self._hasher = PrefixHasher(hash_algorithm)
+        self._keys = BlockKeys(hash_algorithm, block_size)
+        needs = PrefixNeeds(self.growth, block_size)
+        self._search = PrefixSearch(needs, len(self.groups), block_size, self._keys, self.pool.prefixes, self.tiers)
         self._starting: dict[KVSequence, None] = {}
         self._unwritten: list[int] = []
         self._is_plain = len(self.growth) == 1 and isinstance(self.growth[0], FullGrowth)
@@ -81,15 +86,36 @@ class KVManager:
         """Fraction of blocks in use, in [0, 1]; cached blocks that nobody uses count as free."""
         return 1.0 - self.pool.num_free / self.pool.capacity
 
-    def lookup(self, sequence: KVSequence) -> PrefixHit:
+    def lookup(self, sequence: KVSequence) -> PrefixHit | KVLoad:
         """Cached blocks of the longest known prefix; at least one token is left to compute. Takes nothing.
 
-        O(hit blocks), plus the blocks with which others started since the last look-up.
+        A prefix that nobody knows is a hit of 0 tokens. A `KVLoad` when pages may have to be read first: the sequence waits
+        until `is_loaded`, and looks again.
+
+        O(hit blocks), plus the blocks with which others started since the last look-up; when a load begins, O(blocks of
+        the sequence).
         """
         if not self.enable_prefix_caching:
             return self.no_hit()
         self.register_starting()
-        return find_prefix(self, sequence)
+        return self._search.find(sequence)
+
+    def lookup_now(self, sequence: KVSequence) -> PrefixHit:
+        """The same for a sequence that does not wait: the longest prefix that is in memory."""
+        if not self.enable_prefix_caching:
+            return self.no_hit()
+        self.register_starting()
+        return self._search.find_now(sequence)
+
+    def is_loaded(self, sequence: KVSequence) -> bool:
+        """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""
+        load = sequence.load
+        return load is None or self.tiers is None or self.tiers.collect(load)
+
+    def wait_for_loads(self, timeout_s: float) -> None:
+        """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
+        if self.tiers is not None:
+            self.tiers.wait(timeout_s)
 
     def no_hit(self) -> PrefixHit:
         """What a sequence that shall not use the prefix cache starts with."""
@@ -119,6 +145,8 @@ class KVManager:
                     observer.reused(block_id)
         if hit.loads:
             self._load(sequence, hit)
+        if sequence.load is not None:
+            self._end_load(sequence)
         sequence.num_released = [growth.first_needed(hit.num_tokens) for growth in self.growth]
         sequence.num_slots = sequence.num_computed_tokens = sequence.num_planned_tokens = hit.num_tokens
         sequence.num_shared_blocks = sequence.num_registered_blocks = hit.num_tokens // self.block_size
@@ -182,6 +210,8 @@ class KVManager:
             own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
             self.forget(block_id for ids in sequence.block_ids for block_id in ids[own] if block_id != NULL_BLOCK)
         self._starting.pop(sequence, None)
+        if sequence.load is not None:
+            self._end_load(sequence)
         tables = sequence.block_ids
         if tables:
             self.pool.free(reversed(tables[0]) if self._is_plain else _tail_first(tables))
@@ -233,15 +263,7 @@ class KVManager:
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
         """Key of a full block, computed once a sequence."""
-        keys, size = sequence.prefix_keys, self.block_size
-        while len(keys) <= index:
-            parent = keys[-1].digest if keys else self._hasher.root(sequence.cache_salt)
-            start, stop = len(keys) * size, (len(keys) + 1) * size
-            extra: Sequence[str] = ()
-            if sequence.lora_name is not None or sequence.media:
-                extra = extra_keys(sequence.lora_name, sequence.media, start, stop)
-            keys.append(self._hasher.key(parent, sequence.token_ids[start:stop], extra))
-        return keys[index]
+        return self._keys.key(sequence, index)
 
     def check_integrity(self, sequences: Iterable[KVSequence]) -> None:
         """Raise `IntegrityError` unless pool, tables, groups and tiers agree. O(blocks).
@@ -299,6 +321,13 @@ class KVManager:
             self._cache(sequence, load.group, load.entry, block_id)
             self.tiers.load(block_id, load.page)
         self.num_tier_tokens += len({load.entry for load in hit.loads}) * self.block_size
+
+    def _end_load(self, sequence: KVSequence) -> None:
+        """The pages that a sequence waited for are in its blocks, or it does not wait any more."""
+        load = sequence.load
+        sequence.load = None
+        if self.tiers is not None and load is not None:
+            self.tiers.end(load)
 
     def _register(self, sequence: KVSequence, num_blocks: int) -> None:
         """Offer the blocks before index `num_blocks`, but none behind a collision: the wrong prefix would lead to it."""

@@ -7,6 +7,7 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 from __future__ import annotations
 
 from core.kv.hashing import MediaSpan, PrefixKey
+from core.kv.tiers.kv_load import KVLoad
 
 
 class KVSequence:
@@ -23,11 +24,13 @@ class KVSequence:
     num_shared_blocks:     leading blocks that came from the prefix cache.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
+    load:                  pages that it waits for, or that have come and are not in blocks yet; else None.
     """
 
     __slots__ = (
         "block_ids",
         "cache_salt",
+        "load",
         "lora_name",
         "media",
         "num_computed_tokens",
@@ -61,3 +64,4 @@ class KVSequence:
         self.num_shared_blocks = 0
         self.num_registered_blocks = 0
         self.prefix_keys: list[PrefixKey] = []
+        self.load: KVLoad | None = None

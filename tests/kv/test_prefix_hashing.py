@@ -80,7 +80,7 @@ def test_nothing_is_registered_behind_a_collision(monkeypatch):
     def weak(parent, token_ids, extra=()):
         return PrefixKey(parent[:1] + bytes([sum(token_ids) % 251]), bytes(token_ids))
 
-    monkeypatch.setattr(kv._hasher, "key", weak)
+    monkeypatch.setattr(kv._keys._hasher, "key", weak)
     for tokens in ([1, 2, 3, 4, 9, 9, 9, 9, 0], [4, 3, 2, 1, 5, 5, 5, 5, 0]):
         sequence = KVSequence(tokens)
         kv.attach(sequence, kv.lookup(sequence))

@@ -5,6 +5,7 @@ touch what is not its own (`core.kv.tiers.page_directory`), make the engine wait
 or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
+`contains` and `read` may be called by another thread than the rest; what they share with it are single sets and numbers.
 A disk that fails is left alone for a while, to read and to write each on its own; until then nothing is found there.
 """
 
@@ -57,6 +58,22 @@ class DiskTier:
     def resting_s(self) -> float:
         """Seconds for which a disk that failed is still left alone; 0 when it is not."""
         return max(self._rest.remaining, self._writer.rest.remaining)
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether the disk is not being left alone."""
+        return not self._rest.remaining
+
+    def leave_alone(self) -> None:
+        """The disk does not answer: read nothing from it for a while."""
+        self._rest.begin()
+
+    def find(self, group: int, key: PrefixKey) -> Page | None:
+        """The block's page while it is on its way to the disk, or None. Asks no disk."""
+        pending = self._writer.find(page_name(group, key))
+        if pending is None or pending.key.payload != key.payload:
+            return None
+        return pending.page
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""

@@ -13,8 +13,10 @@ prefix' head comes before its tail and an engine that is killed loses little. Th
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from core.api.kv_transfer import KVTransfers, Page
@@ -23,9 +25,16 @@ from core.kv.integrity import require
 from core.kv.observer import CacheObserver
 from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.host import HostTier
+from core.kv.tiers.kv_load import KVLoad
+from core.kv.tiers.page_reader import PageReader
+
+logger = logging.getLogger(__name__)
 
 EXAMINED_AT_ONCE = 256
 """Cached blocks that are looked up on disk before anything else gets its turn."""
+
+READER_END_S = 0.5
+"""What the page under way gets at the end."""
 
 
 class Save(NamedTuple):
@@ -38,10 +47,23 @@ class Save(NamedTuple):
 
 
 class KVTiers(CacheObserver):
-    """Host memory first, then disk; either may be None. num_saved, num_loaded: blocks since the start."""
+    """Host memory first, then disk; either may be None.
 
-    def __init__(self, host: HostTier | None = None, disk: DiskTier | None = None) -> None:
-        self.host, self.disk = host, disk
+    Host memory answers at once, and so do pages that are on their way to the disk. Pages on the disk have to be waited for:
+    `start`, then `collect` until it answers True, then `end`.
+
+    num_saved, num_loaded: blocks since the start.
+    """
+
+    def __init__(
+        self,
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.host = host
+        self.disk = disk
+        self._reader = None if disk is None else PageReader(disk, clock)
         self.num_saved = 0
         self.num_loaded = 0
         self._saves: list[Save] = []
@@ -62,20 +84,55 @@ class KVTiers(CacheObserver):
         """Whether the disk may lack a cached block."""
         return bool(self._unsaved)
 
-    def contains(self, group: int, key: PrefixKey) -> bool:
-        """Whether some tier has the block (a file may still turn out to be unreadable)."""
+    def has_in_memory(self, group: int, key: PrefixKey) -> bool:
+        """Whether `read` has the block's page."""
         if self.host is not None and self.host.contains(group, key):
             return True
-        return self.disk is not None and self.disk.contains(group, key)
+        return self.disk is not None and self.disk.find(group, key) is not None
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The block's bytes, or None when no tier has them (any more)."""
+        """The block's page if it is in memory, or None."""
         page = None if self.host is None else self.host.read(group, key)
         if page is None and self.disk is not None:
-            page = self.disk.read(group, key)
-            if page is not None and self.host is not None:
-                self.host.write(group, key, page)
+            page = self.disk.find(group, key)
         return page
+
+    @property
+    def can_load(self) -> bool:
+        """Whether there is something to wait for: a disk, and one that answers."""
+        if self.disk is None or self._reader is None:
+            return False
+        return self.disk.may_be_read and not self._reader.is_stuck
+
+    def may_load(self, group: int, key: PrefixKey) -> bool:
+        """Whether the disk seems to have a block; its page may still turn out to be unreadable."""
+        return self.disk is not None and self.disk.contains(group, key)
+
+    def start(self, load: KVLoad) -> None:
+        """Have pages read from the disk."""
+        if self._reader is not None:
+            self._reader.start(load)
+
+    def collect(self, load: KVLoad) -> bool:
+        """Whether a load is done, with what has come by then; that is in host memory as well from then on."""
+        if self._reader is None:
+            return True
+        if self._reader.is_late(load):
+            self._give_up(load)
+        if load.is_done and self.host is not None:
+            for (group, index), page in load.pages.items():
+                self.host.write(group, load.keys[index], page)
+        return load.is_done
+
+    def end(self, load: KVLoad) -> None:
+        """The pages of a load have been taken, or nobody waits for them any more."""
+        if self._reader is not None:
+            self._reader.end(load)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when some load is done, or after `timeout_s` seconds."""
+        if self._reader is not None:
+            self._reader.wait(timeout_s)
 
     def load(self, block_id: int, page: Page) -> None:
         """Have the next plan fill a block."""
@@ -98,12 +155,12 @@ class KVTiers(CacheObserver):
             tiers = (self.host, self.disk)
             if any(tier is not None and not tier.contains(group, key) for tier in tiers):
                 self._saves.append(Save(block_id, group, key, evicted=True))
-        elif in_place is not None and self.disk is not None:
-            self.disk.discard(group, key)
+        elif in_place is not None:
+            self._discard(group, key)
 
     def cleared(self) -> None:
         """Forget everything; pages on their way are dropped when they arrive."""
-        self.forget_copies()
+        self.forget_copies()  # ends the loads first: none brings back what is deleted then
         for tier in (self.host, self.disk):
             if tier is not None:
                 tier.clear()
@@ -155,14 +212,18 @@ class KVTiers(CacheObserver):
                 self.disk.write(save.group, save.key, page)
 
     def forget_copies(self) -> None:
-        """The pool starts over: copies that wait or are under way concern nobody."""
+        """The pool starts over: copies and loads that wait or are under way concern nobody."""
+        if self._reader is not None:
+            self._reader.end_all()
         self._saves, self._loads = [], []
         self._in_flight.clear()
         self._unsaved.clear()
         self._in_place.clear()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish writing, for so many seconds at most."""
+        """End reading and finish writing, for so many seconds at most."""
+        if self._reader is not None:
+            self._reader.close(READER_END_S)
         if self.disk is not None:
             self.disk.close(timeout_s)
 
@@ -175,3 +236,18 @@ class KVTiers(CacheObserver):
         require(len(set(targets)) == len(targets), "tier_copies", "a block is to be filled twice")
         if self.host is not None:
             self.host.check_integrity()
+
+    def _give_up(self, load: KVLoad) -> None:
+        """A load took too long. When it is the disk that does not answer, nobody else waits for it for a while."""
+        logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
+        if self._reader is not None and self._reader.is_stuck and self.disk is not None:
+            self.disk.leave_alone()
+
+    def _discard(self, group: int, key: PrefixKey) -> None:
+        """Wrong values may have been saved: nobody gets them, from wherever they are."""
+        if self._reader is not None:
+            self._reader.forget(group, key)
+        if self.host is not None:
+            self.host.discard(group, key)
+        if self.disk is not None:
+            self.disk.discard(group, key)
