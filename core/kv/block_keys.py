@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.kv.hashing import PrefixHasher, PrefixKey, extra_keys
+from core.kv.hashing import PrefixHasher, PrefixKey
 from core.kv.sequence import KVSequence
 
 
@@ -34,8 +34,8 @@ class BlockKeys:
             start = len(keys) * size
             stop = start + size
             extra: Sequence[str] = ()
-            if sequence.lora_name is not None or sequence.media:
-                extra = extra_keys(sequence.lora_name, sequence.media, start, stop)
+            if sequence.extras is not None:
+                extra = sequence.extras.of_block(start, stop)
             key = self._hasher.key(parent, sequence.token_ids[start:stop], extra)
             keys.append(key)
             parent = key.digest

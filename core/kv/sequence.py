@@ -6,7 +6,7 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 
 from __future__ import annotations
 
-from core.kv.hashing import MediaSpan, PrefixKey
+from core.kv.hashing import KeyExtras, PrefixKey
 from core.kv.tiers.kv_load import KVLoad
 
 
@@ -14,7 +14,7 @@ class KVSequence:
     """Tokens of a sequence and the blocks that hold their keys and values.
 
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
-    cache_salt, lora_name, media: prefixes are shared only where these are equal.
+    cache_salt, extras:    prefixes are shared only where these are equal.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
     num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
     block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
@@ -30,9 +30,8 @@ class KVSequence:
     __slots__ = (
         "block_ids",
         "cache_salt",
+        "extras",
         "load",
-        "lora_name",
-        "media",
         "num_computed_tokens",
         "num_initial_tokens",
         "num_planned_tokens",
@@ -44,17 +43,10 @@ class KVSequence:
         "token_ids",
     )
 
-    def __init__(
-        self,
-        token_ids: list[int],
-        cache_salt: str | None = None,
-        lora_name: str | None = None,
-        media: tuple[MediaSpan, ...] = (),
-    ) -> None:
+    def __init__(self, token_ids: list[int], cache_salt: str | None = None, extras: KeyExtras | None = None) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
-        self.lora_name = lora_name
-        self.media = media
+        self.extras = extras
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []

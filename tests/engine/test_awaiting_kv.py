@@ -1,0 +1,256 @@
+"""While one request waits for pages from a slow disk, others go on; whatever becomes of the pages, the text is the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from fakes import make_config
+from scheduler.fake_model import FakeExecutor, make_request, reference
+
+from core.api.config import CacheConfig
+from core.api.errors import EngineDeadError
+from core.api.messages import EngineRequest
+from core.api.step_plan import StepPlan, StepResult
+from core.engine import core as engine_core
+from core.engine.core import EngineCore
+from core.kv.tiers.disk import DiskTier
+
+BLOCK_SIZE = 4
+NO_TOKEN = 255
+PATIENCE_S = 20.0
+PROMPT = [token % 40 for token in range(41)]
+OTHER = [token * 7 % 40 for token in range(30)]
+
+
+class PagedExecutor(FakeExecutor):
+    """Reads tokens back from its cache, whose blocks it copies as the plan says. fails: steps that raise."""
+
+    numerics = "fake"
+    page_bytes = BLOCK_SIZE
+
+    def __init__(self, num_blocks: int = 40) -> None:
+        super().__init__(num_blocks, BLOCK_SIZE)
+        self.num_blocks = num_blocks
+        self.phases: list[tuple[str, float]] = []
+        self.fails = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        known = [slot for slot in plan.removed if slot in self.held]
+        plan.removed = known
+        if self.fails and len(plan.slots):
+            self.fails -= 1
+            raise RuntimeError("the step was told to fail")
+        pages = None
+        if plan.transfers is not None:
+            pages = [self._page(block_id) for block_id in plan.transfers.saves]
+            for block_id, page in plan.transfers.loads:
+                tokens = [None if token == NO_TOKEN else token for token in page.tolist()]
+                self.cache[block_id * BLOCK_SIZE : (block_id + 1) * BLOCK_SIZE] = tokens
+        result = super().execute(plan)
+        if pages is not None:
+            result.pages = pages
+        return result
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _page(self, block_id: int) -> np.ndarray:
+        tokens = self.cache[block_id * BLOCK_SIZE : (block_id + 1) * BLOCK_SIZE]
+        return np.array([NO_TOKEN if token is None else token for token in tokens], np.uint8)
+
+
+class World:
+    """An engine whose disk has the blocks of `PROMPT`; reads wait until `go` is set."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
+        config = make_config(max_model_len=128, scheduler={"async_scheduling": ahead})
+        cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(path), disk_bytes=1 << 20)
+        config = msgspec.structs.replace(config, cache=cache)
+        before = EngineCore(config, PagedExecutor())
+        before.add([make_request("before", PROMPT, 1)])
+        while before.has_work():
+            before.step()
+        before.close()
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.is_broken = False
+        self.executor = PagedExecutor()
+        self.core = EngineCore(config, self.executor)
+        self.tokens: dict[str, list[int]] = {}
+        self.ends: dict[str, str | None] = {}
+        real = DiskTier.read
+
+        def read(disk: DiskTier, group: int, key: object) -> object:
+            self.begun.set()
+            assert self.go.wait(PATIENCE_S)
+            return None if self.is_broken else real(disk, group, key)
+
+        monkeypatch.setattr(DiskTier, "read", read)
+
+    def add(self, name: str, prompt: list[int], count: int = 8, **options: object) -> EngineRequest:
+        request = make_request(name, prompt, count, **options)
+        self.core.add([request])
+        return request
+
+    def step(self) -> None:
+        for output in self.core.step().outputs:
+            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
+            if output.finish_reason:
+                self.ends[output.request_id] = output.finish_reason
+        self.core.scheduler.check_integrity()
+
+    def run(self, until: str | None = None) -> None:
+        """Until nothing is left, or a request has ended."""
+        limit = time.monotonic() + PATIENCE_S
+        while self.core.has_work() and until not in self.ends:
+            assert time.monotonic() < limit
+            self.step()
+
+    def await_load(self) -> None:
+        """Until somebody waits for a page."""
+        self.step()
+        assert self.core.waits_for_kv and self.begun.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.go.set()
+        self.run()
+        kv = self.core.scheduler.kv
+        assert kv.usage == 0.0 and kv.tiers is not None
+        assert kv.tiers._reader is not None and not kv.tiers._reader._loads, "nothing is held for anybody"
+        self.core.close()
+
+
+@pytest.fixture(params=[False, True], ids=["step by step", "planned ahead"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path, monkeypatch, request.param)
+    yield made
+    made.close()
+
+
+def test_others_go_on_while_pages_are_read(world: World) -> None:
+    running = world.add("running", OTHER, 30)
+    world.step()
+    waiting = world.add("waiting", PROMPT)
+    world.await_load()
+    later = world.add("later", OTHER[::-1])
+    world.run(until="running")
+    assert world.tokens["running"] == reference(running)[0]
+    assert world.tokens["later"] == reference(later)[0], "a later request passes"
+    assert "waiting" not in world.tokens and world.core.stats().num_waiting == 1
+    world.go.set()
+    world.run()
+    assert world.tokens["waiting"] == reference(waiting)[0]
+    assert world.core.stats().tier_hits == 40
+
+
+def test_pages_that_do_not_come_are_computed(world: World) -> None:
+    waiting = world.add("waiting", PROMPT)
+    world.await_load()
+    world.is_broken = True
+    world.go.set()
+    world.run()
+    assert world.tokens["waiting"] == reference(waiting)[0]
+    assert world.core.stats().tier_hits == 0
+
+
+def test_an_engine_that_only_waits_rests_and_is_not_taken_for_broken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_core, "MAX_IDLE_STEPS", 3)
+    pauses: list[float] = []
+    world.add("waiting", PROMPT)
+    world.await_load()
+    kv = world.core.scheduler.kv
+    monkeypatch.setattr(kv, "wait_for_loads", pauses.append)
+    for _ in range(10):
+        assert world.core.has_work()
+        world.step()
+    assert pauses == [engine_core.KV_WAIT_S] * 10
+    monkeypatch.undo()
+    world.go.set()
+    world.run()
+
+
+def test_one_who_waits_can_be_aborted(world: World) -> None:
+    world.add("waiting", PROMPT)
+    world.await_load()
+    world.core.abort(["waiting"])
+    assert not world.core.waits_for_kv
+    world.core.scheduler.check_integrity()
+    world.go.set()
+    again = world.add("again", PROMPT)
+    world.run()
+    assert world.tokens == {"again": reference(again)[0]}
+
+
+def test_one_who_waits_ends_at_its_deadline(world: World) -> None:
+    world.add("waiting", PROMPT, deadline=time.monotonic() + 0.05)
+    world.await_load()
+    world.run()
+    assert world.ends == {"waiting": "timeout"} and world.tokens == {"waiting": []}
+
+
+def test_those_who_waited_start_in_the_order_in_which_they_came(world: World) -> None:
+    requests = [world.add(f"r{number}", [*PROMPT, number], 20, user=f"u{number}") for number in range(3)]
+    world.await_load()
+    requests.append(world.add("later", [*PROMPT, 9], 20))
+    world.go.set()
+    order: list[str] = []
+    while world.core.has_work():
+        world.step()
+        order += [name for name in world.tokens if name not in order]
+    assert order == ["r0", "r1", "r2", "later"]
+    assert [world.tokens[request.request_id] for request in requests] == [reference(each)[0] for each in requests]
+
+
+def test_a_step_that_fails_leaves_waiting_ones_alone(world: World) -> None:
+    running = [world.add(f"r{number}", OTHER[number:], 12) for number in range(2)]
+    world.step()
+    waiting = world.add("waiting", PROMPT)
+    world.await_load()
+    world.executor.fails = 1
+    for _ in range(5):
+        world.step()
+    assert world.core.waits_for_kv and world.core.stats().num_failed_steps == 1
+    world.go.set()
+    world.run()
+    for request in (*running, waiting):
+        assert world.tokens[request.request_id] == reference(request)[0]
+
+
+def test_a_defect_of_the_scheduler_starts_the_wait_over(world: World) -> None:
+    waiting = world.add("waiting", PROMPT)
+    world.await_load()
+    world.core._guard(lambda: 1 // 0)
+    world.core.scheduler.check_integrity()
+    assert not world.core.waits_for_kv
+    world.go.set()
+    world.run()
+    assert world.tokens["waiting"] == reference(waiting)[0]
+
+
+def test_a_reset_of_the_cache_ends_the_wait(world: World) -> None:
+    waiting = world.add("waiting", PROMPT)
+    world.await_load()
+    assert world.core.call("reset_prefix_cache") == "true"
+    world.step()
+    world.step()
+    assert not world.core.waits_for_kv, "although the disk has not answered"
+    world.run()
+    assert world.tokens["waiting"] == reference(waiting)[0]
+    assert world.core.stats().tier_hits == 0
+
+
+def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_core, "MAX_IDLE_STEPS", 3)
+    world.add("waiting", OTHER)
+    admission = world.core.scheduler._admission
+    monkeypatch.setattr(admission, "admit", lambda planner: None)
+    with pytest.raises(EngineDeadError, match="planned nothing"):
+        for _ in range(10):
+            world.core.step()
+    world.core.abort(["waiting"])
