@@ -73,7 +73,8 @@ class KVManager:
         self._tables = make_tables(self.pool, self.growth, block_size, self._registry)
         self.num_growing = self._tables.num_growing
         needs = PrefixNeeds(self.growth, block_size)
-        self._search = PrefixSearch(needs, len(self.groups), block_size, self._keys, self.pool.prefixes, self.tiers)
+        pages = None if self.tiers is None else self.tiers.pages
+        self._search = PrefixSearch(needs, len(self.groups), block_size, self._keys, self.pool.prefixes, pages)
 
     @property
     def usage(self) -> float:
@@ -108,12 +109,12 @@ class KVManager:
     def is_loaded(self, sequence: KVSequence) -> bool:
         """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""
         load = sequence.load
-        return load is None or self.tiers is None or self.tiers.collect(load)
+        return load is None or self.tiers is None or self.tiers.pages.collect(load)
 
     def wait_for_loads(self, timeout_s: float) -> None:
         """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
         if self.tiers is not None:
-            self.tiers.wait(timeout_s)
+            self.tiers.pages.wait(timeout_s)
 
     def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
         """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
@@ -246,5 +247,5 @@ class KVManager:
         """The pages that a sequence waited for are in its blocks, or it does not wait any more."""
         if sequence.load is not None:
             if self.tiers is not None:
-                self.tiers.end(sequence.load)
+                self.tiers.pages.end(sequence.load)
             sequence.load = None

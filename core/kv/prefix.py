@@ -17,7 +17,7 @@ from core.kv.prefix_needs import Has, PrefixNeeds
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
 from core.kv.tiers.kv_load import KVLoad
-from core.kv.tiers.tiers import KVTiers
+from core.kv.tiers.page_source import PageSource
 
 
 class PageLoad(NamedTuple):
@@ -46,7 +46,7 @@ class PrefixSearch:
     needs:    what of each group a prefix needs.
     keys:     of a sequence's blocks.
     prefixes: the cached blocks.
-    tiers:    None when there are none.
+    pages:    of the tiers; None when there are none.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class PrefixSearch:
         block_size: int,
         keys: BlockKeys,
         prefixes: PrefixTable,
-        tiers: KVTiers | None,
+        pages: PageSource | None,
     ) -> None:
         self._needs = needs
         self._num_groups = num_groups
         self._block_size = block_size
         self._keys = keys
         self._prefixes = prefixes
-        self._tiers = tiers
+        self._pages = pages
 
     def find(self, sequence: KVSequence) -> PrefixHit | KVLoad:
         """Search; at least one token of the sequence is left to compute.
@@ -71,13 +71,13 @@ class PrefixSearch:
         A load, which may begin here, when tiers may have more of the prefix than memory has. A sequence whose load is done
         gets what has come of it.
         """
-        if self._tiers is None:
+        if self._pages is None:
             return self.find_now(sequence)
         most = self._most(sequence)
         has = partial(self._has, sequence)
         if self._needs.longest(most, has) < most:
-            if sequence.load is None and self._may_have_more(sequence, most, has, self._tiers):
-                return self._start_load(sequence, most, self._tiers)
+            if sequence.load is None and self._may_have_more(sequence, most, has, self._pages):
+                return self._start_load(sequence, most, self._pages)
             if sequence.load is not None and not sequence.load.is_done:
                 return sequence.load
         return self.find_now(sequence)
@@ -94,34 +94,34 @@ class PrefixSearch:
     def _most(self, sequence: KVSequence) -> int:
         return (len(sequence.token_ids) - 1) // self._block_size
 
-    def _may_have_more(self, sequence: KVSequence, most: int, has: Has, tiers: KVTiers) -> bool:
+    def _may_have_more(self, sequence: KVSequence, most: int, has: Has, pages: PageSource) -> bool:
         """Whether to wait for a disk. A single glance at it, so that a prompt that nobody knows is computed at once."""
-        if not tiers.can_load:
+        if not pages.can_load:
             return False
         gap = self._needs.first_gap(most, has)
         if gap is None:
             return True
         group, index = gap
-        return tiers.may_load(group, self._keys.key(sequence, index))
+        return pages.may_load(group, self._keys.key(sequence, index))
 
-    def _start_load(self, sequence: KVSequence, most: int, tiers: KVTiers) -> KVLoad:
+    def _start_load(self, sequence: KVSequence, most: int, pages: PageSource) -> KVLoad:
         """Have everything read that the longest prefix needs and memory does not have."""
         self._keys.key(sequence, most - 1)
         load = KVLoad(self._needs, sequence.prefix_keys[:most])
         for group in range(self._num_groups):
-            load.in_pool.append(self._snapshot(load, group, tiers))
+            load.in_pool.append(self._snapshot(load, group, pages))
         sequence.load = load
-        tiers.start(load)
+        pages.start(load)
         return load
 
-    def _snapshot(self, load: KVLoad, group: int, tiers: KVTiers) -> bytearray:
+    def _snapshot(self, load: KVLoad, group: int, pages: PageSource) -> bytearray:
         """Which blocks of a group are cached. Pages in memory go into the load: they may have left it when that is done."""
         in_pool = bytearray(len(load.keys))
         for index, key in enumerate(load.keys):
             if self._prefixes.find(key, group) is not None:
                 in_pool[index] = 1
                 continue
-            page = tiers.read(group, key)
+            page = pages.read(group, key)
             if page is not None:
                 load.pages[group, index] = page
         return in_pool
@@ -131,11 +131,11 @@ class PrefixSearch:
         key = self._keys.key(sequence, index)
         if self._prefixes.find(key, group) is not None:
             return True
-        if self._tiers is None:
+        if self._pages is None:
             return False
         if sequence.load is not None and (group, index) in sequence.load.pages:
             return True
-        return self._tiers.has_in_memory(group, key)
+        return self._pages.has_in_memory(group, key)
 
     def _gather(self, sequence: KVSequence, num_blocks: int) -> PrefixHit | None:
         """Blocks and pages of a prefix; None when a page has left memory since it was seen."""
@@ -156,9 +156,9 @@ class PrefixSearch:
 
     def _page(self, sequence: KVSequence, group: int, index: int) -> Page | None:
         """A page that is in memory."""
-        if self._tiers is None:
+        if self._pages is None:
             return None
-        page = self._tiers.read(group, self._keys.key(sequence, index))
+        page = self._pages.read(group, self._keys.key(sequence, index))
         if page is None and sequence.load is not None:
             page = sequence.load.pages.get((group, index))
         return page

@@ -120,7 +120,7 @@ class World:
         self.run()
         kv = self.core.scheduler.kv
         assert kv.usage == 0.0 and kv.tiers is not None
-        assert kv.tiers._reader is not None and not kv.tiers._reader._loads, "nothing is held for anybody"
+        assert kv.tiers.pages._reader is not None and not kv.tiers.pages._reader._loads, "nothing is held for anybody"
         self.core.close()
 
 
