@@ -44,7 +44,7 @@ class BlockTables:
         count = len(hit.loads)
         for table, ids in zip(self.groups, hit.block_ids, strict=True):
             count += self.pool.num_evictable(filter(None, ids))
-            count += table.num_missing_behind(len(ids), hit.num_tokens, num_tokens)
+            count += table.num_missing_after(len(ids), hit.num_tokens, num_tokens)
         return count
 
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:

@@ -28,8 +28,8 @@ class GroupTable:
         wanted = self.growth.table_length(sequence.num_computed_tokens, end)
         return max(wanted - len(sequence.block_ids[self.group]), 0)
 
-    def num_missing_behind(self, num_shared: int, num_computed: int, num_tokens: int) -> int:
-        """The same for a sequence that starts with `num_shared` entries and shall hold `num_tokens` tokens."""
+    def num_missing_after(self, num_shared: int, num_computed: int, num_tokens: int) -> int:
+        """Entries that a sequence which starts with `num_shared` ones appends to hold `num_tokens` tokens."""
         return max(self.growth.table_length(num_computed, num_tokens) - num_shared, 0)
 
     def first_needed(self, sequence: KVSequence) -> int:

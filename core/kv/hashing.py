@@ -39,7 +39,11 @@ class MediaSpan(NamedTuple):
 
 
 class KeyExtras(NamedTuple):
-    """What the keys of a sequence depend on besides its tokens: the adapter's name, and media in its prompt."""
+    """Parts of a sequence's keys besides its tokens.
+
+    adapter: its name, None for the base model alone.
+    media: items in the prompt.
+    """
 
     adapter: str | None = None
     media: tuple[MediaSpan, ...] = ()

@@ -96,7 +96,7 @@ class PrefixSearch:
 
     def _may_have_more(self, sequence: KVSequence, most: int, has: Has, pages: PageSource) -> bool:
         """Whether to wait for a disk. A single glance at it, so that a prompt that nobody knows is computed at once."""
-        if not pages.can_load:
+        if not pages.answers():
             return False
         gap = self._needs.first_gap(most, has)
         if gap is None:

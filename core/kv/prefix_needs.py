@@ -1,4 +1,4 @@
-"""What of each group a prefix needs so that it can be served.
+"""The blocks of each group that a prefix needs so that it can be served.
 
 Owns: `PrefixNeeds`; pure arithmetic. Never does: know keys, blocks or pages. Called by: the prefix search, which asks about
 memory, and the page reader, which asks about a disk as well.

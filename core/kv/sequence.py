@@ -1,4 +1,4 @@
-"""What the KV cache knows of one sequence.
+"""One sequence as the KV cache sees it.
 
 Owns: `KVSequence`. Never does: know requests, queues or stop conditions (the scheduler's sequence extends it).
 Called by: the manager (reads and writes) and the scheduler (extends).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -28,7 +29,10 @@ OTHER = [token * 7 % 40 for token in range(30)]
 
 
 class PagedExecutor(FakeExecutor):
-    """Reads tokens back from its cache, whose blocks it copies as the plan says. fails: steps that raise."""
+    """Reads tokens back from its cache, whose blocks it copies as the plan says.
+
+    fails: steps that are to raise. num_failed: those that did.
+    """
 
     numerics = "fake"
     page_bytes = BLOCK_SIZE
@@ -38,12 +42,14 @@ class PagedExecutor(FakeExecutor):
         self.num_blocks = num_blocks
         self.phases: list[tuple[str, float]] = []
         self.fails = 0
+        self.num_failed = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         known = [slot for slot in plan.removed if slot in self.held]
         plan.removed = known
         if self.fails and len(plan.slots):
             self.fails -= 1
+            self.num_failed += 1
             raise RuntimeError("the step was told to fail")
         pages = None
         if plan.transfers is not None:
@@ -243,6 +249,67 @@ def test_a_reset_of_the_cache_ends_the_wait(world: World) -> None:
     world.run()
     assert world.tokens["waiting"] == reference(waiting)[0]
     assert world.core.stats().tier_hits == 0
+
+
+@pytest.mark.parametrize("host_bytes", [0, 24])
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_happens_the_text_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, host_bytes: int
+) -> None:
+    """A small cache and a moody disk; requests share prefixes, some are aborted, steps fail, the cache is reset."""
+    dice = random.Random(seed)
+    moods = random.Random(seed + 100)
+    real = DiskTier.read
+
+    def read(disk: DiskTier, group: int, key: object) -> object:
+        time.sleep(moods.choice([0, 0, 0.0002, 0.002]))
+        return None if moods.random() < 0.05 else real(disk, group, key)
+
+    monkeypatch.setattr(DiskTier, "read", read)
+    monkeypatch.setattr(engine_core, "FAULTS_BEFORE_PROBE", 1000)
+    config = make_config(max_model_len=80, scheduler={"async_scheduling": bool(seed % 2), "max_num_seqs": 4})
+    cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(tmp_path), disk_bytes=1 << 20, host_bytes=host_bytes)
+    executor = PagedExecutor(24)
+    core = EngineCore(msgspec.structs.replace(config, cache=cache), executor)
+    tiers = core.kv_services.tiers
+    assert tiers is not None and tiers.disk is not None
+    requests: dict[str, EngineRequest] = {}
+    tokens: dict[str, list[int]] = {}
+    cut: set[str] = set()
+    limit = time.monotonic() + PATIENCE_S
+    while len(requests) < 60 or core.has_work():
+        assert time.monotonic() < limit
+        if len(requests) < 60 and dice.random() < 0.3:
+            name = f"r{len(requests)}"
+            head = dice.choice([PROMPT, OTHER])[: dice.randrange(4, 30)]
+            requests[name] = make_request(name, [*head, len(requests) % 40], dice.randrange(1, 12))
+            tokens[name] = []
+            core.add([requests[name]])
+        event = dice.random()
+        if event < 0.02 and requests:
+            name = dice.choice(list(requests))
+            core.abort([name])
+            cut.add(name)
+        elif event < 0.04:
+            core.call("reset_prefix_cache")
+        elif event < 0.06:
+            executor.fails = 1
+        elif event < 0.2:
+            tiers.disk.flush()
+        for output in core.step().outputs:
+            tokens[output.request_id] += output.token_ids
+            if output.finish_reason == "error":
+                cut.add(output.request_id)
+        core.scheduler.check_integrity()
+    stats = core.stats()
+    assert stats.kv_cache_usage == 0.0
+    assert stats.num_failed_steps == executor.num_failed, "no step read anything wrong"
+    assert stats.num_violations == 0
+    assert len(cut) < 30
+    for name, request in requests.items():
+        expected = reference(request, 80)[0]
+        assert tokens[name] == (expected[: len(tokens[name])] if name in cut else expected)
+    core.close()
 
 
 def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from core.kv.prefix import PrefixHit
 from core.kv.sequence import KVSequence
-from core.kv.tiers import page_reader
+from core.kv.tiers import disk, page_reader
 from core.kv.tiers.host import HostTier
 from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.page_reader import MAX_LOAD_S, STUCK_S
@@ -160,11 +160,33 @@ def test_a_disk_that_does_not_answer_is_waited_for_by_nobody_else(world):
     assert world.disk.begun.wait(PATIENCE_S)
     behind = world.begin(OTHER)
     world.now += STUCK_S + 0.1
+    assert not world.kv.is_loaded(sequence)
+    assert not world.disk.may_be_read, "not even for what it has: that might take as long"
     assert world.kv.lookup(KVSequence(list(OTHER))).num_tokens == 0
     world.now += MAX_LOAD_S
     assert world.kv.is_loaded(sequence) and world.kv.is_loaded(behind)
     assert world.kv.lookup(sequence).num_tokens == world.kv.lookup(behind).num_tokens == 0
-    assert not world.disk.may_be_read, "left alone for a while"
+
+
+def test_a_disk_that_answers_late_is_asked_again(world, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    real = disk.read_page
+
+    def slow(*args):
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return real(*args)
+
+    monkeypatch.setattr(disk, "read_page", slow)
+    world.disk.go.set()
+    sequence = world.begin()
+    assert begun.wait(PATIENCE_S)
+    world.now += STUCK_S + 0.1
+    assert not world.kv.is_loaded(sequence) and not world.disk.may_be_read
+    go_on.set()
+    world.await_load(sequence)
+    assert world.disk.may_be_read
+    assert world.engine.run(OTHER) == 32
 
 
 def test_a_reset_ends_waiting(world):
@@ -223,5 +245,5 @@ def test_host_memory_answers_at_once():
     engine.run(FIRST)
     engine.run(OTHER)
     assert isinstance(engine.kv.lookup(KVSequence(list(FIRST))), PrefixHit)
-    assert not tiers.pages.can_load and tiers.pages.read(0, key(1)) is None
+    assert not tiers.pages.answers() and tiers.pages.read(0, key(1)) is None
     assert look_up(engine.kv, KVSequence(list(FIRST))).num_tokens == 32

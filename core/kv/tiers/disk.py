@@ -65,7 +65,9 @@ class DiskTier:
         return not self._rest.remaining
 
     def leave_alone(self) -> None:
-        """The disk does not answer: read nothing from it for a while."""
+        """The disk does not answer: ask it for nothing for a while."""
+        if not self._rest.num_failures:
+            logger.warning("KV pages in %s cannot be read for now: the disk does not answer.", self.directory)
         self._rest.begin()
 
     def find(self, group: int, key: PrefixKey) -> Page | None:
@@ -104,7 +106,7 @@ class DiskTier:
                     os.utime(file.fileno())
         except FileNotFoundError:
             if self.contains(group, key):
-                self._bad.add(name)  # seen, but not to be opened: nobody shall look for it again and again
+                self._bad.add(name)  # seen, but not to be opened: looking again would find the same
             return None
         except PageError as error:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)

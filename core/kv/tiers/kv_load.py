@@ -17,13 +17,13 @@ Entry = tuple[int, int]
 
 
 class KVLoad:
-    """What is looked for in a slow tier, and what has come of it.
+    """A search in a slow tier, and the pages that have come of it.
 
     needs:   which blocks a prefix needs.
     keys:    of the sequence's full blocks, in order.
     in_pool: one byte an index for each group: 1 where the block was cached when the wait began.
     started: when the wait began, by the reader's clock.
-    pages:   what has come, verified, and what was in memory when the wait began; not added to after `is_done`.
+    pages:   verified pages that have come, and those in memory when the wait began; not added to after `is_done`.
     absent:  entries whose page is missing or unusable.
     is_done: nothing more will come: all is there, or the load failed, was given up or is not wanted any more.
     """

@@ -47,12 +47,14 @@ class PageSource:
             page = self._disk.find(group, key)
         return page
 
-    @property
-    def can_load(self) -> bool:
-        """Whether there is something to wait for: a disk, and one that answers."""
-        if self._disk is None or self._reader is None:
+    def answers(self) -> bool:
+        """Whether there is something to wait for: a disk, and one that answers. One that does not is left alone."""
+        if self._disk is None or self._reader is None or not self._disk.may_be_read:
             return False
-        return self._disk.may_be_read and not self._reader.is_stuck
+        if self._reader.is_stuck:
+            self._disk.leave_alone()
+            return False
+        return True
 
     def may_load(self, group: int, key: PrefixKey) -> bool:
         """Whether the disk seems to have a block; its page may still turn out to be unreadable."""
@@ -66,11 +68,14 @@ class PageSource:
     def collect(self, load: KVLoad) -> bool:
         """Whether a load is done, with what has come by then; that is in host memory as well from then on."""
         if self._reader is not None and self._reader.is_late(load):
-            self._give_up(load, self._reader)
-        if load.is_done and self._host is not None:
+            logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
+        if not load.is_done:
+            self.answers()  # a disk that has stopped answering is left alone from here on, before anybody else asks it
+            return False
+        if self._host is not None:
             for (group, index), page in load.pages.items():
                 self._host.write(group, load.keys[index], page)
-        return load.is_done
+        return True
 
     def end(self, load: KVLoad) -> None:
         """The pages of a load have been taken, or nobody waits for them any more."""
@@ -100,9 +105,3 @@ class PageSource:
         """End the reading; a page under way gets `timeout_s` seconds."""
         if self._reader is not None:
             self._reader.close(timeout_s)
-
-    def _give_up(self, load: KVLoad, reader: PageReader) -> None:
-        """A load took too long. When it is the disk that does not answer, nobody else waits for it for a while."""
-        logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
-        if reader.is_stuck and self._disk is not None:
-            self._disk.leave_alone()
