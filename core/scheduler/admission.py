@@ -36,7 +36,7 @@ class Admission:
                 state.settle(running)
         while planner.budget > 0 and not state.running.is_full:
             first = self._next()
-            if first is None or state.awaiting.is_full or not self._try(planner, first):
+            if first is None or not self._may_be_tried(first) or not self._try(planner, first):
                 return
 
     def try_suspect(self, planner: StepPlanner) -> bool:
@@ -71,6 +71,10 @@ class Admission:
             held.push(sequence)
             sequence.queue = held
         return None
+
+    def _may_be_tried(self, sequence: SequenceState) -> bool:
+        """Whether there is room for one more that steps aside. One that has waited does not: others may need its memory."""
+        return sequence.load is not None or not self.state.awaiting.is_full
 
     def _is_long(self, sequence: SequenceState) -> bool:
         threshold = self.state.config.long_prefill_token_threshold

@@ -19,7 +19,9 @@ from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import core as engine_core
 from core.engine.core import EngineCore
+from core.kv.tiers import page_reader
 from core.kv.tiers.disk import DiskTier
+from core.scheduler import awaiting_kv
 
 BLOCK_SIZE = 4
 NO_TOKEN = 255
@@ -73,8 +75,8 @@ class PagedExecutor(FakeExecutor):
 class World:
     """An engine whose disk has the blocks of `PROMPT`; reads wait until `go` is set."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
-        config = make_config(max_model_len=128, scheduler={"async_scheduling": ahead})
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool, **scheduler: object) -> None:
+        config = make_config(max_model_len=128, scheduler={"async_scheduling": ahead, **scheduler})
         cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(path), disk_bytes=1 << 20)
         config = msgspec.structs.replace(config, cache=cache)
         before = EngineCore(config, PagedExecutor())
@@ -211,6 +213,30 @@ def test_those_who_waited_start_in_the_order_in_which_they_came(world: World) ->
         order += [name for name in world.tokens if name not in order]
     assert order == ["r0", "r1", "r2", "later"]
     assert [world.tokens[request.request_id] for request in requests] == [reference(each)[0] for each in requests]
+
+
+def test_who_has_waited_starts_although_nobody_else_may_step_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
+    monkeypatch.setattr(awaiting_kv, "MAX_AWAITING", 1)
+    monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
+    world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)
+    first = world.add("first", PROMPT, priority=5)
+    world.await_load()
+    world.add("quick", OTHER, 4)
+    world.step()
+    world.go.set()
+    while world.core.waits_for_kv:
+        world.step()
+        world.core.scheduler.kv.wait_for_loads(0.001)
+        world.core.scheduler._state.awaiting.restore_ready()
+    urgent = world.add("urgent", [*PROMPT, 1], priority=1)
+    began = time.monotonic()
+    world.run()
+    assert time.monotonic() - began < page_reader.MAX_LOAD_S / 2
+    assert world.tokens["first"] == reference(first)[0] and world.tokens["urgent"] == reference(urgent)[0]
+    world.close()
 
 
 def test_a_step_that_fails_leaves_waiting_ones_alone(world: World) -> None:
