@@ -166,6 +166,8 @@ class ManagerMachine(RuleBasedStateMachine):
                 self.kv.free(sequence)
             self.kv.check_integrity([])
             assert self.kv.usage == 0.0 and self.kv.pool.num_free == self.kv.pool.capacity
+            if self.tiers is not None:
+                self.tiers.pages.close(1.0)
 
 
 TestManagerMachine = ManagerMachine.TestCase
