@@ -32,7 +32,8 @@ class WaitingQueue(Protocol):
         ...
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put a preempted sequence back, before all that arrived after it; the last one preempted comes first."""
+        """Put back a sequence that was preempted, or that has waited for its keys and values: before all that arrived
+        after it."""
         ...
 
     def peek(self) -> Queued:

@@ -40,6 +40,10 @@ MAX_VIOLATIONS = 16
 SAVE_S = 3.0
 """Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it terminates."""
 
+KV_WAIT_S = 0.005
+"""How long a step that has nothing to compute waits for keys and values that are being loaded. Who sends a request just
+then waits as long."""
+
 T = TypeVar("T")
 
 
@@ -124,6 +128,11 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether another step would do something."""
         return bool(self._refused) or self._pending is not None or self.scheduler.has_unfinished()
+
+    @property
+    def waits_for_kv(self) -> bool:
+        """Whether sequences wait for keys and values that are being loaded; a step with nothing to compute waits as well."""
+        return self.scheduler.waits_for_kv
 
     def step(self) -> EngineOutputs:
         """Run one step and return its outputs; with async scheduling, those of the step before.
@@ -303,6 +312,9 @@ class EngineCore:
 
     def _watch_progress(self, plan: StepPlan, outputs: StepOutputs) -> None:
         moves = plan.total_num_tokens or plan.removed or outputs.records or len(outputs.tokens)
+        if not moves and self.waits_for_kv:
+            self.scheduler.kv.wait_for_loads(KV_WAIT_S)
+            return
         self._idle_steps = 0 if moves else self._idle_steps + 1
         if self._idle_steps > MAX_IDLE_STEPS:
             raise EngineDeadError(f"The scheduler planned nothing in {self._idle_steps} steps although requests wait.")

@@ -70,7 +70,7 @@ class EngineLoop:
                 return
             if self._core.has_work():
                 outputs = self._core.step()
-                idle = not outputs.outputs and not outputs.stats.num_running
+                idle = not (outputs.outputs or outputs.stats.num_running or self._core.waits_for_kv)
                 self._socket.send(wire.encode(outputs))
 
     def _await_message(self) -> None:

@@ -56,23 +56,35 @@ def _keyed_groups(
     kinds: dict[int | None, list[int]] = {}
     for index in layers:
         kinds.setdefault(windows[index], []).append(index)
-    unequal = len({layer_bytes[index] for index in layers}) > 1
-    if not hybrid or unequal or not any(window is not None for window in kinds):
+    sizes = {layer_bytes[index] for index in layers}
+    has_windows = any(window is not None for window in kinds)
+    if not hybrid or not has_windows or len(sizes) > 1:
         return (KVGroup("full", tuple(layers)),)
-    size = _group_size([len(layers) for layers in kinds.values()])
-    return tuple(
-        KVGroup("full" if window is None else "sliding", tuple(mine[start : start + size]), window)
-        for window, mine in sorted(kinds.items(), key=lambda item: (item[0] is not None, item[0] or 0))
-        for start in range(0, len(mine), size)
-    )
+    size = _group_size([len(members) for members in kinds.values()])
+    groups: list[KVGroup] = []
+    for window in sorted(kinds, key=_full_first):
+        members = kinds[window]
+        for start in range(0, len(members), size):
+            layers = tuple(members[start : start + size])
+            groups.append(KVGroup("full" if window is None else "sliding", layers, window))
+    return tuple(groups)
+
+
+def _full_first(window: int | None) -> tuple[bool, int]:
+    return window is not None, window or 0
 
 
 def _state_groups(keyed: Sequence[KVGroup], states: Sequence[int], layer_bytes: Sequence[int]) -> Iterator[KVGroup]:
     """Groups of as many layers as the others have (more where there would be too many), equal states together."""
-    fewest = -(-len(states) // max(MAX_GROUPS - len(keyed), 1))
-    size = max(*(len(group.layers) for group in keyed), fewest) if keyed else len(states)
+    size = len(states)
+    if keyed:
+        most_groups = max(MAX_GROUPS - len(keyed), 1)
+        fewest = -(-len(states) // most_groups)
+        size = max(*(len(group.layers) for group in keyed), fewest)
     ordered = sorted(states, key=lambda layer: layer_bytes[layer])
-    groups = [KVGroup("state", tuple(ordered[start : start + size])) for start in range(0, len(ordered), size)]
+    groups: list[KVGroup] = []
+    for start in range(0, len(ordered), size):
+        groups.append(KVGroup("state", tuple(ordered[start : start + size])))
     places = place_bytes([*keyed, *groups], layer_bytes)
     for group in groups:
         blocks = [-(-layer_bytes[layer] // place) for layer, place in zip(group.layers, places, strict=False)]
@@ -85,20 +97,29 @@ def _group_size(counts: Sequence[int]) -> int:
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in counts)
 
-    sizes = [size for size in range(1, max(counts) + 1) if num_groups(size) <= max(MAX_GROUPS, len(counts))]
-    return min(sizes, key=lambda size: (num_groups(size) * size - sum(counts), -size))
+    def num_empty(size: int) -> int:
+        return num_groups(size) * size - sum(counts)
+
+    most_groups = max(MAX_GROUPS, len(counts))
+    sizes = [size for size in range(1, max(counts) + 1) if num_groups(size) <= most_groups]
+    return min(sizes, key=lambda size: (num_empty(size), -size))
 
 
 def place_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
     """Bytes of one block in each buffer: of the layers with keys that lie there, else of the largest state."""
     keyed = [group.layers for group in groups if group.kind != "state"]
     states = [group.layers for group in groups if group.kind == "state"]
-    places = [
-        max((layer_bytes[layer] for layer in layers if layer is not None), default=0) for layers in zip_longest(*keyed)
-    ]
+    places: list[int] = []
+    for layers in zip_longest(*keyed):
+        places.append(_largest(layers, layer_bytes))
     for layers in list(zip_longest(*states))[len(places) :]:
-        places.append(max(layer_bytes[layer] for layer in layers if layer is not None))
+        places.append(_largest(layers, layer_bytes))
     return places
+
+
+def _largest(layers: Sequence[int | None], layer_bytes: Sequence[int]) -> int:
+    """Bytes of the largest of the layers that share a buffer; a group that is shorter has None there."""
+    return max((layer_bytes[layer] for layer in layers if layer is not None), default=0)
 
 
 def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
@@ -108,7 +129,8 @@ def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
     """Most blocks that a sequence of `num_tokens` tokens holds at any time."""
-    return sum(growth_of(group, block_size, max_step_tokens).most_blocks(num_tokens) for group in groups)
+    rules = [growth_of(group, block_size, max_step_tokens) for group in groups]
+    return sum(rule.most_blocks(num_tokens) for rule in rules)
 
 
 def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, capacity: int) -> int:
@@ -120,5 +142,8 @@ def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens
     def needed(num_blocks: int) -> int:
         return blocks_of_sequence(groups, block_size, max_step_tokens, num_blocks * block_size)
 
+    if needed(0) > capacity:
+        return 0
     most = UNLIMITED // block_size
-    return (bisect_right(range(most + 1), capacity, key=needed) - 1) * block_size if needed(0) <= capacity else 0
+    num_blocks = bisect_right(range(most + 1), capacity, key=needed) - 1
+    return num_blocks * block_size

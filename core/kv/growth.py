@@ -14,7 +14,11 @@ from core.api.specs import KVGroup
 
 
 class Growth(Protocol):
-    """needs_prefix: whether a prefix hit needs every block from the first on. holds_slots: whether entries are tokens."""
+    """The rule of one kind of group.
+
+    needs_prefix: whether a prefix hit needs every block from the first on.
+    holds_slots: whether entries are tokens.
+    """
 
     needs_prefix: bool
     holds_slots: bool
@@ -24,7 +28,7 @@ class Growth(Protocol):
         ...
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """Entries to have when `num_tokens` tokens shall have room, of which `num_computed` are computed."""
+        """Entries of a table that holds `num_tokens` tokens, of which `num_computed` are computed."""
         ...
 
     def most_blocks(self, num_tokens: int) -> int:

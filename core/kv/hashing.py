@@ -38,6 +38,27 @@ class MediaSpan(NamedTuple):
     digest: str
 
 
+class KeyExtras(NamedTuple):
+    """Parts of a sequence's keys besides its tokens.
+
+    adapter: its name, None for the base model alone.
+    media: items in the prompt.
+    """
+
+    adapter: str | None = None
+    media: tuple[MediaSpan, ...] = ()
+
+    def of_block(self, start: int, stop: int) -> list[str]:
+        """The extra keys of the block with positions [start, stop): where and which media cut it count, others do not."""
+        keys = [] if self.adapter is None else [f"lora:{self.adapter}"]
+        for span in self.media:
+            if span.start < stop and span.stop > start:
+                offset = max(span.start - start, 0)
+                passed = max(start - span.start, 0)
+                keys.append(f"media:{offset}:{passed}:{span.digest}")
+        return keys
+
+
 class PrefixHasher:
     """Computes the keys of one algorithm. Raises `ConfigError` for an unknown one.
 
@@ -61,24 +82,15 @@ class PrefixHasher:
         return self._digest(b"unsalted" if salt is None else b"salted:" + salt.encode())
 
     def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
-        """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `extra_keys`."""
+        """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `KeyExtras`."""
         payload = array("I", token_ids).tobytes()
         if self._encode is not None:
-            return PrefixKey(self._digest(self._encode([parent, list(token_ids), list(extra) or None])), payload)
-        if extra:
-            return PrefixKey(self._digest(parent + payload + msgspec.msgpack.encode(extra)), payload)
-        return PrefixKey(self._digest(parent + payload), payload)
-
-
-def extra_keys(lora_name: str | None, media: Sequence[MediaSpan], start: int, stop: int) -> list[str]:
-    """What the block with positions [start, stop) depends on beside its tokens: the adapter, and media that lie in it."""
-    keys = [] if lora_name is None else [f"lora:{lora_name}"]
-    keys += [
-        f"media:{max(span.start - start, 0)}:{max(start - span.start, 0)}:{span.digest}"
-        for span in media
-        if span.start < stop and span.stop > start
-    ]
-    return keys
+            data = self._encode([parent, list(token_ids), list(extra) or None])
+        elif extra:
+            data = parent + payload + msgspec.msgpack.encode(extra)
+        else:
+            data = parent + payload
+        return PrefixKey(self._digest(data), payload)
 
 
 def _sha256(data: bytes) -> bytes:

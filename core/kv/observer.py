@@ -1,4 +1,4 @@
-"""Who wants to hear what happens to cached blocks.
+"""Listeners to what happens to cached blocks.
 
 Owns: `CacheObserver`. Never does: anything by itself. Called by: the manager and the block pool; events, residency and
 tiers listen.

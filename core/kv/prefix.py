@@ -1,22 +1,23 @@
 """The longest prefix of a sequence that the cache can serve.
 
-Owns: `PrefixHit` and the search for it over all groups and tiers. Never does: take blocks. Called by: the manager.
-
-A prefix of n blocks can be served when every group has what a query right behind it reads: groups that keep every token
-all n blocks, sliding ones those of the last window.
+Owns: `PrefixHit` and the search for it over blocks and tiers. Never does: take blocks, or read from a disk: a sequence
+whose prefix may lie there gets a `KVLoad` to wait for. Called by: the manager.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from core.api.kv_transfer import Page
+from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK
+from core.kv.prefix_needs import Has, PrefixNeeds
+from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
-
-if TYPE_CHECKING:
-    from core.kv.manager import KVManager
+from core.kv.tiers.kv_load import KVLoad
+from core.kv.tiers.page_source import PageSource
 
 
 class PageLoad(NamedTuple):
@@ -39,68 +40,125 @@ class PrefixHit:
     loads: list[PageLoad] = field(default_factory=list)
 
 
-def find_prefix(kv: KVManager, sequence: KVSequence) -> PrefixHit:
-    """Search; at least one token of the sequence is left to compute."""
-    most = (len(sequence.token_ids) - 1) // kv.block_size
-    while True:
-        num_blocks = most
-        for group, growth in enumerate(kv.growth):
-            if growth.needs_prefix:
-                num_blocks = _leading(kv, sequence, group, num_blocks)
-        num_blocks = _with_windows(kv, sequence, num_blocks)
-        hit = _gather(kv, sequence, num_blocks)
-        if hit is not None:
-            return hit
+class PrefixSearch:
+    """Looks for the blocks of prefixes under their keys.
 
+    needs:    what of each group a prefix needs.
+    keys:     of a sequence's blocks.
+    prefixes: the cached blocks.
+    pages:    of the tiers; None when there are none.
+    """
 
-def _has(kv: KVManager, sequence: KVSequence, group: int, index: int) -> bool:
-    key = kv.key(sequence, index)
-    if kv.pool.prefixes.find(key, group) is not None:
-        return True
-    return kv.tiers is not None and kv.tiers.contains(group, key)
+    def __init__(
+        self,
+        needs: PrefixNeeds,
+        num_groups: int,
+        block_size: int,
+        keys: BlockKeys,
+        prefixes: PrefixTable,
+        pages: PageSource | None,
+    ) -> None:
+        self._needs = needs
+        self._num_groups = num_groups
+        self._block_size = block_size
+        self._keys = keys
+        self._prefixes = prefixes
+        self._pages = pages
 
+    def find(self, sequence: KVSequence) -> PrefixHit | KVLoad:
+        """Search; at least one token of the sequence is left to compute.
 
-def _leading(kv: KVManager, sequence: KVSequence, group: int, most: int) -> int:
-    """How many blocks from the first on the group has, up to `most`."""
-    for index in range(most):
-        if not _has(kv, sequence, group, index):
-            return index
-    return most
+        A load, which may begin here, when tiers may have more of the prefix than memory has. A sequence whose load is done
+        gets what has come of it.
+        """
+        if self._pages is None:
+            return self.find_now(sequence)
+        most = self._most(sequence)
+        has = partial(self._has, sequence)
+        if self._needs.longest(most, has) < most:
+            if sequence.load is None and self._may_have_more(sequence, most, has, self._pages):
+                return self._start_load(sequence, most, self._pages)
+            if sequence.load is not None and not sequence.load.is_done:
+                return sequence.load
+        return self.find_now(sequence)
 
+    def find_now(self, sequence: KVSequence) -> PrefixHit:
+        """Search in memory alone."""
+        most = self._most(sequence)
+        has = partial(self._has, sequence)
+        while True:
+            hit = self._gather(sequence, self._needs.longest(most, has))
+            if hit is not None:
+                return hit
 
-def _with_windows(kv: KVManager, sequence: KVSequence, most: int) -> int:
-    """The most blocks, up to `most`, whose last window each sliding group has."""
-    sliding = [(group, growth) for group, growth in enumerate(kv.growth) if not growth.needs_prefix]
-    num_blocks, agreed = most, 0
-    while num_blocks and agreed < len(sliding):
-        for group, growth in sliding:
-            first = growth.first_needed(num_blocks * kv.block_size)
-            missing = next(
-                (index for index in range(num_blocks - 1, first - 1, -1) if not _has(kv, sequence, group, index)), None
-            )
-            if missing is not None:
-                num_blocks, agreed = missing, 0
-                break
-            agreed += 1
-    return num_blocks
+    def _most(self, sequence: KVSequence) -> int:
+        return (len(sequence.token_ids) - 1) // self._block_size
 
+    def _may_have_more(self, sequence: KVSequence, most: int, has: Has, pages: PageSource) -> bool:
+        """Whether to wait for a disk. A single glance at it, so that a prompt that nobody knows is computed at once."""
+        if not pages.answers():
+            return False
+        gap = self._needs.first_gap(most, has)
+        if gap is None:
+            return True
+        group, index = gap
+        return pages.may_load(group, self._keys.key(sequence, index))
 
-def _gather(kv: KVManager, sequence: KVSequence, num_blocks: int) -> PrefixHit | None:
-    """Blocks and pages of a prefix; None when a page turned out to be unreadable (its tier no longer has it then)."""
-    num_tokens = num_blocks * kv.block_size
-    hit = PrefixHit(num_tokens, [])
-    for group, growth in enumerate(kv.growth):
-        first = growth.first_needed(num_tokens)
-        ids = [NULL_BLOCK] * num_blocks
-        for index in range(first, num_blocks):
-            key = kv.key(sequence, index)
-            block_id = kv.pool.prefixes.find(key, group)
-            if block_id is not None:
-                ids[index] = block_id
+    def _start_load(self, sequence: KVSequence, most: int, pages: PageSource) -> KVLoad:
+        """Have everything read that the longest prefix needs and memory does not have."""
+        self._keys.key(sequence, most - 1)
+        load = KVLoad(self._needs, sequence.prefix_keys[:most])
+        for group in range(self._num_groups):
+            load.in_pool.append(self._snapshot(load, group, pages))
+        sequence.load = load
+        pages.start(load)
+        return load
+
+    def _snapshot(self, load: KVLoad, group: int, pages: PageSource) -> bytearray:
+        """Which blocks of a group are cached. Pages in memory go into the load: they may have left it when that is done."""
+        in_pool = bytearray(len(load.keys))
+        for index, key in enumerate(load.keys):
+            if self._prefixes.find(key, group) is not None:
+                in_pool[index] = 1
                 continue
-            page = None if kv.tiers is None else kv.tiers.read(group, key)
-            if page is None:
-                return None
-            hit.loads.append(PageLoad(group, index, page))
-        hit.block_ids.append(ids)
-    return hit
+            page = pages.read(group, key)
+            if page is not None:
+                load.pages[group, index] = page
+        return in_pool
+
+    def _has(self, sequence: KVSequence, group: int, index: int) -> bool:
+        """Whether a block, or its page, is in memory."""
+        key = self._keys.key(sequence, index)
+        if self._prefixes.find(key, group) is not None:
+            return True
+        if self._pages is None:
+            return False
+        if sequence.load is not None and (group, index) in sequence.load.pages:
+            return True
+        return self._pages.has_in_memory(group, key)
+
+    def _gather(self, sequence: KVSequence, num_blocks: int) -> PrefixHit | None:
+        """Blocks and pages of a prefix; None when a page has left memory since it was seen."""
+        hit = PrefixHit(num_blocks * self._block_size, [])
+        for group in range(self._num_groups):
+            ids = [NULL_BLOCK] * num_blocks
+            for index in range(self._needs.first(group, num_blocks), num_blocks):
+                block_id = self._prefixes.find(self._keys.key(sequence, index), group)
+                if block_id is not None:
+                    ids[index] = block_id
+                    continue
+                page = self._page(sequence, group, index)
+                if page is None:
+                    return None
+                hit.loads.append(PageLoad(group, index, page))
+            hit.block_ids.append(ids)
+        return hit
+
+    def _page(self, sequence: KVSequence, group: int, index: int) -> Page | None:
+        """A page that is in memory."""
+        if self._pages is None:
+            return None
+        page = self._pages.read(group, self._keys.key(sequence, index))
+        if page is None and sequence.load is not None:
+            page = sequence.load.pages.get((group, index))
+        return page

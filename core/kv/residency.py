@@ -27,7 +27,10 @@ class Residency(CacheObserver):
         self._clock = clock
         self._random = random.Random(0)
         self._blocks: dict[int, tuple[float, float]] = {}
-        self.lifetime, self.idle, self.reuse = ([0.0] * (len(RESIDENCY_BUCKETS) + 2) for _ in range(3))
+        num_columns = len(RESIDENCY_BUCKETS) + 2
+        self.lifetime = [0.0] * num_columns
+        self.idle = [0.0] * num_columns
+        self.reuse = [0.0] * num_columns
 
     @property
     def rows(self) -> list[list[float]]:
@@ -35,7 +38,7 @@ class Residency(CacheObserver):
         return [self.lifetime, self.idle, self.reuse]
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """Begin to watch a block, if chance wants it."""
+        """Begin to watch a block, with probability `sample`."""
         if self._random.random() < self._sample:
             now = self._clock()
             self._blocks[block_id] = (now, now)

@@ -1,4 +1,4 @@
-"""What the KV cache knows of one sequence.
+"""One sequence as the KV cache sees it.
 
 Owns: `KVSequence`. Never does: know requests, queues or stop conditions (the scheduler's sequence extends it).
 Called by: the manager (reads and writes) and the scheduler (extends).
@@ -6,14 +6,15 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 
 from __future__ import annotations
 
-from core.kv.hashing import MediaSpan, PrefixKey
+from core.kv.hashing import KeyExtras, PrefixKey
+from core.kv.tiers.kv_load import KVLoad
 
 
 class KVSequence:
     """Tokens of a sequence and the blocks that hold their keys and values.
 
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
-    cache_salt, lora_name, media: prefixes are shared only where these are equal.
+    cache_salt, extras:    prefixes are shared only where these are equal.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
     num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
     block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
@@ -23,13 +24,14 @@ class KVSequence:
     num_shared_blocks:     leading blocks that came from the prefix cache.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
+    load:                  pages that it waits for, or that have come and are not in blocks yet; else None.
     """
 
     __slots__ = (
         "block_ids",
         "cache_salt",
-        "lora_name",
-        "media",
+        "extras",
+        "load",
         "num_computed_tokens",
         "num_initial_tokens",
         "num_planned_tokens",
@@ -41,17 +43,10 @@ class KVSequence:
         "token_ids",
     )
 
-    def __init__(
-        self,
-        token_ids: list[int],
-        cache_salt: str | None = None,
-        lora_name: str | None = None,
-        media: tuple[MediaSpan, ...] = (),
-    ) -> None:
+    def __init__(self, token_ids: list[int], cache_salt: str | None = None, extras: KeyExtras | None = None) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
-        self.lora_name = lora_name
-        self.media = media
+        self.extras = extras
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []
@@ -61,3 +56,4 @@ class KVSequence:
         self.num_shared_blocks = 0
         self.num_registered_blocks = 0
         self.prefix_keys: list[PrefixKey] = []
+        self.load: KVLoad | None = None

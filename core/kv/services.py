@@ -1,4 +1,4 @@
-"""What surrounds the KV manager of an engine: tiers, events, residency.
+"""The surroundings of an engine's KV manager: tiers, events, residency.
 
 Owns: `KVServices`, built from a configuration, fed once a step and in idle time, closed with the engine. Never does:
 allocate blocks.
@@ -25,8 +25,13 @@ LAST_WRITES_S = 1.0
 
 
 class KVServices:
-    """tiers: None without any. saver: None without a disk. events, publisher: None when nobody is told.
-    residency: None when it is not measured."""
+    """Everything around one KV manager.
+
+    tiers: None without any.
+    saver: None without a disk.
+    events, publisher: None when nobody is told.
+    residency: None when it is not measured.
+    """
 
     def __init__(self, cache: CacheConfig, tiers: KVTiers | None = None, saver: BlockSaver | None = None) -> None:
         self.tiers = tiers

@@ -12,6 +12,7 @@ from typing import cast
 
 from core.api.policy import WaitingQueue
 from core.kv.prefix import PrefixHit
+from core.kv.tiers.kv_load import KVLoad
 from core.scheduler.planning import StepPlanner
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
@@ -26,6 +27,8 @@ class Admission:
     def admit(self, planner: StepPlanner) -> None:
         """Start waiting sequences in the policy's order until one does not fit."""
         state = self.state
+        if len(state.awaiting):
+            state.awaiting.restore_ready()
         if not (len(state.waiting) or len(state.held)) or state.running.is_full or planner.budget <= 0:
             return
         if state.policy.charges:
@@ -33,7 +36,7 @@ class Admission:
                 state.settle(running)
         while planner.budget > 0 and not state.running.is_full:
             first = self._next()
-            if first is None or not self._try(planner, first):
+            if first is None or not self._may_be_tried(first) or not self._try(planner, first):
                 return
 
     def try_suspect(self, planner: StepPlanner) -> bool:
@@ -41,8 +44,9 @@ class Admission:
         state = self.state
         suspect = state.suspects[0]
         if suspect.slot == NO_SLOT:
-            hit = self._hit(suspect)
-            if state.running.is_full or state.kv.blocks_missing(hit, len(suspect.token_ids)) > state.kv.pool.num_free:
+            kv = state.kv
+            hit = kv.lookup_now(suspect) if suspect.prompt_logprobs is None else kv.no_hit()
+            if state.running.is_full or kv.blocks_missing(hit, len(suspect.token_ids)) > kv.pool.num_free:
                 return False
             self._start(planner, suspect, hit)
         elif state.running.is_partial(suspect):
@@ -68,18 +72,26 @@ class Admission:
             sequence.queue = held
         return None
 
+    def _may_be_tried(self, sequence: SequenceState) -> bool:
+        """Whether there is room for one more that steps aside. One that has waited does not: others may need its memory."""
+        return sequence.load is not None or not self.state.awaiting.is_full
+
     def _is_long(self, sequence: SequenceState) -> bool:
         threshold = self.state.config.long_prefill_token_threshold
         return self.state.config.enable_chunked_prefill and 0 < threshold < len(sequence.token_ids)
 
     def _try(self, planner: StepPlanner, sequence: SequenceState) -> bool:
-        """Start a sequence if seat, budget and blocks allow it."""
+        """Start a sequence if seat, budget and blocks allow it; False when nobody behind it may be tried."""
         state, kv = self.state, self.state.kv
         num_free = kv.pool.num_free - self._reserve()
         if sequence.blocks_missing > num_free:
             return False
         state.at_work = sequence
-        hit = self._hit(sequence)
+        hit = self._look_up(sequence)
+        if isinstance(hit, KVLoad):
+            assert sequence.queue is not None
+            state.awaiting.add(sequence, sequence.queue)
+            return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens
         chunk = planner.chunk(num_tokens)
@@ -95,7 +107,7 @@ class Admission:
         self._start(planner, sequence, hit, chunk)
         return True
 
-    def _hit(self, sequence: SequenceState) -> PrefixHit:
+    def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
         kv = self.state.kv
         return kv.lookup(sequence) if sequence.prompt_logprobs is None else kv.no_hit()
 

@@ -18,11 +18,14 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
     live = set(state.live())
     running = state.running.sequences
     waiting = [*state.waiting, *state.held]
+    awaiting = list(state.awaiting)
     suspects = [suspect for suspect in state.suspects if suspect.slot == NO_SLOT]
+    counted = [*waiting, *awaiting, *suspects, *running]
     require(
-        len(waiting) + len(suspects) + len(running) == len(live) and live == {*waiting, *suspects, *running},
+        len(counted) == len(live) and live == set(counted),
         "live_sequences",
-        f"{len(live)} live, {len(waiting)} waiting, {len(suspects)} suspected, {len(running)} running",
+        f"{len(live)} live, {len(waiting)} waiting, {len(awaiting)} of them for their KV, {len(suspects)} suspected, "
+        f"{len(running)} running",
     )
     require(state.num_live == len(live), "num_live", f"{len(live)} live, {state.num_live} counted")
     for queue in (state.waiting, state.held):
@@ -32,6 +35,12 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
         assert isinstance(sequence, SequenceState)
         idle = sequence.status is SequenceStatus.WAITING and sequence.slot == NO_SLOT and not sequence.block_ids
         require(idle, "waiting_sequences", f"{sequence.key} waits but holds blocks, a slot or another status")
+    for sequence in awaiting:
+        aside = sequence.status is SequenceStatus.WAITING_FOR_KV and sequence.queue is None
+        idle = sequence.slot == NO_SLOT and not sequence.block_ids
+        require(
+            aside and idle, "awaiting_kv", f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
+        )
     for sequence in running:
         _check_running(state, sequence, num_flights)
     _check_order(state)

@@ -77,6 +77,11 @@ class Scheduler:
         sequence = self._state.at_work
         return None if sequence is None else sequence.request
 
+    @property
+    def waits_for_kv(self) -> bool:
+        """Whether somebody waits for keys and values that are being loaded, so that an empty plan is no fault."""
+        return len(self._state.awaiting) > 0
+
     def add(self, request: EngineRequest) -> None:
         """Queue a sequence. One that can never run ends with an error output of the next `update`.
 

@@ -17,11 +17,12 @@ NO_SLOT = -1
 
 
 class SequenceStatus(IntEnum):
-    """Where a sequence is. A preempted one waits again."""
+    """Where a sequence is. A preempted one waits again; one that waits for its KV has stepped out of the queue."""
 
     WAITING = 0
     RUNNING = 1
     FINISHED = 2
+    WAITING_FOR_KV = 3
 
 
 class SequenceState(KVSequence):
@@ -39,7 +40,7 @@ class SequenceState(KVSequence):
     drafts:             tokens to verify in the next step.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
-    queue:              where it waits; None while it runs, and for a suspect.
+    queue:              where it waits; None while it runs or waits for its KV, and for a suspect.
     was_preempted:      whether it has ever lost its blocks to another one.
     is_long:            whether it counts among the long partial prefills.
     prompt_logprobs:    entries gathered so far; None when not asked for or already sent.

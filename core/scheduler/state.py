@@ -17,6 +17,7 @@ from core.api.step_plan import NO_ROWS, NewSequence, Slot, StepPlan
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit
+from core.scheduler.awaiting_kv import AwaitingKV
 from core.scheduler.drafts import DraftRules
 from core.scheduler.limits import LengthLimits
 from core.scheduler.running import RunningSet
@@ -30,6 +31,7 @@ class SchedulerState:
 
     choices:     all live sequences, by request id and choice. num_live: how many they are.
     waiting:     those that wait. held: long prompts that others overtook, first in line.
+    awaiting:    those whose keys and values are being loaded; others pass them.
     running:     those with a slot.
     suspects:    those of a step that failed; each runs alone before others go on. The first may hold a slot.
     removed:     slots that the worker must hear of in the next plan.
@@ -49,6 +51,7 @@ class SchedulerState:
         self.limits = LengthLimits(config.max_model_len, kv)
         self.waiting = policy.make_queue()
         self.held = policy.make_queue()
+        self.awaiting = AwaitingKV(kv)
         self.running = RunningSet(config.max_num_seqs)
         self.suspects: deque[SequenceState] = deque()
         self.choices: dict[str, dict[int, SequenceState]] = {}
@@ -70,7 +73,9 @@ class SchedulerState:
     @property
     def num_waiting(self) -> int:
         """Sequences without a slot."""
-        return len(self.waiting) + len(self.held) + sum(suspect.slot == NO_SLOT for suspect in self.suspects)
+        queued = len(self.waiting) + len(self.held)
+        suspects = sum(suspect.slot == NO_SLOT for suspect in self.suspects)
+        return queued + len(self.awaiting) + suspects
 
     def enter(self, request: EngineRequest, *, alone: bool = False) -> None:
         """Queue a new sequence. alone: before all others, as if it were suspected."""
@@ -159,6 +164,8 @@ class SchedulerState:
         if sequence.queue is not None:
             sequence.queue.remove(sequence)
             sequence.queue = None
+        elif sequence.status is SequenceStatus.WAITING_FOR_KV:
+            self.awaiting.remove(sequence)
         self.clear(sequence)
         self.settle(sequence)
         sequence.status = SequenceStatus.FINISHED

@@ -5,7 +5,7 @@ import pytest
 from core.kv.sequence import KVSequence
 from core.kv.services import KVServices
 from core.kv.tiers.page_directory import page_name
-from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, config_of
+from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, config_of, look_up
 
 
 class World:
@@ -100,7 +100,7 @@ def test_while_steps_go_on_blocks_follow_slowly_heads_first(world, monkeypatch):
 
 def test_a_running_sequence_is_saved_too(world):
     sequence = KVSequence(list(FIRST))
-    world.kv.attach(sequence, world.kv.lookup(sequence))
+    world.kv.attach(sequence, look_up(world.kv, sequence))
     world.kv.allocate_slots(sequence, len(sequence.token_ids))
     sequence.num_computed_tokens = len(sequence.token_ids)
     world.services.after_step(world.kv)
@@ -111,7 +111,7 @@ def test_a_running_sequence_is_saved_too(world):
 @pytest.mark.parametrize("when", ["waits", "under way", "written"])
 def test_values_that_turn_out_wrong_leave_the_disk(world, when):
     sequence = KVSequence(list(FIRST))
-    world.kv.attach(sequence, world.kv.lookup(sequence))
+    world.kv.attach(sequence, look_up(world.kv, sequence))
     world.kv.allocate_slots(sequence, len(sequence.token_ids))
     sequence.num_computed_tokens = len(sequence.token_ids)
     world.services.after_step(world.kv)

@@ -14,6 +14,7 @@ from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core.kv.tiers.host import HostTier
 from core.kv.tiers.tiers import KVTiers
+from tests.kv.tier_fakes import look_up
 
 FULL = KVGroup("full", (0,))
 GROUPS = (
@@ -39,11 +40,10 @@ def names(tokens, salt):
 class MemoryDisk(HostTier):
     """A disk without files or a thread."""
 
-    is_ready, num_dropped = True, 0
+    is_ready, may_be_read, num_dropped = True, True, 0
 
-    def discard(self, group, key):
-        entry = self._pages.pop((group, key.digest), None)
-        self.num_bytes -= 0 if entry is None else entry[1].nbytes
+    def find(self, group, key):
+        """No page is on its way: it is there at once."""
 
 
 class ManagerMachine(RuleBasedStateMachine):
@@ -66,7 +66,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30), salt=st.sampled_from([None, "a"]))
     def admit(self, prompt, salt):
         sequence = KVSequence(prompt, salt)
-        hit = self.kv.lookup(sequence)
+        hit = look_up(self.kv, sequence)
         assert hit.num_tokens < len(prompt) and hit.num_tokens % self.size == 0
         missing = self.kv.blocks_missing(hit, len(prompt))
         if missing > self.kv.pool.num_free:
@@ -166,6 +166,8 @@ class ManagerMachine(RuleBasedStateMachine):
                 self.kv.free(sequence)
             self.kv.check_integrity([])
             assert self.kv.usage == 0.0 and self.kv.pool.num_free == self.kv.pool.capacity
+            if self.tiers is not None:
+                self.tiers.pages.close(1.0)
 
 
 TestManagerMachine = ManagerMachine.TestCase

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from core.api.errors import ConfigError
-from core.kv.hashing import HASH_ALGORITHMS, MediaSpan, PrefixHasher, PrefixKey, extra_keys
+from core.kv.hashing import HASH_ALGORITHMS, KeyExtras, MediaSpan, PrefixHasher, PrefixKey
 from core.kv.manager import KVManager
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
@@ -52,7 +52,7 @@ def test_every_algorithm_finds_a_prefix_and_keeps_adapters_and_media_apart(algor
     kv = KVManager(30, 4, hash_algorithm=algorithm)
 
     def sequence(**extra):
-        return KVSequence(list(range(13)), **extra)
+        return KVSequence(list(range(13)), extras=KeyExtras(**extra) if extra else None)
 
     image = MediaSpan(5, 7, "cat")
     first = sequence(media=(image,))
@@ -63,12 +63,12 @@ def test_every_algorithm_finds_a_prefix_and_keeps_adapters_and_media_apart(algor
     assert kv.lookup(sequence(media=(image,))).num_tokens == 12
     assert kv.lookup(sequence(media=(MediaSpan(5, 7, "dog"),))).num_tokens == 4, "the image is in the second block"
     assert kv.lookup(sequence()).num_tokens == 4
-    assert kv.lookup(sequence(lora_name="pirate", media=(image,))).num_tokens == 0
+    assert kv.lookup(sequence(adapter="pirate", media=(image,))).num_tokens == 0
 
 
 def test_extra_keys_tell_where_a_block_cuts_an_item():
     span = MediaSpan(2, 10, "cat")
-    keys = [extra_keys(None, [span], start, start + 4) for start in (0, 4, 8, 12)]
+    keys = [KeyExtras(media=(span,)).of_block(start, start + 4) for start in (0, 4, 8, 12)]
     assert len({tuple(key) for key in keys}) == 4
     assert keys[3] == []
 
@@ -80,7 +80,7 @@ def test_nothing_is_registered_behind_a_collision(monkeypatch):
     def weak(parent, token_ids, extra=()):
         return PrefixKey(parent[:1] + bytes([sum(token_ids) % 251]), bytes(token_ids))
 
-    monkeypatch.setattr(kv._hasher, "key", weak)
+    monkeypatch.setattr(kv._keys._hasher, "key", weak)
     for tokens in ([1, 2, 3, 4, 9, 9, 9, 9, 0], [4, 3, 2, 1, 5, 5, 5, 5, 0]):
         sequence = KVSequence(tokens)
         kv.attach(sequence, kv.lookup(sequence))

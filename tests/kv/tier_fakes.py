@@ -7,6 +7,7 @@ from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core.kv.tiers.disk import DiskTier
+from core.kv.tiers.kv_load import KVLoad
 
 HASHER = PrefixHasher()
 PAGE_BYTES = 100
@@ -19,6 +20,16 @@ def key(number):
 
 def page(number, nbytes=PAGE_BYTES):
     return np.full(nbytes, number % 251, np.uint8)
+
+
+def look_up(kv, sequence):
+    """A hit, once the pages that it needs have been read."""
+    found = kv.lookup(sequence)
+    while isinstance(found, KVLoad):
+        while not kv.is_loaded(sequence):
+            kv.wait_for_loads(1.0)
+        found = kv.lookup(sequence)
+    return found
 
 
 class Device:
@@ -44,7 +55,7 @@ class Engine:
     def run(self, tokens, fails=False):
         """Compute a sequence and let it go; returns how many of its tokens came from the cache."""
         sequence = KVSequence(list(tokens))
-        hit = self.kv.lookup(sequence)
+        hit = look_up(self.kv, sequence)
         assert self.kv.blocks_missing(hit, len(sequence.token_ids)) <= self.kv.pool.num_free
         self.kv.attach(sequence, hit)
         assert self.kv.allocate_slots(sequence, len(sequence.token_ids) - hit.num_tokens) is not None

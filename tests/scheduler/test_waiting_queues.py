@@ -34,13 +34,14 @@ def test_priority_is_lowest_first_then_arrival():
     assert drain(queue) == [3, 1, 4, 0, 2]
 
 
+@pytest.mark.parametrize("back", [(6, 5, 4), (4, 5, 6), (5, 4, 6), (6, 4, 5)])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
-def test_preempted_sequences_return_before_later_arrivals(policy):
+def test_sequences_that_come_back_go_before_later_arrivals(policy, back):
     queue = make_queue(policy)
     queue.push(sequence(9))
-    for number in (5, 4):
+    for number in back:
         queue.restore(sequence(number))
-    assert drain(queue) == [4, 5, 9]
+    assert drain(queue) == [4, 5, 6, 9]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])

@@ -5,6 +5,7 @@ touch what is not its own (`core.kv.tiers.page_directory`), make the engine wait
 or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
+`contains` and `read` may be called by another thread than the rest; what they share with it are single sets and numbers.
 A disk that fails is left alone for a while, to read and to write each on its own; until then nothing is found there.
 """
 
@@ -58,6 +59,24 @@ class DiskTier:
         """Seconds for which a disk that failed is still left alone; 0 when it is not."""
         return max(self._rest.remaining, self._writer.rest.remaining)
 
+    @property
+    def may_be_read(self) -> bool:
+        """Whether the disk is not being left alone."""
+        return not self._rest.remaining
+
+    def leave_alone(self) -> None:
+        """The disk does not answer: ask it for nothing for a while."""
+        if not self._rest.num_failures:
+            logger.warning("KV pages in %s cannot be read for now: the disk does not answer.", self.directory)
+        self._rest.begin()
+
+    def find(self, group: int, key: PrefixKey) -> Page | None:
+        """The block's page while it is on its way to the disk, or None. Asks no disk."""
+        pending = self._writer.find(page_name(group, key))
+        if pending is None or pending.key.payload != key.payload:
+            return None
+        return pending.page
+
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether there is a file for the block, or will be."""
         name = page_name(group, key)
@@ -87,7 +106,7 @@ class DiskTier:
                     os.utime(file.fileno())
         except FileNotFoundError:
             if self.contains(group, key):
-                self._bad.add(name)  # seen, but not to be opened: nobody shall look for it again and again
+                self._bad.add(name)  # seen, but not to be opened: looking again would find the same
             return None
         except PageError as error:
             logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)

@@ -1,4 +1,4 @@
-"""What the values of a KV block depend on beside tokens, as one name.
+"""One name for everything besides tokens that the values of a KV block depend on.
 
 Owns: `fingerprint`. Never does: read whole weights. Called by: `KVServices`.
 """

@@ -49,6 +49,12 @@ class HostTier:
         self._pages[name] = (key.payload, page)
         self.num_bytes += page.nbytes
 
+    def discard(self, group: int, key: PrefixKey) -> None:
+        """Forget a page, if it is here."""
+        entry = self._pages.pop((group, key.digest), None)
+        if entry is not None:
+            self.num_bytes -= entry[1].nbytes
+
     def clear(self) -> None:
         """Forget everything."""
         self._pages.clear()

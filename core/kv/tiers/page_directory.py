@@ -69,7 +69,7 @@ class PageDirectory:
         _check_private(self._own, root / fingerprint)
 
     def __del__(self) -> None:
-        """Who replaces this object need not know whether another thread still uses it."""
+        """Closed with the last reference: another thread may still use an object that has been replaced."""
         for descriptor in (self._root, self._own):
             if descriptor >= 0:
                 os.close(descriptor)

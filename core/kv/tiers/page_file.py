@@ -2,8 +2,8 @@
 
 Owns: the format and its verification. Never does: choose names, open or delete. Called by: the disk tier.
 
-A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. What a crash
-or a bad disk leaves is found out by the checksum (XXH3, 128 bits).
+A file is the length of the header (uint32, little-endian), the header (msgpack, `PageHeader`) and the page. The checksum
+reveals the remains of a crash or a bad disk (XXH3, 128 bits).
 """
 
 from __future__ import annotations

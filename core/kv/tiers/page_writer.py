@@ -97,7 +97,7 @@ class PageWriter:
             self._changed.notify_all()
 
     def forget_all(self) -> None:
-        """Write nothing of what is on its way. What lies on disk is counted anew."""
+        """Write no page that is on its way. Those on disk are counted anew."""
         with self._changed:
             self._pending.clear()
             self._pending_bytes = 0

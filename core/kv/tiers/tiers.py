@@ -13,8 +13,9 @@ prefix' head comes before its tail and an engine that is killed loses little. Th
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from core.api.kv_transfer import KVTransfers, Page
@@ -23,14 +24,23 @@ from core.kv.integrity import require
 from core.kv.observer import CacheObserver
 from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.host import HostTier
+from core.kv.tiers.page_source import PageSource
 
 EXAMINED_AT_ONCE = 256
 """Cached blocks that are looked up on disk before anything else gets its turn."""
 
+READER_END_S = 0.5
+"""Seconds that a page which is being read gets at the end."""
+
 
 class Save(NamedTuple):
-    """A block whose bytes the worker is to hand back. evicted: it leaves the pool; otherwise it stays cached there."""
+    """A block whose bytes the worker is to hand back.
 
+    number:  1, 2, 3, ...: tells apart saves of one block.
+    evicted: it leaves the pool; otherwise it stays cached there.
+    """
+
+    number: int
     block_id: int
     group: int
     key: PrefixKey
@@ -38,16 +48,28 @@ class Save(NamedTuple):
 
 
 class KVTiers(CacheObserver):
-    """Host memory first, then disk; either may be None. num_saved, num_loaded: blocks since the start."""
+    """Host memory and disk; either may be None.
 
-    def __init__(self, host: HostTier | None = None, disk: DiskTier | None = None) -> None:
-        self.host, self.disk = host, disk
+    pages: where a look-up finds what they have.
+    num_saved, num_loaded: blocks since the start.
+    """
+
+    def __init__(
+        self,
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.host = host
+        self.disk = disk
+        self.pages = PageSource(host, disk, clock)
         self.num_saved = 0
         self.num_loaded = 0
         self._saves: list[Save] = []
         self._loads: list[tuple[int, Page]] = []
         self._in_flight: dict[int, list[Save]] = {}
-        self._number = 0
+        self._num_taken = 0
+        self._num_saves = 0
         self._unsaved: OrderedDict[int, tuple[int, PrefixKey]] = OrderedDict()
         self._in_place: dict[int, Save] = {}
         self._num_failed = 0
@@ -55,27 +77,13 @@ class KVTiers(CacheObserver):
     @property
     def num_missed(self) -> int:
         """Pages that should have reached the disk and did not, since the start."""
-        return self._num_failed + (0 if self.disk is None else self.disk.num_dropped)
+        num_dropped = 0 if self.disk is None else self.disk.num_dropped
+        return self._num_failed + num_dropped
 
     @property
     def has_unsaved(self) -> bool:
         """Whether the disk may lack a cached block."""
         return bool(self._unsaved)
-
-    def contains(self, group: int, key: PrefixKey) -> bool:
-        """Whether some tier has the block (a file may still turn out to be unreadable)."""
-        if self.host is not None and self.host.contains(group, key):
-            return True
-        return self.disk is not None and self.disk.contains(group, key)
-
-    def read(self, group: int, key: PrefixKey) -> Page | None:
-        """The block's bytes, or None when no tier has them (any more)."""
-        page = None if self.host is None else self.host.read(group, key)
-        if page is None and self.disk is not None:
-            page = self.disk.read(group, key)
-            if page is not None and self.host is not None:
-                self.host.write(group, key, page)
-        return page
 
     def load(self, block_id: int, page: Page) -> None:
         """Have the next plan fill a block."""
@@ -95,18 +103,18 @@ class KVTiers(CacheObserver):
         self._unsaved.pop(block_id, None)
         in_place = self._in_place.pop(block_id, None)
         if valid:
-            tiers = (self.host, self.disk)
-            if any(tier is not None and not tier.contains(group, key) for tier in tiers):
-                self._saves.append(Save(block_id, group, key, evicted=True))
-        elif in_place is not None and self.disk is not None:
-            self.disk.discard(group, key)
+            if self._is_missing_somewhere(group, key):
+                self._save(block_id, group, key, evicted=True)
+        elif in_place is not None:
+            self.pages.discard(group, key)
 
     def cleared(self) -> None:
         """Forget everything; pages on their way are dropped when they arrive."""
-        self.forget_copies()
-        for tier in (self.host, self.disk):
-            if tier is not None:
-                tier.clear()
+        self.forget_copies()  # ends the loads first: none brings back what is deleted then
+        if self.host is not None:
+            self.host.clear()
+        if self.disk is not None:
+            self.disk.clear()
 
     def save_some(self, most: int) -> None:
         """Have the next plan hand back up to `most` cached blocks that the disk lacks, unless that has enough to do.
@@ -116,13 +124,13 @@ class KVTiers(CacheObserver):
         disk = self.disk
         if disk is None or not disk.is_ready:
             return
-        for _ in range(min(len(self._unsaved), EXAMINED_AT_ONCE)):
+        num_examined = min(len(self._unsaved), EXAMINED_AT_ONCE)
+        for _ in range(num_examined):
             if most <= 0:
                 return
             block_id, (group, key) = self._unsaved.popitem(last=False)
             if not disk.contains(group, key):
-                save = self._in_place[block_id] = Save(block_id, group, key, evicted=False)
-                self._saves.append(save)
+                self._in_place[block_id] = self._save(block_id, group, key, evicted=False)
                 most -= 1
 
     def remember(self, cached: Iterable[tuple[int, int, PrefixKey]]) -> None:
@@ -134,44 +142,63 @@ class KVTiers(CacheObserver):
         """The copies to make before the next step, or None."""
         if not self._saves and not self._loads:
             return None
-        saves, loads = self._saves, self._loads
-        self._saves, self._loads = [], []
-        self._number += 1
-        self._in_flight[self._number] = saves
-        return KVTransfers(self._number, [save.block_id for save in saves], loads)
+        saves = self._saves
+        loads = self._loads
+        self._saves = []
+        self._loads = []
+        self._num_taken += 1
+        self._in_flight[self._num_taken] = saves
+        return KVTransfers(self._num_taken, [save.block_id for save in saves], loads)
 
     def settle(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Keep the pages that copies brought; None: they were not made."""
         saves = self._in_flight.pop(transfers.number, [])
         if pages is None:
             self._num_failed += len(saves)
-        for save, page in zip(saves, pages or (), strict=False):
-            if not save.evicted and self._in_place.get(save.block_id) is not save:
-                continue  # the block has changed since
-            self.num_saved += 1
-            if save.evicted and self.host is not None:
-                self.host.write(save.group, save.key, page)
-            if self.disk is not None:
-                self.disk.write(save.group, save.key, page)
+            return
+        for save, page in zip(saves, pages, strict=False):
+            if save.evicted or self._in_place.get(save.block_id) == save:
+                self._keep(save, page)
 
     def forget_copies(self) -> None:
-        """The pool starts over: copies that wait or are under way concern nobody."""
-        self._saves, self._loads = [], []
+        """The pool starts over: copies and loads that wait or are under way concern nobody."""
+        self.pages.end_all()
+        self._saves = []
+        self._loads = []
         self._in_flight.clear()
         self._unsaved.clear()
         self._in_place.clear()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish writing, for so many seconds at most."""
+        """End reading and finish writing, for so many seconds at most."""
+        self.pages.close(min(timeout_s, READER_END_S))
         if self.disk is not None:
             self.disk.close(timeout_s)
 
     def check_integrity(self, num_blocks: int) -> None:
         """Raise `IntegrityError` unless sizes are right and copies to make name blocks of the pool."""
-        named = [save.block_id for save in self._saves] + [block_id for block_id, _ in self._loads]
-        named += [*self._unsaved, *self._in_place]
-        require(all(0 < block_id < num_blocks for block_id in named), "tier_copies", "a copy names no block")
         targets = [block_id for block_id, _ in self._loads]
+        sources = [save.block_id for save in self._saves]
+        named = [*targets, *sources, *self._unsaved, *self._in_place]
+        require(all(0 < block_id < num_blocks for block_id in named), "tier_copies", "a copy names no block")
         require(len(set(targets)) == len(targets), "tier_copies", "a block is to be filled twice")
         if self.host is not None:
             self.host.check_integrity()
+
+    def _is_missing_somewhere(self, group: int, key: PrefixKey) -> bool:
+        if self.host is not None and not self.host.contains(group, key):
+            return True
+        return self.disk is not None and not self.disk.contains(group, key)
+
+    def _save(self, block_id: int, group: int, key: PrefixKey, *, evicted: bool) -> Save:
+        self._num_saves += 1
+        save = Save(self._num_saves, block_id, group, key, evicted)
+        self._saves.append(save)
+        return save
+
+    def _keep(self, save: Save, page: Page) -> None:
+        self.num_saved += 1
+        if save.evicted and self.host is not None:
+            self.host.write(save.group, save.key, page)
+        if self.disk is not None:
+            self.disk.write(save.group, save.key, page)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 
 from core.api.messages import EngineRequest
 from core.api.policy import Order, Queued
@@ -94,8 +95,11 @@ class FairQueue:
         self._enter(sequence)
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put a preempted sequence before its user's others."""
-        self._enter(sequence).move_to_end(sequence, last=False)
+        """Put a sequence back where it was among its user's others."""
+        queue = self._enter(sequence)
+        earlier = list(takewhile(lambda queued: queued.order < sequence.order, queue))
+        for first in (sequence, *reversed(earlier)):
+            queue.move_to_end(first, last=False)
 
     def peek(self) -> Queued:
         """The first sequence of the user with the lowest counter."""

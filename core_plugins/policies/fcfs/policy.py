@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 
 from core.api.messages import EngineRequest
 from core.api.policy import Order, Queued
 
 
 class ArrivalQueue:
-    """All operations O(1)."""
+    """All operations O(1), but for `restore`."""
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[Queued, None] = OrderedDict()
@@ -24,9 +25,11 @@ class ArrivalQueue:
         self._sequences[sequence] = None
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put a preempted sequence first."""
-        self._sequences[sequence] = None
-        self._sequences.move_to_end(sequence, last=False)
+        """Put a sequence back where it was. Before it are only others that came back, so few are looked at."""
+        earlier = list(takewhile(lambda queued: queued.order < sequence.order, self._sequences))
+        for first in (sequence, *reversed(earlier)):
+            self._sequences[first] = None
+            self._sequences.move_to_end(first, last=False)
 
     def peek(self) -> Queued:
         """The next sequence."""

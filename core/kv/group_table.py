@@ -1,0 +1,61 @@
+"""The block tables of one KV group, one a sequence.
+
+Owns: `GroupTable`: which entries a table lacks, has and no longer needs. Never does: take blocks from the pool or give them
+back. Called by: the block tables, which do that for all groups at once, and the checks.
+"""
+
+from __future__ import annotations
+
+from core.kv.block_pool import NULL_BLOCK
+from core.kv.growth import Growth
+from core.kv.integrity import require
+from core.kv.sequence import KVSequence
+
+
+class GroupTable:
+    """Group number `group`, whose tables grow by `growth`. The table of a sequence is `block_ids[group]`."""
+
+    __slots__ = ("group", "growth")
+
+    def __init__(self, group: int, growth: Growth) -> None:
+        self.group = group
+        self.growth = growth
+
+    def num_missing(self, sequence: KVSequence, end: int) -> int:
+        """Entries to append so that the table has room up to position `end`. One with a window takes all it will ever have."""
+        if not self.growth.needs_prefix:
+            end = max(end, len(sequence.token_ids))
+        wanted = self.growth.table_length(sequence.num_computed_tokens, end)
+        return max(wanted - len(sequence.block_ids[self.group]), 0)
+
+    def num_missing_after(self, num_shared: int, num_computed: int, num_tokens: int) -> int:
+        """Entries that a sequence which starts with `num_shared` ones appends to hold `num_tokens` tokens."""
+        return max(self.growth.table_length(num_computed, num_tokens) - num_shared, 0)
+
+    def first_needed(self, sequence: KVSequence) -> int:
+        """Index of the first block that a later query reads."""
+        return self.growth.first_needed(sequence.num_computed_tokens)
+
+    def release(self, sequence: KVSequence, first: int) -> list[int]:
+        """Take out the blocks before index `first`; returns them, last one first."""
+        ids = sequence.block_ids[self.group]
+        start = sequence.num_released[self.group]
+        passed = ids[start:first]
+        ids[start:first] = [NULL_BLOCK] * (first - start)
+        sequence.num_released[self.group] = first
+        passed.reverse()
+        return passed
+
+    def check(self, sequence: KVSequence) -> None:
+        """Raise `IntegrityError` unless a table has zeros as far as a window has passed, then blocks, each once."""
+        ids = sequence.block_ids[self.group]
+        released = sequence.num_released[self.group]
+        held = ids[released:]
+        require(not any(ids[:released]), "windows", f"a block behind the window is still in the table {ids}")
+        require(NULL_BLOCK not in held, "windows", f"the null block is in the live part of the table {ids}")
+        require(
+            released <= self.first_needed(sequence),
+            "windows",
+            f"{released} blocks are released, a query at {sequence.num_computed_tokens} needs one of them",
+        )
+        require(len(set(held)) == len(held), "block_table", f"a block appears twice in {ids}")

@@ -1,0 +1,83 @@
+"""The blocks of each group that a prefix needs so that it can be served.
+
+Owns: `PrefixNeeds`; pure arithmetic. Never does: know keys, blocks or pages. Called by: the prefix search, which asks about
+memory, and the page reader, which asks about a disk as well.
+
+A prefix of n blocks can be served when every group has what a query right behind it reads: groups that keep every token
+all n blocks, sliding ones those of the last window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from core.kv.growth import Growth
+
+Has = Callable[[int, int], bool]
+"""Whether a group has the block of an index."""
+
+
+class PrefixNeeds:
+    """The needs of groups that grow like `growth`, in blocks of `block_size` tokens."""
+
+    def __init__(self, growth: Sequence[Growth], block_size: int) -> None:
+        self._growth = growth
+        self._block_size = block_size
+        self._sliding = [group for group, rule in enumerate(growth) if not rule.needs_prefix]
+
+    def first(self, group: int, num_blocks: int) -> int:
+        """Index of the first block of a group that a prefix of `num_blocks` blocks needs; it needs all behind it."""
+        return self._growth[group].first_needed(num_blocks * self._block_size)
+
+    def entries(self, num_blocks: int) -> Iterator[tuple[int, int]]:
+        """(group, index) of everything that a prefix of `num_blocks` blocks needs."""
+        for group in range(len(self._growth)):
+            for index in range(self.first(group, num_blocks), num_blocks):
+                yield group, index
+
+    def longest(self, most: int, has: Has) -> int:
+        """Blocks of the longest prefix, of `most` at most, that can be served."""
+        num_blocks = most
+        for group, rule in enumerate(self._growth):
+            if rule.needs_prefix:
+                num_blocks = _leading(group, num_blocks, has)
+        return self._with_windows(num_blocks, has)
+
+    def first_gap(self, most: int, has: Has) -> tuple[int, int] | None:
+        """(group, index) of a block that every prefix longer than what is there needs; None when it depends on the length."""
+        for group, rule in enumerate(self._growth):
+            if rule.needs_prefix:
+                index = _leading(group, most, has)
+                if index < most:
+                    return group, index
+        return None
+
+    def _with_windows(self, most: int, has: Has) -> int:
+        """The most blocks, up to `most`, whose last window each sliding group has."""
+        num_blocks = most
+        agreed = 0
+        while num_blocks and agreed < len(self._sliding):
+            for group in self._sliding:
+                missing = self._last_missing(group, num_blocks, has)
+                if missing is not None:
+                    num_blocks = missing
+                    agreed = 0
+                    break
+                agreed += 1
+        return num_blocks
+
+    def _last_missing(self, group: int, num_blocks: int, has: Has) -> int | None:
+        """The last block of a group's window that is missing: a shorter prefix has to end before it."""
+        first = self.first(group, num_blocks)
+        for index in range(num_blocks - 1, first - 1, -1):
+            if not has(group, index):
+                return index
+        return None
+
+
+def _leading(group: int, most: int, has: Has) -> int:
+    """How many blocks from the first on a group has, up to `most`."""
+    for index in range(most):
+        if not has(group, index):
+            return index
+    return most
