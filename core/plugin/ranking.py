@@ -18,6 +18,7 @@ from core.plugin.discovery import origin
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Call
 
 NOT_CHOSEN = "installed, not chosen"
 
@@ -93,20 +94,22 @@ def ranked(
     belongs: Belongs | None = None,
     strangers: bool = True,
     known: Mapping[ResolvedPlugin, str] | None = None,
+    calls: Sequence[Call] = (),
 ) -> Choice:
     """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over.
 
     Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
-    stranger is imported before. known: reasons against plugins that need not be imported to be heard.
+    stranger is imported before. known: reasons against plugins that need not be imported to be heard. calls: the hooks that
+    `check` calls: whoever is not the engine's own and was not named is tried with them in another process first.
     """
     rows, mine = registry.rows(kind), belongs or registry.own
     at_home = [row for row in rows if mine(row)]
     abroad = [row for row in rows if row not in at_home]
-    fitting, lost = _asked(registry, kind, at_home, check, known or {})
+    fitting, lost = _asked(registry, kind, at_home, check, known or {}, calls)
     if fitting or not strangers:
         lost += [_not_asked(registry, row) for row in abroad]
     else:
-        fitting, more = _asked(registry, kind, abroad, check, known or {})
+        fitting, more = _asked(registry, kind, abroad, check, known or {}, calls)
         lost += more
     ranks = order or {}
     fitting.sort(key=lambda m: (ranks.get(m.row.name, len(ranks)), -m.spec.priority, m.row.name))
@@ -136,11 +139,14 @@ def _asked(
     rows: Sequence[ResolvedPlugin],
     check: Check,
     known: Mapping[ResolvedPlugin, str],
+    calls: Sequence[Call],
 ) -> tuple[list[Manifest], list[Candidate]]:
     """Those that fit, and the others with the reasons."""
     fitting: list[Manifest] = []
     lost = [Candidate(row.name, row.distribution, "refused", (known[row],)) for row in rows if known.get(row)]
-    for row, manifest in registry.candidates(kind, [row for row in rows if not known.get(row)]):
+    rest = [row for row in rows if not known.get(row)]
+    registry.rehearse([row for row in rest if not registry.own(row)], calls)
+    for row, manifest in registry.candidates(kind, rest):
         reasons = (manifest,) if isinstance(manifest, str) else _guarded(check, manifest)
         if reasons:
             lost.append(Candidate(row.name, row.distribution, "refused", reasons))

@@ -16,17 +16,17 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import ConfigError, CoreError, PluginError, UserError, nearest
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
-from core.plugin import probe
+from core.plugin import rehearsal
 from core.plugin.blame import blamed
-from core.plugin.deadline import Deadlines
 from core.plugin.discovery import ENGINE, discover, duplicates, origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, import_file, load_manifest, sha256_of, source_file
-from core.plugin.probe import Probing
+from core.plugin.rehearsal import PROBE, Answer, Call, Part, Rehearsal
 
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+KERNEL_CALLS = tuple(Call.of("core_supports", query=KernelQuery(op=op, device="cpu")) for op in KERNEL_OPERATIONS)
 Status = Literal["available", "unavailable", "broken", "blocked"]
 
 
@@ -54,9 +54,9 @@ class PluginRegistry:
         self._wanted: set[ResolvedPlugin] = set()
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
-        self._deadlines = Deadlines()
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
-        self._probing: Probing | None = None
+        self._probing: Rehearsal | None = None
+        self._rehearsed: set[tuple[ResolvedPlugin, tuple[str, ...]]] = set()
         if words:
             self._apply(words)
 
@@ -92,7 +92,7 @@ class PluginRegistry:
         """The manifest of `row`, imported once. Raises ManifestError."""
         if row not in self._loaded:
             try:
-                self._loaded[row] = load_manifest(row, self._deadlines)
+                self._loaded[row] = load_manifest(row)
             except ManifestError as error:
                 self._loaded[row] = error
         loaded = self._loaded[row]
@@ -149,12 +149,26 @@ class PluginRegistry:
         self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
+    def rehearse(self, rows: Iterable[ResolvedPlugin], calls: Sequence[Call]) -> None:
+        """Try plugins that nobody chose in a process of their own: their import, and the hooks about to be called.
+
+        One that raises, crashes or hangs there counts as broken from now on, and is never imported here. Platforms that
+        were probed have been tried by that.
+        """
+        hooks = tuple(call.hook for call in calls)
+        known = self._loaded.keys() | self._probes.keys()
+        asked = [row for row in rows if row not in known and (row, hooks) not in self._rehearsed]
+        parts = [Part(row, tuple(calls)) for row in asked if not self.blocked(row)]
+        if parts:
+            self._note(parts, rehearsal.collect(rehearsal.start(parts)))
+        self._rehearsed |= {(part.row, hooks) for part in parts}
+
     def listing(self) -> list[Listed]:
         """Every row with its status, for `core plugins list`. Imports all manifests and probes all platforms."""
         started = self._start_probes()
-        for row in self._rows:
-            if row.kind != "platform" and not self.blocked(row):
-                self._try(row)
+        strangers = [row for row in self._rows if row.kind != "platform" and not self.own(row)]
+        self.rehearse([row for row in strangers if row.kind != "kernels"], ())
+        self.rehearse([row for row in strangers if row.kind == "kernels"], KERNEL_CALLS)
         self._finish_probes(started)
         return [self._listed(row) for row in self._rows]
 
@@ -164,16 +178,33 @@ class PluginRegistry:
         except ManifestError as error:
             return error
 
-    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Probing:
-        asked = self.rows("platform") if rows is None else rows
-        return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
+    def _note(self, parts: Sequence[Part], answers: Sequence[Answer]) -> None:
+        """Remember what a rehearsal found wrong."""
+        for part, answer in zip(parts, answers, strict=True):
+            problem = answer.broken or (f"{answer.unavailable}." if answer.unavailable else "")
+            if problem:
+                self._loaded[part.row] = ManifestError(part.row, problem, answer.details)
 
-    def _finish_probes(self, started: Probing) -> None:
-        self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Rehearsal:
+        asked = self.rows("platform") if rows is None else rows
+        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
+        return rehearsal.start([Part(row, (PROBE,)) for row in wanted])
+
+    def _finish_probes(self, started: Rehearsal) -> None:
+        answers = rehearsal.collect(started)
+        for part, answer in zip(started.task.parts, answers, strict=True):
+            if answer.broken:
+                error = ManifestError(part.row, answer.broken, answer.details)
+                self._loaded[part.row] = self._probes[part.row] = error
+            else:
+                self._probes[part.row] = Probe(answer.devices, answer.unavailable)
 
     def _listed(self, row: ResolvedPlugin) -> Listed:
         if self.blocked(row):
             return Listed(row, "blocked", self.blocked(row))
+        probed = self._probes.get(row)
+        if isinstance(probed, Probe) and probed.unavailable and not self.own(row):
+            return Listed(row, "unavailable", probed.unavailable)  # not imported here: nobody chose it
         manifest = self._try(row)
         if isinstance(manifest, ManifestError):
             return Listed(row, "broken", str(manifest), details=manifest.details)
