@@ -73,7 +73,7 @@ class Unsupported(msgspec.Struct, frozen=True):
     reason: str
 
 
-class AttentionSpec(msgspec.Struct, frozen=True):
+class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None.
 
     sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
@@ -100,7 +100,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         return self.num_kv_heads, self.head_size + self.head_size_v
 
 
-class LatentSpec(msgspec.Struct, frozen=True):
+class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     """One layer of latent attention (MLA; DeepSeek-V2, arXiv 2405.04434).
 
     The cache holds, of each token, one latent of `rank` numbers and one rotated key of `rope_size` numbers for all heads.
@@ -133,7 +133,7 @@ class LatentSpec(msgspec.Struct, frozen=True):
         return 1, self.rank + self.rope_size
 
 
-class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
+class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """One layer that carries a state of fixed size from token to token, in place of keys and values.
 
     The core multiplies with the projections in front and behind; a backend owns what lies between them.

@@ -47,6 +47,7 @@ def plugins_with(word: str) -> list[Section]:
 
 def usable_manifests(registry: PluginRegistry) -> list[Manifest]:
     """Manifests that are sound and not blocked, aliases left out; no device is probed."""
+    registry.rehearse([row for row in registry.rows() if not registry.own(row)], ())
     found = [manifest for kind in KINDS for _, manifest in registry.candidates(kind.name)]
     return [manifest for manifest in found if isinstance(manifest, Manifest) and manifest.spec.alias_of is None]
 

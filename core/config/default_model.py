@@ -6,8 +6,9 @@ Called by: resolve.
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
+
+import importlib_metadata
 
 from core.api.errors import UserError
 
@@ -20,8 +21,8 @@ NAME = "SmolLM2-135M-Instruct"
 def default_model() -> Path:
     """The model's file. Raises UserError with the command that installs it."""
     try:
-        path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(FILE)))
-    except importlib.metadata.PackageNotFoundError:
+        path = Path(str(importlib_metadata.distribution(PACKAGE).locate_file(FILE)))
+    except importlib_metadata.PackageNotFoundError:
         path = None
     if path is None or not path.is_file():
         raise UserError(

@@ -6,9 +6,10 @@ Called by: resolve.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import importlib_metadata
 
 from core.plugin.manifest import Manifest
 
@@ -25,7 +26,7 @@ def numerics_id(
 
     platform: the platform's own arguments. numerics: `fast` or `reference`.
     """
-    version = importlib.metadata.version("torch").partition("+")[0]
+    version = importlib_metadata.version("torch").partition("+")[0]
     reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
     providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
     backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}

@@ -5,9 +5,11 @@ Owns: rows of entry points. Never does: import a plugin. Called by: the registry
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from importlib_metadata import Distribution, distributions
 
 from core.api.config import ResolvedPlugin
 from core.plugin.kinds import KINDS, normalize
@@ -21,43 +23,34 @@ def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
 
     path: directories to search, `sys.path` when None. A distribution found twice on the path counts once, the first.
     """
-    groups = {kind.group: kind.name for kind in KINDS}
-    found = importlib.metadata.distributions() if path is None else importlib.metadata.distributions(path=list(path))
+    found = distributions() if path is None else distributions(path=list(path))
     seen: set[str] = set()
     rows: list[ResolvedPlugin] = []
     for distribution in found:
-        text = distribution.read_text("entry_points.txt")
-        if not text or "[core." not in text:
-            continue
-        name, version = _name_and_version(distribution)
-        if normalize(name) in seen:
-            continue
-        seen.add(normalize(name))
-        rows += [
-            ResolvedPlugin(kind=groups[group], name=normalize(entry), target=target, distribution=name, version=version)
-            for group, entry, target in _entries(text)
-            if group in groups
-        ]
+        if "[core." not in (distribution.read_text("entry_points.txt") or ""):
+            continue  # almost all: a look at the text spares reading their metadata
+        name = normalize(distribution.name)
+        if name not in seen:
+            seen.add(name)
+            rows += _rows(cast(Distribution, distribution))
     order = {kind.name: index for index, kind in enumerate(KINDS)}
     return tuple(sorted(rows, key=lambda row: (order[row.kind], row.name, row.distribution)))
 
 
-def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """From the head of the metadata, which is much quicker than parsing all of it."""
-    head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").partition("\n\n")[0]
-    fields = dict(line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: ")))
-    return fields.get("Name", "unknown").strip(), fields.get("Version", "").strip()
-
-
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(group, name, target) of an entry_points.txt; extras behind a target are left out."""
-    group = ""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            group = line.strip("[]").strip()
-        elif "=" in line and not line.startswith(("#", ";")):
-            name, _, target = line.partition("=")
-            yield group, name.strip(), target.partition("[")[0].strip()
+def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:
+    """One row for each plugin that a distribution offers."""
+    kinds = {kind.group: kind.name for kind in KINDS}
+    name, version = distribution.name, distribution.version
+    for entry in distribution.entry_points:
+        if entry.group in kinds:
+            target = entry.value.partition("[")[0].strip()
+            yield ResolvedPlugin(
+                kind=kinds[entry.group],
+                name=normalize(entry.name),
+                target=target,
+                distribution=name,
+                version=version,
+            )
 
 
 def duplicates(rows: Iterable[ResolvedPlugin]) -> frozenset[tuple[str, str]]:

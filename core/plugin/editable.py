@@ -6,12 +6,13 @@ Called by: manifest (a module that cannot be imported), the registry (`core plug
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlparse
+
+import importlib_metadata
 
 from core.plugin.kinds import KINDS, normalize
 
@@ -19,9 +20,9 @@ from core.plugin.kinds import KINDS, normalize
 def editable_source(distribution: str) -> Path | None:
     """The folder that an editable installation points to, None for an ordinary one (PEP 610)."""
     try:
-        text = importlib.metadata.distribution(distribution).read_text("direct_url.json")
+        text = importlib_metadata.distribution(distribution).read_text("direct_url.json")
         told = json.loads(text) if text else {}
-    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
+    except (importlib_metadata.PackageNotFoundError, ValueError, OSError):
         return None
     if not isinstance(told, dict) or not (told.get("dir_info") or {}).get("editable"):
         return None
@@ -40,11 +41,11 @@ def stale(distribution: str) -> str:
         project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
     except (OSError, ValueError):
         return ""
-    installed = importlib.metadata.distribution(distribution)
+    installed = importlib_metadata.distribution(distribution)
     version = project.get("version")
     if version is not None and version != installed.version:
         return f"installed in editable mode as {installed.version}, but {source} is {version}; {again}"
-    there, here = _offered(project.get("entry-points")), _installed(installed)
+    there, here = _offered(project.get("entry-points")), _installed(cast(importlib_metadata.Distribution, installed))
     if "entry-points" in project and there != here:
         changed = ", ".join(sorted(f"{group}:{name}" for group, name, _ in there ^ here))
         return f"the editable installation is stale: {source} has other entry points ({changed}); {again}"
@@ -62,6 +63,6 @@ def _offered(groups: Any) -> set[tuple[str, str, str]]:
     }
 
 
-def _installed(distribution: importlib.metadata.Distribution) -> set[tuple[str, str, str]]:
+def _installed(distribution: importlib_metadata.Distribution) -> set[tuple[str, str, str]]:
     known = {kind.group for kind in KINDS}
     return {(e.group, normalize(e.name), e.value) for e in distribution.entry_points if e.group in known}

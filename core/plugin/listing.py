@@ -5,7 +5,6 @@ Owns: what a row says. Never does: choose. Called by: `core plugins list` and `s
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,7 @@ from core.plugin.hookspecs import Probe
 from core.plugin.manifest import Manifest, ManifestError
 from core.plugin.registry import PluginRegistry
 from core.plugin.requirements import unmet
-from core.plugin.selection import kernel_reasons
+from core.plugin.selection import KERNEL_CALLS, kernel_reasons
 
 Status = Literal["available", "unavailable", "broken", "blocked"]
 Answers = Mapping[ResolvedPlugin, Probe | PluginError]
@@ -44,10 +43,9 @@ class Listed:
 def listing(registry: PluginRegistry) -> list[Listed]:
     """Every row with its status. Imports all manifests and probes all platforms, which takes as long as the slowest."""
     registry.start_probes()
-    for row in registry.rows():
-        if row.kind != "platform" and not registry.blocked(row):
-            with contextlib.suppress(ManifestError):  # imported while platforms are probed, told below
-                registry.manifest(row)
+    strangers = [row for row in registry.rows() if row.kind != "platform" and not registry.own(row)]
+    registry.rehearse([row for row in strangers if row.kind != "kernels"], ())
+    registry.rehearse([row for row in strangers if row.kind == "kernels"], KERNEL_CALLS)
     answers = registry.probe()
     return [_listed(registry, row, answers) for row in registry.rows()]
 
@@ -55,6 +53,9 @@ def listing(registry: PluginRegistry) -> list[Listed]:
 def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> Listed:
     if registry.blocked(row):
         return Listed(row, "blocked", registry.blocked(row))
+    probed = answers.get(row)
+    if isinstance(probed, Probe) and probed.unavailable and not registry.own(row):
+        return Listed(row, "unavailable", probed.unavailable)  # not imported here: nobody chose it
     try:
         manifest = registry.manifest(row)
     except ManifestError as error:

@@ -1,7 +1,7 @@
 """One plugin's manifest: imported, checked and called under guard.
 
 Owns: the import, the contract number, pluggy's validation, the check of every answer. Never does: choose a plugin, or let
-a plugin's failure reach anyone as anything but `PluginError`. Called by: registry, probe, table.
+a plugin's failure reach anyone as anything but `PluginError`. Called by: registry, rehearsal, table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pluggy
@@ -23,17 +23,12 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.plugin.answers import expectation, hook_mistakes
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import label
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
 from core.plugin.kinds import RESERVED_NAMES, normalize
 
 ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
-TIME_LIMIT = 10.0
-"""Seconds for importing a manifest and for each of its hooks but `core_load`."""
-LOAD_TIME_LIMIT = 600.0
-"""Seconds for `core_load`, which may compile."""
 
 
 class ManifestError(PluginError):
@@ -42,6 +37,7 @@ class ManifestError(PluginError):
     def __init__(self, row: ResolvedPlugin, what: str, details: str = "") -> None:
         super().__init__(f"{label(row)}: {what}", row)
         self.row = row
+        self.what = what
         self.details = details
 
 
@@ -52,13 +48,12 @@ class Manifest:
     modules: where the code of its loaded object lies: the manifest's module and that of the object's class; empty before.
     """
 
-    def __init__(self, row: ResolvedPlugin, module: Any, contract: int, deadlines: Deadlines) -> None:
+    def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
         self.row = row
         self.contract = contract
         self.warning = ""
         self.modules: tuple[str, ...] = ()
         self._module = module.__name__ if isinstance(module, ModuleType) else row.target.partition(":")[0]
-        self._deadlines = deadlines
         self._manager = _register(row, module)
         self.spec: PluginSpec = self.call("core_spec")
         mistakes = _type_mistakes(self.spec)
@@ -91,8 +86,7 @@ class Manifest:
                 raise ManifestError(self.row, f"the manifest has no {hook}.")
             return [] if hook == "core_supports" else None
         try:
-            with self._deadlines.limit(LOAD_TIME_LIMIT if hook == "core_load" else TIME_LIMIT):
-                answer = getattr(self._manager.hook, hook)(**arguments)
+            answer = getattr(self._manager.hook, hook)(**arguments)
         except (KeyboardInterrupt, UserError):
             raise
         except BaseException as error:
@@ -103,17 +97,12 @@ class Manifest:
         return answer
 
 
-def load_manifest(row: ResolvedPlugin, deadlines: Deadlines | None = None) -> Manifest:
-    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised.
-
-    deadlines: those of the registry, None for a single manifest.
-    """
-    deadlines = deadlines or Deadlines()
+def load_manifest(row: ResolvedPlugin) -> Manifest:
+    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised."""
     had_torch = "torch" in sys.modules
     begin = time.perf_counter()
     try:
-        with deadlines.limit(TIME_LIMIT):
-            module = _import(row)
+        module = _import(row)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -126,7 +115,7 @@ def load_manifest(row: ResolvedPlugin, deadlines: Deadlines | None = None) -> Ma
         way_out = "upgrade the engine" if contract > CONTRACT else "upgrade the plugin"
         raise ManifestError(row, f"CONTRACT is {contract}, this engine accepts {accepted}; {way_out}.")
     imported = time.perf_counter() - begin
-    manifest = Manifest(row, module, contract, deadlines)
+    manifest = Manifest(row, module, contract)
     if not had_torch and "torch" in sys.modules:
         manifest.warning = (
             f"{label(row)}: the manifest imports torch, which costs every command {imported:.1f} s; "
@@ -177,35 +166,12 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-class _Hooks(pluggy.PluginManager):
-    """The hooks of one manifest, so that its mistakes stay its own.
-
-    Looks at marked functions and at their specifications alone: a module has dozens of other names, and pluggy's own look
-    at each takes several times as long as the import.
-    """
-
-    def __init__(self, manifest: Any) -> None:
-        super().__init__("core")
-        held = vars(manifest).items() if isinstance(manifest, ModuleType) else ()
-        self._marked = {name: value.core_impl for name, value in held if hasattr(value, "core_impl")}
-        self._hooks = {options.get("specname") or name for name, options in self._marked.items()}
-
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Options of a function marked with `hookimpl`, else None."""
-        return super().parse_hookimpl_opts(plugin, name) if name in self._marked or not self._marked else None
-
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        """Options of a function marked with `hookspec`, else None; those that the manifest does not have are left out."""
-        wanted = name in self._hooks or not self._hooks
-        return getattr(getattr(module_or_class, name), "core_spec", None) if wanted else None
-
-
 def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
-    """A manager of its own for one manifest."""
-    manager = _Hooks(module)
+    """A manager of its own for one manifest, so that its mistakes stay its own."""
+    manager = pluggy.PluginManager("core")
     try:
         manager.add_hookspecs(ManifestHooks)
-        manager.register(module, name=row.name)
+        manager.register(_marked(module), name=row.name)
         manager.check_pending()
     except KeyboardInterrupt:
         raise
@@ -223,6 +189,13 @@ def _hook_mistakes(module: Any) -> list[str]:
         return hook_mistakes(module)
     except Exception:  # a manifest may be any object, whose attributes raise anything; pluggy's own words are told then
         return []
+
+
+def _marked(module: Any) -> Any:
+    """The hooks of a module by name: pluggy would look at each of its dozens of other names."""
+    if not isinstance(module, ModuleType):
+        return module
+    return SimpleNamespace(**{name: value for name, value in vars(module).items() if hasattr(value, "core_impl")})
 
 
 def _type_mistakes(spec: PluginSpec) -> list[str]:
@@ -247,7 +220,7 @@ def _shown(value: Any) -> str:
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
     details = "".join(traceback.format_exception(error))
     text = " ".join(str(error).split()).rstrip(".")
-    said = text if isinstance(error, DeadlineExceeded) else f"{type(error).__name__}{': ' + text if text else ''}"
+    said = f"{type(error).__name__}{': ' + text if text else ''}"
     return ManifestError(row, f"{what}: {said}{_way_out(row, error)}.", details)
 
 

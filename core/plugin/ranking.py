@@ -18,6 +18,7 @@ from core.plugin.discovery import origin
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Call
 
 NOT_CHOSEN = "installed, not chosen"
 
@@ -93,13 +94,15 @@ def ranked(
     belongs: Belongs | None = None,
     strangers: bool = True,
     known: Mapping[ResolvedPlugin, str] | None = None,
+    calls: Sequence[Call] = (),
 ) -> Choice:
     """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over.
 
     Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
-    stranger is imported before. known: reasons against plugins that need not be imported to be heard.
+    stranger is imported before. known: reasons against plugins that need not be imported to be heard. calls: the hooks that
+    `check` calls: whoever is not the engine's own and was not named is tried with them in another process first.
     """
-    fitting, lost = _gathered(registry, kind, belongs or registry.own, check, known or {}, strangers=strangers)
+    fitting, lost = _gathered(registry, kind, belongs or registry.own, check, known or {}, calls, strangers=strangers)
     fitting.sort(key=_by_rank(order or {}))
     chosen = tuple(fitting if many else fitting[:1])
     _refuse_doubles(registry, kind, fitting, chosen)
@@ -126,6 +129,7 @@ def _gathered(
     belongs: Belongs,
     check: Check,
     known: Mapping[ResolvedPlugin, str],
+    calls: Sequence[Call],
     *,
     strangers: bool,
 ) -> tuple[list[Manifest], list[Candidate]]:
@@ -134,10 +138,10 @@ def _gathered(
     abroad: list[ResolvedPlugin] = []
     for row in registry.rows(kind):
         (at_home if belongs(row) else abroad).append(row)
-    fitting, lost = _asked(registry, kind, at_home, check, known)
+    fitting, lost = _asked(registry, kind, at_home, check, known, calls)
     if fitting or not strangers:
         return fitting, lost + [_not_asked(registry, row) for row in abroad]
-    fitting, more = _asked(registry, kind, abroad, check, known)
+    fitting, more = _asked(registry, kind, abroad, check, known, calls)
     return fitting, lost + more
 
 
@@ -166,11 +170,13 @@ def _asked(
     rows: Sequence[ResolvedPlugin],
     check: Check,
     known: Mapping[ResolvedPlugin, str],
+    calls: Sequence[Call],
 ) -> tuple[list[Manifest], list[Candidate]]:
     """Those that fit, and the others with the reasons."""
     fitting: list[Manifest] = []
     lost = [_refused(row, known[row]) for row in rows if known.get(row)]
     unheard = [row for row in rows if not known.get(row)]
+    registry.rehearse([row for row in unheard if not registry.own(row)], calls)
     for row, manifest in registry.candidates(kind, unheard):
         if isinstance(manifest, str):
             lost.append(_refused(row, manifest))

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
-from core.plugin import probe
+from core.plugin import rehearsal
 from core.plugin.blame import blamed
-from core.plugin.deadline import Deadlines
 from core.plugin.discovery import ENGINE, discover, duplicates, origin
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest, ManifestError, load_manifest
-from core.plugin.probe import Probing
+from core.plugin.rehearsal import PROBE, Answer, Call, Part, Rehearsal
 from core.plugin.words import called, read_words, unknown
 
 
@@ -33,9 +32,9 @@ class PluginRegistry:
         self._wanted: set[ResolvedPlugin] = set()
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
-        self._deadlines = Deadlines()
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
-        self._probing: Probing | None = None
+        self._probing: Rehearsal | None = None
+        self._rehearsed: set[tuple[ResolvedPlugin, tuple[str, ...]]] = set()
         if words:
             self._apply(words)
 
@@ -71,7 +70,7 @@ class PluginRegistry:
         """The manifest of `row`, imported once. Raises ManifestError."""
         if row not in self._loaded:
             try:
-                self._loaded[row] = load_manifest(row, self._deadlines)
+                self._loaded[row] = load_manifest(row)
             except ManifestError as error:
                 self._loaded[row] = error
         loaded = self._loaded[row]
@@ -128,12 +127,40 @@ class PluginRegistry:
         self._finish_probes(self._start_probes(rows))
         return dict(self._probes)
 
-    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Probing:
-        asked = self.rows("platform") if rows is None else rows
-        return probe.start([row for row in asked if not self.blocked(row) and row not in self._probes])
+    def rehearse(self, rows: Iterable[ResolvedPlugin], calls: Sequence[Call]) -> None:
+        """Try plugins that nobody chose in a process of their own: their import, and the hooks about to be called.
 
-    def _finish_probes(self, started: Probing) -> None:
-        self._probes |= zip(started.task.rows, probe.collect(started), strict=True)
+        One that raises, crashes or hangs there counts as broken from now on, and is never imported here. Platforms that
+        were probed have been tried by that.
+        """
+        hooks = tuple(call.hook for call in calls)
+        known = self._loaded.keys() | self._probes.keys()
+        asked = [row for row in rows if row not in known and (row, hooks) not in self._rehearsed]
+        parts = [Part(row, tuple(calls)) for row in asked if not self.blocked(row)]
+        if parts:
+            self._note(parts, rehearsal.collect(rehearsal.start(parts)))
+        self._rehearsed |= {(part.row, hooks) for part in parts}
+
+    def _note(self, parts: Sequence[Part], answers: Sequence[Answer]) -> None:
+        """Remember what a rehearsal found wrong."""
+        for part, answer in zip(parts, answers, strict=True):
+            problem = answer.broken or (f"{answer.unavailable}." if answer.unavailable else "")
+            if problem:
+                self._loaded[part.row] = ManifestError(part.row, problem, answer.details)
+
+    def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Rehearsal:
+        asked = self.rows("platform") if rows is None else rows
+        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
+        return rehearsal.start([Part(row, (PROBE,)) for row in wanted])
+
+    def _finish_probes(self, started: Rehearsal) -> None:
+        answers = rehearsal.collect(started)
+        for part, answer in zip(started.task.parts, answers, strict=True):
+            if answer.broken:
+                error = ManifestError(part.row, answer.broken, answer.details)
+                self._loaded[part.row] = self._probes[part.row] = error
+            else:
+                self._probes[part.row] = Probe(answer.devices, answer.unavailable)
 
     def _find(self, kind: str, name: str) -> ResolvedPlugin:
         """The one row that a name means. Raises UserError when there is none, or more than one."""

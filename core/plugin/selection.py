@@ -24,10 +24,12 @@ from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Call
 
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+KERNEL_CALLS = tuple(Call.of("core_supports", query=KernelQuery(op=op, device="cpu")) for op in KERNEL_OPERATIONS)
 """What a provider is asked about; one that serves none of these is no candidate."""
 
 
@@ -36,7 +38,14 @@ def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) 
     if name is not None:
         return explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
     claims: dict[str, str] = {}
-    choice = ranked(registry, "loader", "loader", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    choice = ranked(
+        registry,
+        "loader",
+        "loader",
+        lambda manifest: _unclaimed(manifest, facts, claims),
+        lambda found: claims[found],
+        calls=[Call.of("core_claim", facts=facts)],
+    )
     if not choice.manifests:
         seen = ", ".join(facts.names[:8]) or "nothing"
         raise UserError(
@@ -134,6 +143,7 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
         claimed,
         lambda found: claims[found],
         none="no method claims the checkpoint",
+        calls=[Call.of("core_claim", facts=facts), Call.of("core_supports", query=facts)],
         strangers=not facts.tensor_dtypes or not PLAIN_DTYPES.issuperset(facts.tensor_dtypes),
     )
 
@@ -164,6 +174,7 @@ def select_kernels(
         order=order,
         none="no provider fits; the reference operations are used",
         many=True,
+        calls=KERNEL_CALLS,
         belongs=company(registry, "kernels", order, package),
         strangers=False,
     )
@@ -225,6 +236,7 @@ def select_attention(
         lambda found: f"preferred by platform {preferred_by}" if found in order else "highest priority that fits",
         order=order,
         belongs=company(registry, "attention", order, package),
+        calls=[Call.of("core_supports", query=query)],
     )
     if not choice.manifests:
         raise UserError(f"{label}: no attention backend can serve this model. {losses(choice.selection)}")
@@ -234,7 +246,14 @@ def select_attention(
 def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
     """The family that claims a checkpoint which the engine's own table does not know, or none."""
     claims: dict[str, str] = {}
-    return ranked(registry, "model", "model", lambda m: _unclaimed(m, facts, claims), lambda found: claims[found])
+    return ranked(
+        registry,
+        "model",
+        "model",
+        lambda manifest: _unclaimed(manifest, facts, claims),
+        lambda found: claims[found],
+        calls=[Call.of("core_claim", facts=facts)],
+    )
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:

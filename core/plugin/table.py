@@ -7,9 +7,10 @@ Called by: executor and engine processes; config, for the loader.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import importlib_metadata
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
@@ -89,8 +90,8 @@ def verify(row: ResolvedPlugin) -> None:
     """Whether what is installed here is what was chosen. Raises PluginError."""
     if row.distribution:
         try:
-            installed = importlib.metadata.version(row.distribution)
-        except importlib.metadata.PackageNotFoundError:
+            installed = importlib_metadata.version(row.distribution)
+        except importlib_metadata.PackageNotFoundError:
             installed = "nothing"
         if installed != row.version:
             raise PluginError(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import threading
-import time
 
 import pytest
 
@@ -14,8 +12,6 @@ from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import ConfigError, CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, KernelQuery
 from core.config.resolve import resolve
-from core.plugin import manifest as manifests
-from core.plugin.deadline import DeadlineExceeded, Deadlines
 from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
@@ -42,15 +38,14 @@ HEADER_WITHOUT_CONTRACT = "from core.plugin.hookspecs import PluginSpec, hookimp
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch):
-    monkeypatch.setattr(manifests, "TIME_LIMIT", 0.3)
-    monkeypatch.setattr(manifests, "LOAD_TIME_LIMIT", 0.3)
+    monkeypatch.setattr("core.plugin.rehearsal.start.__defaults__", (1.0,))
 
 
 MANIFESTS = {
     "raises at import": ("raise RuntimeError('no luck')", ["cannot be imported", "RuntimeError: no luck"]),
     "exits at import": ("import sys; sys.exit('goodbye')", ["SystemExit: goodbye"]),
     "lacks a vendor library": ("import vendor_sdk", ["No module named 'vendor_sdk'", "install 'vendor_sdk' in"]),
-    "hangs at import": (HANG, ["cannot be imported", "no answer within 0.3 s"]),
+    "hangs at import": (HANG, ["no answer within 1 s"]),
     "is for a later engine": (f"CONTRACT = {CONTRACT + 1}", [f"CONTRACT is {CONTRACT + 1}", "upgrade the engine"]),
     "is for an older engine": (f"CONTRACT = {CONTRACT - 2}", [f"CONTRACT is {CONTRACT - 2}", "upgrade the plugin"]),
     "has no number": ("del CONTRACT", ["no integer CONTRACT", f"expected CONTRACT = {CONTRACT}"]),
@@ -63,7 +58,7 @@ MANIFESTS = {
         ["hooks are wrong: 'core_clam' is no hook", "Did you mean 'core_claim'?"],
     ),
     "raises in its spec": ("@hookimpl\ndef core_spec(): return {}['name']", ["core_spec failed: KeyError"]),
-    "hangs in its spec": (f"@hookimpl\ndef core_spec():\n    {HANG}", ["core_spec failed", "no answer within"]),
+    "hangs in its spec": (f"@hookimpl\ndef core_spec():\n    {HANG}", ["no answer within"]),
     "has a priority that is no number": (
         "@hookimpl\ndef core_spec(): return PluginSpec(name='bad', priority='9', capabilities=None)",
         ["core_spec answered", "priority = '9', expected int", "capabilities = None, expected Mapping"],
@@ -142,7 +137,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize(
-    "body, words", [("raise OSError('driver lost')", "OSError: driver lost"), (HANG, "no answer within 0.3 s")]
+    "body, words", [("raise OSError('driver lost')", "OSError: driver lost"), (HANG, "no answer within 1 s")]
 )
 @pytest.mark.parametrize("kind, hook, select, explicit", HOOKS.values(), ids=HOOKS)
 def test_raising_and_hanging_hooks_lose_and_say_why(install, kind, hook, select, explicit, body, words):
@@ -157,7 +152,7 @@ def test_raising_and_hanging_hooks_lose_and_say_why(install, kind, hook, select,
     (lost,) = [c for c in choice.selection.candidates if c.name == "bad"]
     if kind != "speculative":  # proposers are named by the user, the others are not even asked
         assert words in lost.reasons[0] and "bad-package 3.1" in lost.reasons[0]
-    if explicit:
+    if explicit and body is not HANG:  # what the user named is called plainly: it may take as long as it likes
         with pytest.raises(CoreError, match=words):
             select(registry, "bad")
 
@@ -167,7 +162,6 @@ def test_raising_and_hanging_hooks_lose_and_say_why(install, kind, hook, select,
     [
         ("raise OSError('driver lost')", "OSError: driver lost"),
         ("import vendor_sdk", "install 'vendor_sdk'"),
-        (HANG, "no answer within 0.3 s"),
         ("return None", "expected an object"),
         ("return 5", "without on_start, propose, on_finished"),
     ],
@@ -196,11 +190,9 @@ def test_a_method_with_another_signature_is_a_sentence(install):
     assert "cannot be called as propose(batch)" in str(caught.value) and "'temperature'" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "body, words", [("raise OSError('driver lost')", "OSError: driver lost"), (HANG, "no answer within 0.3 s")]
-)
-def test_wishes_and_numerics_that_raise_or_hang_are_one_problem(install, monkeypatch, tiny_llama, body, words):
+def test_wishes_and_numerics_that_raise_are_one_problem(install, monkeypatch, tiny_llama):
     """The hooks that are asked after a choice: the configuration is refused with the plugin's sentence, nothing else breaks."""
+    body, words = "raise OSError('driver lost')", "OSError: driver lost"
     probe = "@hookimpl\ndef core_probe(): return Probe((Device('bad:0', '', 1 << 30),))\n"
     backend = "@hookimpl\ndef core_supports(query): return []\n"
     install("bad-package", "3.1", {"core.platforms": {"bad": f"{probe}@hookimpl\ndef core_propose(view):\n    {body}"}})
@@ -237,7 +229,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         },
     )
     monkeypatch.setenv("PYTHONPATH", f"{install.site}:{':'.join(sys.path)}")
-    monkeypatch.setattr("core.plugin.probe.start.__defaults__", (3.0,))
+    monkeypatch.setattr("core.plugin.rehearsal.start.__defaults__", (3.0,))
     listed = {item.row.name: item for item in listing(PluginRegistry(rows))}
     assert {name: item.status for name, item in listed.items()} == {
         "fine": "available",
@@ -245,7 +237,7 @@ def test_probes_that_raise_or_hang_leave_the_others(install, monkeypatch):
         "hangs": "unavailable",
     }
     assert "driver lost" in listed["raises"].reason
-    assert "did not answer within 3 s" in listed["hangs"].reason or "no answer within" in listed["hangs"].reason
+    assert "no answer within 3 s" in listed["hangs"].reason
 
 
 def test_capabilities_that_cannot_be_compared_are_a_reason(install):
@@ -348,58 +340,6 @@ def test_a_worker_with_another_version_refuses(install):
 def test_this_contract_and_the_one_before_are_accepted(install, number):
     (row,) = install("aged", "1.0", {"core.loaders": {"mine": f"CONTRACT = {number}"}})
     assert load_manifest(row).contract == number
-
-
-def test_deadlines_interrupt_and_keep_other_timers():
-    import signal
-
-    fired = []
-    signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
-    begin = time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(DeadlineExceeded), Deadlines().limit(0.1):
-        time.sleep(5)
-    assert time.monotonic() - begin < 0.45 and not fired
-    time.sleep(0.6)
-    assert len(fired) == 1
-
-
-def test_one_thread_interrupts_all_others_and_ends(monkeypatch):
-    monkeypatch.setattr("core.plugin.deadline.IDLE_SECONDS", 0.2)
-    deadlines, caught = Deadlines(), {}
-
-    def watchers():
-        return [thread for thread in threading.enumerate() if thread.name == "plugin deadlines"]
-
-    def work(seconds):
-        begin = time.monotonic()
-        try:
-            with deadlines.limit(5):
-                pass
-            with deadlines.limit(5), deadlines.limit(seconds):
-                while time.monotonic() - begin < 4:
-                    time.sleep(0.01)
-        except DeadlineExceeded as error:
-            caught[seconds] = (str(error), time.monotonic() - begin)
-
-    threads = [threading.Thread(target=work, args=(seconds,)) for seconds in (0.6, 0.1, 0.3)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.05)
-    assert len(watchers()) == 1
-    for thread in threads:
-        thread.join(10)
-    for seconds in (0.6, 0.1, 0.3):
-        sentence, took = caught[seconds]
-        assert sentence == f"no answer within {seconds:g} s" and seconds <= took < seconds + 0.5
-    until = time.monotonic() + 5
-    while watchers() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not watchers()
-    thread = threading.Thread(target=work, args=(0.1,))
-    thread.start()
-    thread.join(10)
-    assert caught[0.1][1] < 0.6, "it starts again when it is needed again"
 
 
 def test_kernels_that_serve_one_operation_are_candidates(install):

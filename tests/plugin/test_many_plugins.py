@@ -8,7 +8,7 @@ import pytest
 
 from core.api.checkpoint import FileFacts
 from core.args.schema import schema
-from core.plugin import probe
+from core.plugin import rehearsal
 from core.plugin.discovery import discover
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_speculative
@@ -25,7 +25,7 @@ def many(install, monkeypatch):
         install(f"package-{number}", "1.0", {group: {f"plugin_{number}": UNTOUCHED}}, look=False)
     rows = discover([str(install.site)])
     assert len(rows) == 200
-    monkeypatch.setattr(probe, "start", lambda rows: pytest.fail("a platform was probed"))
+    monkeypatch.setattr(rehearsal, "start", lambda rows: pytest.fail("a platform was probed"))
     return rows
 
 

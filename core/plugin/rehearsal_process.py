@@ -1,7 +1,7 @@
-"""The helper process of `core.plugin.probe`: it forks once for each platform, and the fork asks.
+"""The helper process of `core.plugin.rehearsal`: it forks once for each plugin, and the fork asks.
 
 Owns: these forks, their time limit and what becomes of them. Never does: import a plugin in its own process, so a fork costs
-a millisecond and starts clean. Called by: `core.plugin.probe`, as `python -m core.plugin.probe_helper`.
+a millisecond and starts clean. Called by: `core.plugin.rehearsal`, which runs it as a module.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from typing import NoReturn
 
 import msgspec
 
-from core.api.config import ResolvedPlugin
-from core.api.errors import PluginError
-from core.plugin.manifest import load_manifest
-from core.plugin.probe import Answer, Task, ending
+from core.api.errors import UserError
+from core.plugin.hookspecs import Probe
+from core.plugin.manifest import ManifestError, load_manifest
+from core.plugin.rehearsal import Answer, Part, Task, ending
 
 MOST_BYTES = 1 << 20
-"""Of what a platform answers and prints, the last of it."""
+"""Of what a plugin answers and prints, the last of it."""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A fork that asks one platform. answer, words: where its Answer, and what the plugin prints, is read; held: so far."""
+    """A fork that asks one plugin.
 
-    row: ResolvedPlugin
+    answer: where its Answer is read.
+    words:  where what it prints is read.
+    held:   what was read of each so far.
+    """
+
     pid: int
     answer: int
     words: int
@@ -50,17 +54,17 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def fork(row: ResolvedPlugin) -> Child:
-    """A child that asks the platform of `row`."""
+def fork(part: Part) -> Child:
+    """A child that asks one plugin."""
     (answer, answer_out), (words, words_out) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        _be_the_child(row, answer_out, words_out)
+        _be_the_child(part, answer_out, words_out)
     os.close(answer_out)
     os.close(words_out)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)  # here as well as there: whoever comes first
-    return Child(row, pid, answer, words, {answer: b"", words: b""})
+    return Child(pid, answer, words, {answer: b"", words: b""})
 
 
 def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
@@ -81,7 +85,8 @@ def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
                     late.remove(child)
     for child in late:
         child.kill()
-    return [_answer(child, f"the probe did not answer within {time_limit:g} s" * (child in late)) for child in children]
+    silence = f"no answer within {time_limit:g} s"
+    return [_answer(child, silence if child in late else "") for child in children]
 
 
 def _answer(child: Child, unavailable: str) -> Answer:
@@ -95,10 +100,10 @@ def _answer(child: Child, unavailable: str) -> Answer:
         with contextlib.suppress(BlockingIOError):
             while child.read(child.words):
                 pass
-        return Answer(unavailable=f"the probe of '{child.row.name}': its {ending(returncode, child.held[child.words])}")
+        return Answer(unavailable=f"its {ending(returncode, child.held[child.words])}")
 
 
-def _be_the_child(row: ResolvedPlugin, out: int, words: int) -> NoReturn:
+def _be_the_child(part: Part, out: int, words: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
@@ -107,7 +112,7 @@ def _be_the_child(row: ResolvedPlugin, out: int, words: int) -> NoReturn:
         for stream in (1, 2):
             os.dup2(words, stream)
         with os.fdopen(out, "wb") as answer:
-            answer.write(msgspec.json.encode(_ask(row)))
+            answer.write(msgspec.json.encode(_ask(part)))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -115,26 +120,39 @@ def _be_the_child(row: ResolvedPlugin, out: int, words: int) -> NoReturn:
         os._exit(code)
 
 
-def _ask(row: ResolvedPlugin) -> Answer:
-    """Call `core_probe` in this process."""
+def _ask(part: Part) -> Answer:
+    """Import the manifest and call its hooks, in this process."""
+    answer = Answer()
     try:
-        probe = load_manifest(row).call("core_probe")
-    except PluginError as error:
-        return Answer(broken=str(error))
+        manifest = load_manifest(part.row)
+        for call in part.calls:
+            if call.hook == "core_probe":
+                answer = _devices(manifest.call(call.hook))
+            else:
+                with contextlib.suppress(UserError):  # meant for the user: the stage itself calls again, and tells them
+                    manifest.call(call.hook, **call.unpacked())
+    except ManifestError as error:
+        return Answer(broken=error.what, details=error.details)
+    return answer
+
+
+def _devices(probe: Probe | None) -> Answer:
+    """What a platform found."""
     if probe is None:
-        return Answer(broken=f"platform plugin '{row.name}' ({row.distribution}): the manifest has no core_probe.")
+        return Answer(broken="the manifest has no core_probe.")
     unavailable = probe.unavailable or ("" if probe.devices else "no device was found")
     return Answer(devices=probe.devices, unavailable=unavailable)
 
 
 def main() -> NoReturn:
-    """Ask all platforms of the task on standard input; their answers go to standard output, in order."""
+    """Ask all plugins of the task on standard input; their answers go to standard output, in order."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    sys.path[:] = task.path
     children: list[Child] = []
     try:
-        for row in task.rows:
-            children.append(fork(row))
+        for part in task.parts:
+            children.append(fork(part))
         found = answers(children, task.time_limit)
     except BaseException:
         for child in children:

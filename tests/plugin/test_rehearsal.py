@@ -1,4 +1,4 @@
-"""Platforms are asked in helper processes: hangs, crashes and noise become sentences; all run at the same time."""
+"""Plugins that nobody chose are tried in processes of their own: hangs, crashes and noise become sentences."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import time
 
 import pytest
 
-from core.api.errors import PluginError
-from core.plugin import probe
-from core.plugin.hookspecs import Device, Probe
+from core.api.checkpoint import FileFacts
+from core.plugin import rehearsal
+from core.plugin.hookspecs import Device
 from core.plugin.listing import listing
-from core.plugin.probe import collect, probe_all, start
 from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import PROBE, Answer, Call, Part, collect, start
+from core.plugin.selection import select_loader
+
+
+def probe_all(rows, time_limit=10.0):
+    return collect(start([Part(row, (PROBE,)) for row in rows], time_limit))
 
 
 def platform(make_plugin, name, body, **spec):
@@ -38,15 +43,15 @@ def test_answers_crashes_hangs_and_noise(make_plugin):
     begin = time.perf_counter()
     fine, absent, empty, crash, leave, noise, raises, hang, mute = probe_all(rows, time_limit=3.0)
     assert time.perf_counter() - begin < 15
-    assert fine == Probe((Device("fine:0", "a device", 5),))
+    assert fine == Answer((Device("fine:0", "a device", 5),))
     assert absent.unavailable == "no driver"
     assert empty.unavailable == "no device was found"
     assert "signal 6" in crash.unavailable
     assert "exit code 7" in leave.unavailable
     assert noise.devices[0].name == "n"
-    assert isinstance(raises, PluginError) and "OSError: bad library" in str(raises)
-    assert "did not answer within 3 s" in hang.unavailable
-    assert isinstance(mute, PluginError) and "no core_probe" in str(mute)
+    assert "OSError: bad library" in raises.broken and "Traceback" in raises.details
+    assert "no answer within 3 s" in hang.unavailable
+    assert "no core_probe" in mute.broken
 
 
 def test_the_listing_shows_what_the_probes_said(make_plugin):
@@ -58,6 +63,40 @@ def test_the_listing_shows_what_the_probes_said(make_plugin):
     fine, absent, raises = listing(PluginRegistry(rows))
     assert (fine.status, absent.status, raises.status) == ("available", "unavailable", "broken")
     assert absent.reason == "no driver"
+
+
+HANGS = "import time; time.sleep(60)"
+FILES = FileFacts("a-model", False, ("model.bin",), {})
+
+
+@pytest.mark.parametrize(
+    "hook, body, words",
+    [
+        ("core_spec()", HANGS, "no answer within 1 s"),
+        ("core_claim(facts)", HANGS, "no answer within 1 s"),
+        ("core_claim(facts)", "import os; os._exit(9)", "exit code 9"),
+        ("core_claim(facts)", "import os; os.abort()", "signal 6"),
+        ("core_claim(facts)", "raise OSError('no licence: ' + facts.ref)", "OSError: no licence: a-model"),
+    ],
+)
+def test_a_stage_tries_strangers_with_its_own_question(make_plugin, monkeypatch, hook, body, words):
+    """Whoever fails there is out with a sentence, and was never imported here; the next one is taken."""
+    monkeypatch.setattr("core.plugin.rehearsal.start.__defaults__", (1.0,))
+    bad = make_plugin("loader", "bad", f"@hookimpl\ndef {hook}:\n    {body}\n", distribution="strange")
+    claim = "@hookimpl\ndef core_claim(facts): return 'it is mine'\n"
+    good = make_plugin("loader", "good", claim, distribution="strange")
+    choice = select_loader(PluginRegistry([bad, good]), None, FILES)
+    assert choice.selection.chosen == ("good",)
+    (lost,) = [one for one in choice.selection.candidates if one.name == "bad"]
+    assert words in lost.reasons[0] and "loader plugin 'bad'" in lost.reasons[0]
+    assert not [name for name in sys.modules if name.startswith("core_plugin_file_plugin_0")]
+
+
+def test_questions_travel(make_plugin):
+    call = Call.of("core_claim", facts=FILES)
+    assert call.unpacked() == {"facts": FILES}
+    row = make_plugin("loader", "fine", "@hookimpl\ndef core_claim(facts): assert facts.names == ('model.bin',)\n")
+    assert collect(start([Part(row, (call,))])) == [Answer()]
 
 
 def alive(pid):
@@ -85,14 +124,14 @@ def test_nothing_is_left_of_a_probe_that_hangs_or_of_a_command_that_is_interrupt
         time.sleep(0.1)
         return [int(pid) for pid in pids.read_text().split()]
 
-    probing = start([row], time_limit=2.0)
+    probing = start([Part(row, (PROBE,))], time_limit=2.0)
     hanging = begun()
     assert all(alive(pid) for pid in hanging)
-    assert "did not answer within 2 s" in collect(probing)[0].unavailable
+    assert "no answer within 2 s" in collect(probing)[0].unavailable
     assert not any(alive(pid) for pid in hanging)
 
     pids.unlink()
-    probing = start([row], time_limit=60.0)
+    probing = start([Part(row, (PROBE,))], time_limit=60.0)
     hanging = begun()
     probing.process.terminate()
     assert "process ended with exit code 1" in collect(probing)[0].unavailable
@@ -103,15 +142,15 @@ def test_a_helper_that_cannot_start_is_a_sentence(make_plugin, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     rows = [platform(make_plugin, name, "return Probe((Device(name, '', 1),))") for name in ("one", "two")]
     for answer in probe_all(rows):
-        assert answer.unavailable == "the probes' process ended with exit code 1: without a word"
+        assert answer.unavailable == "the helper process ended with exit code 1: without a word"
     assert probe_all([]) == []
 
 
 def test_many_platforms_are_asked_by_one_helper(make_plugin, monkeypatch):
     rows = [platform(make_plugin, f"p{n}", f"return Probe((Device('p{n}', '', 1),))") for n in range(60)]
     started = []
-    inner = probe.subprocess.Popen
-    monkeypatch.setattr(probe.subprocess, "Popen", lambda *a, **k: started.append(a) or inner(*a, **k))
+    inner = rehearsal.subprocess.Popen
+    monkeypatch.setattr(rehearsal.subprocess, "Popen", lambda *a, **k: started.append(a) or inner(*a, **k))
     begin = time.perf_counter()
     found = probe_all(rows)
     print(f"60 platforms: {(time.perf_counter() - begin) * 1000:.0f} ms")
