@@ -66,7 +66,7 @@ def test_the_listing_shows_what_the_probes_said(make_plugin):
 
 
 HANGS = "import time; time.sleep(60)"
-FILES = FileFacts("a-model", False, ("model.bin",), {})
+FILES = FileFacts("a-model", "/a-model", True, ("model.bin",))
 
 
 @pytest.mark.parametrize(
