@@ -13,7 +13,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
-from core.scheduler.state import SchedulerState
+from core.scheduler.roster import Roster
 
 
 class Clock:
@@ -25,10 +25,10 @@ class Clock:
 
 
 def step(scheduler, executor, client):
-    plan = scheduler.schedule()
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     scheduler.check_integrity()
-    return plan
+    return planned.plan
 
 
 def test_a_request_ends_at_its_deadline_running_or_waiting():
@@ -52,13 +52,13 @@ def test_a_request_ends_at_its_deadline_running_or_waiting():
 
 
 def test_ends_of_many_choices_look_through_the_deadlines_a_few_times(monkeypatch):
-    looks, sweep = [], SchedulerState._sweep_deadlines
+    looks, sweep = [], Roster._sweep_deadlines
 
-    def counted(state):
-        looks.append(len(state._deadlines))
-        sweep(state)
+    def counted(roster):
+        looks.append(len(roster._deadlines))
+        sweep(roster)
 
-    monkeypatch.setattr(SchedulerState, "_sweep_deadlines", counted)
+    monkeypatch.setattr(Roster, "_sweep_deadlines", counted)
     scheduler, names = make_scheduler(), [f"r{number}" for number in range(20)]
     for name in names:
         for choice in range(64):
@@ -113,13 +113,13 @@ def test_only_the_guilty_end_when_a_step_fails(guilty, from_step):
     for _ in range(200):
         if not scheduler.has_unfinished():
             break
-        plan = scheduler.schedule()
+        planned = scheduler.schedule()
         try:
-            result = executor.execute(plan)
+            result = executor.execute(planned.plan)
         except RuntimeError as error:
-            client.receive(scheduler.fail_step(str(error)))
+            client.receive(scheduler.fail(planned, str(error)))
         else:
-            client.receive(scheduler.update(plan, result))
+            client.receive(scheduler.finish(planned, result))
         scheduler.check_integrity()
     for request in requests:
         if request.request_id in guilty:
@@ -151,10 +151,10 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
     assert client.last["r2", 0].finish_reason == "error"
     assert "reference_counts" in client.last["r2", 0].stop_reason
     executor.held.clear()
-    plan = scheduler.schedule()
-    assert sorted(plan.removed) == list(range(8))
-    plan.removed = []
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    assert sorted(planned.plan.removed) == list(range(8))
+    planned.plan.removed = []
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     run(scheduler, executor, client)
     assert scheduler.stats().num_violations == 1
     for request in requests:
@@ -197,7 +197,7 @@ def test_planning_ahead_gives_the_same_tokens(seed):
     while waiting or pending or scheduler.has_unfinished():
         while waiting and rng.random() < 0.5:
             scheduler.add(waiting.pop(0))
-        plan = scheduler.schedule()
+        planned = scheduler.schedule()
         if rng.random() < 0.05:
             name = f"r{rng.randrange(20)}"
             if (name, 0) not in client.last or client.last[name, 0].finish_reason is None:
@@ -205,10 +205,10 @@ def test_planning_ahead_gives_the_same_tokens(seed):
                 aborted.add(name)
                 waiting = [request for request in waiting if request.request_id != name]
         if pending is not None:
-            client.receive(scheduler.update(*pending))
-        pending = (plan, executor.execute(plan)) if plan.total_num_tokens or plan.removed else None
+            client.receive(scheduler.finish(*pending))
+        pending = None if planned.is_idle else (planned, executor.execute(planned.plan))
         if pending is None:
-            client.receive(scheduler.update(plan, executor.execute(plan)))
+            client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
         scheduler.check_integrity()
     assert not executor.held and scheduler.stats().kv_cache_usage == 0.0
     for request in requests:
@@ -261,16 +261,16 @@ def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
     requests.append(make_request("other", [9, 8, 7], 6))
     for request in requests:
         scheduler.add(request)
-    plan = scheduler.schedule()
-    assert plan.query_lens.tolist() == [15, 4, 3]
+    planned = scheduler.schedule()
+    assert planned.plan.query_lens.tolist() == [15, 4, 3]
     if leaves is not None:
         scheduler.abort([leaves])
-    client.receive(scheduler.fail_step("the device was lost"))
+    client.receive(scheduler.fail(planned, "the device was lost"))
     scheduler.check_integrity()
     scheduler.add(make_request("third", [*prefix, 4], 6))
-    plan = scheduler.schedule()
-    plan.removed = []  # the executor has not heard of them
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    planned.plan.removed = []  # the executor has not heard of them
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     run(scheduler, executor, client)
     for request in requests:
         if request.request_id != leaves:
