@@ -53,7 +53,9 @@ def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight
     columns = state.running
     require(columns.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
     ahead = int(columns.length[slot]) - length
-    require(0 <= ahead <= num_in_flight, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known")
+    require(
+        0 <= ahead <= num_in_flight, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known"
+    )
     require(
         int(columns.capacity[slot]) == sequence.num_slots,
         "capacity_column",

@@ -19,7 +19,6 @@ from core.kv.prefix import PrefixHit
 from core.scheduler.drafts import DraftRules
 from core.scheduler.limits import LengthLimits
 from core.scheduler.roster import Roster
-from core.scheduler.running import RunningSet
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 

@@ -13,6 +13,8 @@ from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.scheduler.results import StepOutputs
 from core.scheduler.step import Step
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:
     return EngineRequest(name, 0, prompt, SamplingParams(max_tokens=max_tokens), seed=1, stop_token_ids=[EOS])

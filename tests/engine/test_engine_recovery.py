@@ -16,6 +16,8 @@ from core.engine.inproc import InprocClient
 from core.engine.output_processor import OutputProcessor
 from core.kv.integrity import IntegrityError
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def request(name: str, prompt: list[int], max_tokens: int = 6, **more: Any) -> EngineRequest:
     return EngineRequest(name, 0, prompt, SamplingParams(max_tokens=max_tokens), 1, stop_token_ids=[EOS], **more)

@@ -8,6 +8,8 @@ from core.api.step_plan import StepResult
 
 PROMPT = [3, 1, 4, 1, 5]
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def sampled(slots, token_ids, **more):
     return StepResult(np.array(slots, np.int32), np.array(token_ids, np.int32), **more)

@@ -3,6 +3,8 @@
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def step(scheduler, executor, client=None):
     planned = scheduler.schedule()

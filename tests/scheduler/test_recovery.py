@@ -14,6 +14,7 @@ from core.api.sampling_params import SamplingParams
 from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
 from core.scheduler.roster import Roster
+from core.testing.wired import WiredExecutor
 
 
 class Clock:
@@ -102,6 +103,7 @@ def failing(executor, guilty):
 
 @pytest.mark.parametrize("guilty", [set(), {"r2"}, {"r0", "r4"}, {f"r{i}" for i in range(5)}])
 @pytest.mark.parametrize("from_step", [0, 3])
+@pytest.mark.usefixtures("also_wired")
 def test_only_the_guilty_end_when_a_step_fails(guilty, from_step):
     scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
     requests = [make_request(f"r{i}", [i] * (3 + i), 8) for i in range(5)]
@@ -178,6 +180,8 @@ def test_planning_ahead_gives_the_same_tokens(seed):
         async_scheduling=True,
     )
     executor, client, aborted = FakeExecutor(num_blocks, block_size), Client(), set()
+    if seed % 2:
+        executor = WiredExecutor(executor)
     requests = []
     for number in range(20):
         handle = number if rng.random() < 0.7 else -1
@@ -253,6 +257,7 @@ def resident_bytes():
 
 
 @pytest.mark.parametrize("leaves", [None, "first", "second"])
+@pytest.mark.usefixtures("also_wired")
 def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
     """The second starts in the step that computes the prefix which both share."""
     scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference, run
 
 from core.api.step_plan import StepResult
+from core.testing.wired import WiredExecutor
 
 SHARED = [random.Random(1).randrange(40) for _ in range(24)]
 
@@ -31,6 +32,8 @@ def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed)
         num_speculative_tokens=rng.choice([0, 3, 6]),
     )
     executor, client, requests = FakeExecutor(num_blocks, block_size, seed=seed), Client(), []
+    if seed % 2:
+        executor = WiredExecutor(executor)
     for number in range(25):
         prompt = SHARED[: rng.randint(0, 24)] + [rng.randrange(40) for _ in range(rng.randint(1, 12))]
         for choice in range(rng.choice([1, 1, 3])):
@@ -67,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 5]),
         partial=st.integers(1, 3),
         reserve=st.booleans(),
+        wired=st.booleans(),
     )
     def start(
         self,
@@ -82,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold,
         partial,
         reserve,
+        wired,
     ):
         self.now = 1000.0
         self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
@@ -104,6 +109,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         self.executor = FakeExecutor(num_blocks, block_size)
+        if wired:
+            self.executor = WiredExecutor(self.executor)
         self.client = Client()
         self.live = {}
         self.refused = {}

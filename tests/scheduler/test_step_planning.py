@@ -7,6 +7,8 @@ from core.api.errors import RequestError
 from core.api.step_plan import StepResult
 from core.kv.integrity import IntegrityError
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def step(scheduler, executor, client=None):
     planned = scheduler.schedule()

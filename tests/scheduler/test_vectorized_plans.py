@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference
 
+from core.testing.wired import WiredExecutor
+
 SHARED = [random.Random(2).randrange(40) for _ in range(20)]
 
 
@@ -39,7 +41,8 @@ def test_both_ways_give_the_same_plans_and_outputs(seed, block_size, num_tokens,
         "policy": policy,
     }
     schedulers = [make_scheduler(num_blocks, block_size, vectorized=way, **limits) for way in (True, False)]
-    sides = [(scheduler, FakeExecutor(num_blocks, block_size), Client()) for scheduler in schedulers]
+    executors = [FakeExecutor(num_blocks, block_size), WiredExecutor(FakeExecutor(num_blocks, block_size))]
+    sides = [(scheduler, executor, Client()) for scheduler, executor in zip(schedulers, executors, strict=True)]
     requests = []
     for number in range(14):
         prompt = SHARED[: rng.randint(0, 20)] + [rng.randrange(40) for _ in range(rng.randint(1, 6))]
