@@ -88,10 +88,10 @@ class EngineCore:
         """
         outputs = StepOutputs()
         if self.scheduler.has_unfinished():
-            step = self._guard(self.scheduler.schedule)
-            if step is not None:
-                outputs = self._run(step)
-                self._watch_progress(step, outputs)
+            if self.scheduler.wants_step():
+                outputs = self._plan_and_run()
+            else:
+                outputs = self._finish_oldest()
             self.kv_services.after_step(self.scheduler.kv)
         if self._refused:
             outputs.records[:0] = self._refused
@@ -129,8 +129,11 @@ class EngineCore:
         self._queue.close()
         self.executor.close()
 
-    def _run(self, step: Step) -> StepOutputs:
-        """Have a step computed, and finish the oldest one as soon as no further one may be planned."""
+    def _plan_and_run(self) -> StepOutputs:
+        """Have a new step computed, and finish the oldest one when no further one may be planned."""
+        step = self._guard(self.scheduler.schedule)
+        if step is None:
+            return StepOutputs()
         idle = step.is_idle and not self.scheduler.lockstep
         if not idle:
             self._submit(step)
@@ -140,6 +143,7 @@ class EngineCore:
             outputs = self._finish_oldest()
         if idle:
             outputs.records += self._finish(step, StepResult()).records
+        self._faults.moved(not step.is_idle or bool(outputs.records) or len(outputs.tokens) > 0)
         return outputs
 
     def _submit(self, step: Step) -> None:
@@ -201,6 +205,3 @@ class EngineCore:
     def _probe_if_wanted(self) -> None:
         if self._faults.wants_probe:
             self.scheduler.compute_next(self._faults.probe)
-
-    def _watch_progress(self, step: Step, outputs: StepOutputs) -> None:
-        self._faults.moved(not step.is_idle or bool(outputs.records) or len(outputs.tokens) > 0)

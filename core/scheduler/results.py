@@ -130,7 +130,8 @@ class ResultReader:
         self, sequence: SequenceState, slot: int, num_tokens: int, token_ids: list[int] | None, *, completes: bool
     ) -> None:
         """One sequence: `num_tokens` were computed at `slot`, up to its last known token when it `completes`."""
-        if sequence.status is not SequenceStatus.RUNNING:
+        # With several steps in flight a sequence may have been preempted and started again since.
+        if sequence.status is not SequenceStatus.RUNNING or sequence.first_step > self.step.number:
             return
         state, result = self.state, self.result
         state.at_work = sequence

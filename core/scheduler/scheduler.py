@@ -127,7 +127,11 @@ class Scheduler:
 
     def has_unfinished(self) -> bool:
         """Whether anything waits or runs, or the worker or the client must still hear of an end."""
-        return bool(self.in_flight) or self._state.has_unfinished
+        return bool(self.in_flight) or self.wants_step()
+
+    def wants_step(self) -> bool:
+        """Whether there is a reason to plan another step; otherwise only those in flight are to be finished."""
+        return self._state.has_unfinished
 
     def schedule(self) -> Step:
         """Plan the next step: those that decode, then prompts that have begun, then those that wait.
@@ -139,13 +143,14 @@ class Scheduler:
         if len(self.in_flight) >= self.max_in_flight:
             raise IntegrityError("steps_in_flight", f"{len(self.in_flight)} steps wait for their results")
         state = self._state
+        self._num_steps += 1
+        state.step_number = self._num_steps
         state.expire()
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
         state.at_work = None
         step = planner.finish()
-        self._num_steps += 1
         step.number = self._num_steps
         if self.lockstep or not step.is_idle:
             self._begin(step)

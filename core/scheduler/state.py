@@ -31,6 +31,7 @@ class SchedulerState:
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
     at_work: the sequence that is being handled, to be blamed when something breaks.
+    step_number: of the newest step.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SchedulerState:
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config.num_speculative_tokens, self.stats)
         self.at_work: SequenceState | None = None
+        self.step_number = 0
         self._ended: list[EngineOutput] = []
 
     @property
@@ -100,6 +102,7 @@ class SchedulerState:
             if self.policy.charges:
                 self.policy.charge(sequence.request, sequence.num_pending, 0)
         sequence.status = SequenceStatus.RUNNING
+        sequence.first_step = self.step_number
         sequence.blocks_missing = 0
         self.running.start(sequence)
 

@@ -66,7 +66,15 @@ def make_request(
 
 
 def make_scheduler(
-    num_blocks: int = 64, block_size: int = 4, *, prefix_caching=True, clock=None, vectorized=True, groups=(), **limits
+    num_blocks: int = 64,
+    block_size: int = 4,
+    *,
+    prefix_caching=True,
+    clock=None,
+    vectorized=True,
+    max_in_flight=2,
+    groups=(),
+    **limits,
 ) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
     config = SchedulerConfig(**settings)
@@ -76,7 +84,8 @@ def make_scheduler(
         return KVManager(num_blocks, block_size, prefix_caching, groups=groups, max_step_tokens=step)
 
     options = {} if clock is None else {"clock": clock}
-    return Scheduler(config, make_kv, POLICIES[config.policy](), vectorized=vectorized, **options)
+    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight}
+    return Scheduler(config, make_kv, POLICIES[config.policy](), **options)
 
 
 def reference(request: EngineRequest, max_length: int = 128) -> tuple[list[int], str, int | None]:

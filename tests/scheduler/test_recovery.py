@@ -4,6 +4,7 @@ import gc
 import random
 import resource
 import time
+from collections import deque
 
 import pytest
 from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request, make_scheduler, reference, run
@@ -11,6 +12,7 @@ from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request,
 from core.api.config import ModelConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.step_plan import StepResult
 from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
 from core.scheduler.roster import Roster
@@ -167,6 +169,7 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
 @pytest.mark.parametrize("seed", range(25))
 def test_planning_ahead_gives_the_same_tokens(seed):
     rng = random.Random(seed)
+    max_in_flight = 2 + seed % 3
     block_size = rng.choice([1, 3, 4])
     num_blocks = 2 + rng.randint(48, 140) // block_size
     scheduler = make_scheduler(
@@ -178,6 +181,7 @@ def test_planning_ahead_gives_the_same_tokens(seed):
         policy=rng.choice(["fcfs", "priority", "fair"]),
         prefix_caching=rng.random() < 0.8,
         async_scheduling=True,
+        max_in_flight=max_in_flight,
     )
     executor, client, aborted = FakeExecutor(num_blocks, block_size), Client(), set()
     if seed % 2:
@@ -197,7 +201,7 @@ def test_planning_ahead_gives_the_same_tokens(seed):
                 prompt_logprobs=0 if rng.random() < 0.2 else None,
             )
         )
-    waiting, pending = list(requests), None
+    waiting, pending = list(requests), deque()
     while waiting or pending or scheduler.has_unfinished():
         while waiting and rng.random() < 0.5:
             scheduler.add(waiting.pop(0))
@@ -208,11 +212,12 @@ def test_planning_ahead_gives_the_same_tokens(seed):
                 scheduler.abort([name])
                 aborted.add(name)
                 waiting = [request for request in waiting if request.request_id != name]
-        if pending is not None:
-            client.receive(scheduler.finish(*pending))
-        pending = None if planned.is_idle else (planned, executor.execute(planned.plan))
-        if pending is None:
-            client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
+        if pending and (planned.is_idle or len(pending) == max_in_flight - 1):
+            client.receive(scheduler.finish(*pending.popleft()))
+        if planned.is_idle:
+            client.receive(scheduler.finish(planned, StepResult()))
+        else:
+            pending.append((planned, executor.execute(planned.plan)))
         scheduler.check_integrity()
     assert not executor.held and scheduler.stats().kv_cache_usage == 0.0
     for request in requests:
