@@ -86,13 +86,7 @@ class EngineCore:
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
-        outputs = StepOutputs()
-        if self.scheduler.has_unfinished():
-            if self.scheduler.wants_step():
-                outputs = self._plan_and_run()
-            else:
-                outputs = self._finish_oldest()
-            self.kv_services.after_step(self.scheduler.kv)
+        outputs = self._advance()
         if self._refused:
             outputs.records[:0] = self._refused
             self._refused = []
@@ -128,6 +122,16 @@ class EngineCore:
         self.kv_services.close(self.scheduler.kv, self._queue.copy, SAVE_S)
         self._queue.close()
         self.executor.close()
+
+    def _advance(self) -> StepOutputs:
+        if self.scheduler.wants_step():
+            outputs = self._plan_and_run()
+        elif self.scheduler.in_flight:
+            outputs = self._finish_oldest()
+        else:
+            return StepOutputs()
+        self.kv_services.after_step(self.scheduler.kv)
+        return outputs
 
     def _plan_and_run(self) -> StepOutputs:
         """Have a new step computed, and finish the oldest one when no further one may be planned."""
