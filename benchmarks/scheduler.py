@@ -46,7 +46,7 @@ class OneToken:
     def execute(self, plan: StepPlan) -> StepResult:
         """Token 7 for every row."""
         begin = time.thread_time()
-        result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32))
+        result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32), same_slots=True)
         self.seconds += time.thread_time() - begin
         return result
 

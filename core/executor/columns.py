@@ -23,7 +23,6 @@ LENGTH_BYTES = 4
 
 Facts = TypeVar("Facts")
 T = TypeVar("T")
-Part = bytes | NDArray[Any]
 
 
 class WireError(ValueError):
@@ -54,12 +53,12 @@ class ColumnWriter:
 
     def __init__(self) -> None:
         self._columns: list[Column] = []
-        self._buffers: list[Part] = []
+        self._buffers: list[bytes | memoryview] = []
 
     def put(self, name: str, values: Sequence[float] | NDArray[Any], kind: Kind = "i4") -> None:
         """Add a column. Raises OverflowError when a number is too large for `kind`."""
         if len(values):
-            self._add(name, kind, len(values), [np.ascontiguousarray(values, dtype=f"<{kind}")])
+            self._add(name, kind, len(values), [np.ascontiguousarray(values, dtype=f"<{kind}").data])
 
     def put_lists(self, name: str, lists: Sequence[Sequence[int]]) -> None:
         """Add lists of any lengths."""
@@ -80,7 +79,8 @@ class ColumnWriter:
         if not parts:
             return
         self.put(f"{name}.lens", [len(part) for part in parts], "i8")
-        self._add(name, "u1", sum(len(part) for part in parts), parts)
+        buffers = [part if isinstance(part, bytes) else np.ascontiguousarray(part).data for part in parts]
+        self._add(name, "u1", sum(len(part) for part in parts), buffers)
 
     def message(self, facts: msgspec.Struct) -> bytes:
         """Everything as one buffer."""
@@ -88,7 +88,7 @@ class ColumnWriter:
         start = len(header).to_bytes(LENGTH_BYTES, "little") + header
         return b"".join([start, _padding(len(start)), *self._buffers])
 
-    def _add(self, name: str, kind: Kind, count: int, parts: Iterable[Part]) -> None:
+    def _add(self, name: str, kind: Kind, count: int, parts: Iterable[bytes | memoryview]) -> None:
         if not count:
             return
         self._columns.append(Column(name, kind, count))

@@ -55,12 +55,12 @@ class PlanEncoder:
     """The scheduler's end. Plans are encoded in their order, and each message is meant for every worker."""
 
     def __init__(self) -> None:
-        self._expected: Int32Array | None = None
+        self._expected: Int32Array = NO_ROWS
 
     def encode(self, plan: StepPlan) -> bytes:
         """One plan. What cannot be encoded raises, and leaves the encoder as it was."""
         columns = ColumnWriter()
-        same_batch = plan.same_batch and self._expected is not None
+        same_batch = plan.same_batch and len(self._expected) == len(plan.slots)
         goes_on = same_batch and np.array_equal(plan.num_computed, self._expected)
         facts = PlanFacts(plan.total_num_tokens, same_batch, goes_on)
         if not same_batch:

@@ -10,8 +10,8 @@ all that rule.
 The running list is kept in the policy's order, so its last member is the one to preempt. A sequence is admitted when
 blocks for all its known tokens are free, and takes them at once: only decoding makes anybody need more.
 
-One more step may be planned before the last one's result is there: each sequence that samples is taken to get one token,
-and what turns out to have ended computes a token too many, which is dropped.
+Further steps may be planned before the results of earlier ones are there: each sequence that samples is taken to get one
+token, and what turns out to have ended computes tokens too many, which are dropped.
 """
 
 from __future__ import annotations

@@ -166,6 +166,36 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
             assert client.tokens[request.key] == reference(request)[0]
 
 
+def test_a_request_that_the_policy_does_not_take_leaves_nothing_behind(monkeypatch):
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", [1, 2]))
+
+    def refuse(sequence):
+        raise ZeroDivisionError("a defect of the policy")
+
+    monkeypatch.setattr(scheduler._state.waiting, "push", refuse)
+    with pytest.raises(ZeroDivisionError):
+        scheduler.add(make_request("b", [3, 4], deadline=9e12))
+    monkeypatch.undo()
+    scheduler.check_integrity()
+    assert scheduler.stats().num_waiting == 1
+    scheduler.add(make_request("b", [3, 4]))
+    client = run(scheduler, FakeExecutor())
+    assert client.tokens["b", 0] == reference(make_request("b", [3, 4]))[0]
+
+
+def test_a_worker_hears_again_of_removals_that_it_never_heard_of():
+    scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, [1, 2, 3], 9))
+    step(scheduler, executor, client)
+    scheduler.abort(["a"])
+    planned = scheduler.schedule()
+    assert planned.plan.removed == [0]
+    scheduler.give_up()
+    assert sorted(scheduler.schedule().plan.removed) == [0, 1]
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_planning_ahead_gives_the_same_tokens(seed):
     rng = random.Random(seed)
