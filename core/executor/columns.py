@@ -9,7 +9,7 @@ A column that is absent is empty, and one that nobody asks for is passed over, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, Literal, TypeVar
 
@@ -40,6 +40,11 @@ class Column(msgspec.Struct, array_like=True):
     kind: Kind
     count: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Its length in the message, without what fills up to the next one."""
+        return self.count * int(self.kind[1])
+
 
 class Header(msgspec.Struct, Generic[Facts], array_like=True):
     """The beginning of a message. columns: in the order in which they follow."""
@@ -58,16 +63,21 @@ class ColumnWriter:
     def put(self, name: str, values: Sequence[float] | NDArray[Any], kind: Kind = "i4") -> None:
         """Add a column. Raises OverflowError when a number is too large for `kind`."""
         if len(values):
-            self._add(name, kind, len(values), [np.ascontiguousarray(values, dtype=f"<{kind}").data])
+            column = np.ascontiguousarray(values, dtype=f"<{kind}")
+            self._add(name, kind, len(column), [column.data])
 
-    def put_lists(self, name: str, lists: Sequence[Sequence[int]]) -> None:
+    def put_keys(self, name: str, keyed: Iterable[int]) -> None:
+        """Add the keys of a mapping, whose values are put under the same name."""
+        self.put(f"{name}.keys", list(keyed))
+
+    def put_lists(self, name: str, lists: Collection[Sequence[int]]) -> None:
         """Add lists of any lengths."""
         if not lists:
             return
         self.put(f"{name}.lens", [len(items) for items in lists])
         self.put(name, list(chain.from_iterable(lists)))
 
-    def put_tables(self, name: str, tables: Sequence[Sequence[Sequence[int]]]) -> None:
+    def put_tables(self, name: str, tables: Collection[Sequence[Sequence[int]]]) -> None:
         """Add lists of lists of any lengths."""
         if not tables:
             return
@@ -79,8 +89,9 @@ class ColumnWriter:
         if not parts:
             return
         self.put(f"{name}.lens", [len(part) for part in parts], "i8")
-        buffers = [part if isinstance(part, bytes) else np.ascontiguousarray(part).data for part in parts]
-        self._add(name, "u1", sum(len(part) for part in parts), buffers)
+        arrays = [np.ascontiguousarray(np.frombuffer(part, np.uint8)) for part in parts]
+        count = sum(len(array) for array in arrays)
+        self._add(name, "u1", count, [array.data for array in arrays])
 
     def message(self, facts: msgspec.Struct) -> bytes:
         """Everything as one buffer."""
@@ -91,9 +102,10 @@ class ColumnWriter:
     def _add(self, name: str, kind: Kind, count: int, parts: Iterable[bytes | memoryview]) -> None:
         if not count:
             return
-        self._columns.append(Column(name, kind, count))
+        column = Column(name, kind, count)
+        self._columns.append(column)
         self._buffers += parts
-        self._buffers.append(_padding(count * int(kind[1])))
+        self._buffers.append(_padding(column.num_bytes))
 
 
 class ColumnReader(Generic[Facts]):
@@ -105,13 +117,14 @@ class ColumnReader(Generic[Facts]):
     """
 
     def __init__(self, message: bytes, decoder: msgspec.msgpack.Decoder[Header[Facts]]) -> None:
-        end = LENGTH_BYTES + int.from_bytes(message[:LENGTH_BYTES], "little")
+        num_header_bytes = int.from_bytes(message[:LENGTH_BYTES], "little")
+        end = LENGTH_BYTES + num_header_bytes
         header = decoder.decode(message[LENGTH_BYTES:end])
         self.facts = header.facts
         self._columns: dict[str, NDArray[Any]] = {}
         offset = end + len(_padding(end))
         for column in header.columns:
-            num_bytes = column.count * int(column.kind[1])
+            num_bytes = column.num_bytes
             if not 0 <= num_bytes <= len(message) - offset:
                 raise WireError(
                     f"The column '{column.name}' has {num_bytes} bytes from {offset} on; the message has {len(message)}."
@@ -122,20 +135,32 @@ class ColumnReader(Generic[Facts]):
     def get(self, name: str, kind: Kind = "i4") -> NDArray[Any]:
         """A column as an array of its own."""
         column = self._columns.get(name)
-        return np.empty(0, f"<{kind}") if column is None else column.copy()
+        if column is None:
+            return np.empty(0, f"<{kind}")
+        return column.copy()
 
     def items(self, name: str) -> list[Any]:
         """A column as Python numbers."""
         column = self._columns.get(name)
-        return [] if column is None else column.tolist()
+        if column is None:
+            return []
+        items: list[Any] = column.tolist()
+        return items
+
+    def keyed(self, name: str, values: list[T]) -> dict[int, T]:
+        """The mapping whose keys `put_keys` was given."""
+        keys = self.items(f"{name}.keys")
+        return dict(zip(keys, values, strict=True))
 
     def lists(self, name: str) -> list[list[int]]:
         """What `put_lists` was given."""
-        return split(self.items(name), self.items(f"{name}.lens"))
+        lens = self.items(f"{name}.lens")
+        return split(self.items(name), lens)
 
     def tables(self, name: str) -> list[list[list[int]]]:
         """What `put_tables` was given."""
-        return split(self.lists(name), self.items(f"{name}.rows"))
+        rows = self.items(f"{name}.rows")
+        return split(self.lists(name), rows)
 
     def byte_arrays(self, name: str) -> list[NDArray[np.uint8]]:
         """What `put_bytes` was given, each as an array of its own, so that none keeps the others in memory."""

@@ -9,6 +9,8 @@ has got. So a plan of steady decode has a few bytes, whatever the number of sequ
 
 from __future__ import annotations
 
+from itertools import chain
+
 import msgspec
 import numpy as np
 
@@ -69,11 +71,11 @@ class PlanEncoder:
         if not goes_on:
             columns.put("num_computed", plan.num_computed)
         columns.put("removed", plan.removed)
-        columns.put("blocks.slots", list(plan.new_block_ids))
-        columns.put_tables("blocks", list(plan.new_block_ids.values()))
-        columns.put("drafts.slots", list(plan.drafts))
-        columns.put_lists("drafts", list(plan.drafts.values()))
-        columns.put("budget.slots", list(plan.draft_budget))
+        columns.put_keys("blocks", plan.new_block_ids)
+        columns.put_tables("blocks", plan.new_block_ids.values())
+        columns.put_keys("drafts", plan.drafts)
+        columns.put_lists("drafts", plan.drafts.values())
+        columns.put_keys("budget", plan.draft_budget)
         columns.put("budget", list(plan.draft_budget.values()))
         if plan.new:
             facts.requests = [_without_tokens(new.request) for new in plan.new]
@@ -113,9 +115,9 @@ class PlanDecoder:
         plan.same_batch = facts.same_batch
         plan.removed = columns.items("removed")
         plan.new = _get_new(columns, facts.requests)
-        plan.new_block_ids = dict(zip(columns.items("blocks.slots"), columns.tables("blocks"), strict=True))
-        plan.drafts = dict(zip(columns.items("drafts.slots"), columns.lists("drafts"), strict=True))
-        plan.draft_budget = dict(zip(columns.items("budget.slots"), columns.items("budget"), strict=True))
+        plan.new_block_ids = columns.keyed("blocks", columns.tables("blocks"))
+        plan.drafts = columns.keyed("drafts", columns.lists("drafts"))
+        plan.draft_budget = columns.keyed("budget", columns.items("budget"))
         if facts.transfers is not None:
             plan.transfers = _get_transfers(columns, facts.transfers)
         if len(slots):
@@ -139,10 +141,10 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     if not same_slots:
         columns.put("slots", result.slots)
     columns.put("token_ids", result.token_ids)
-    columns.put("more.slots", list(result.more_token_ids))
-    columns.put_lists("more", list(result.more_token_ids.values()))
-    columns.put("drafts.slots", list(result.drafts))
-    columns.put_lists("drafts", list(result.drafts.values()))
+    columns.put_keys("more", result.more_token_ids)
+    columns.put_lists("more", result.more_token_ids.values())
+    columns.put_keys("drafts", result.drafts)
+    columns.put_lists("drafts", result.drafts.values())
     _put_logprobs(columns, "logprobs", result.logprobs)
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
     columns.put_bytes("pages", result.pages or [])
@@ -153,16 +155,18 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     """What `encode_result` was given. plan: the one that it answers."""
     columns = ColumnReader(message, _RESULTS)
     facts = columns.facts
-    result = StepResult(plan.slots if facts.same_slots else columns.get("slots"), columns.get("token_ids"))
+    slots = plan.slots if facts.same_slots else columns.get("slots")
+    result = StepResult(slots, columns.get("token_ids"))
     if len(result.slots) != len(result.token_ids):
         raise WireError(f"A result has {len(result.token_ids)} tokens for {len(result.slots)} sequences.")
     result.same_slots = facts.same_slots
     result.errors = facts.errors
-    result.more_token_ids = dict(zip(columns.items("more.slots"), columns.lists("more"), strict=True))
-    result.drafts = dict(zip(columns.items("drafts.slots"), columns.lists("drafts"), strict=True))
+    result.more_token_ids = columns.keyed("more", columns.lists("more"))
+    result.drafts = columns.keyed("drafts", columns.lists("drafts"))
     result.logprobs = _get_logprobs(columns, "logprobs")
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
-    result.pages = columns.byte_arrays("pages") if facts.has_pages else None
+    if facts.has_pages:
+        result.pages = columns.byte_arrays("pages")
     return result
 
 
@@ -221,24 +225,27 @@ def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[To
     """Entries of some slots: how many each has, then all of them, one after the other."""
     if not logprobs:
         return
-    entries = [entry for listed in logprobs.values() for entry in listed]
-    if any(not len(entry.token_ids) == len(entry.logprobs) == len(entry.ranks) for entry in entries):
+    entries = list(chain.from_iterable(logprobs.values()))
+    token_ids = [entry.token_ids for entry in entries]
+    values = [entry.logprobs for entry in entries]
+    ranks = [entry.ranks for entry in entries]
+    lens = [len(ids) for ids in token_ids]
+    if lens != [len(row) for row in values] or lens != [len(row) for row in ranks]:
         raise WireError("Logprobs need as many numbers and ranks as token ids.")
-    columns.put(f"{name}.slots", list(logprobs))
+    columns.put_keys(name, logprobs)
     columns.put(f"{name}.counts", [len(listed) for listed in logprobs.values()])
-    columns.put_lists(f"{name}.token_ids", [entry.token_ids for entry in entries])
-    columns.put(f"{name}.values", [value for entry in entries for value in entry.logprobs], "f8")
-    columns.put(f"{name}.ranks", [rank for entry in entries for rank in entry.ranks])
+    columns.put_lists(f"{name}.token_ids", token_ids)
+    columns.put(f"{name}.values", list(chain.from_iterable(values)), "f8")
+    columns.put(f"{name}.ranks", list(chain.from_iterable(ranks)))
 
 
 def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, list[TokenLogprobs]]:
-    slots = columns.items(f"{name}.slots")
-    if not slots:
+    counts = columns.items(f"{name}.counts")
+    if not counts:
         return {}
     token_ids = columns.lists(f"{name}.token_ids")
     lens = [len(ids) for ids in token_ids]
     values = split(columns.items(f"{name}.values"), lens)
     ranks = split(columns.items(f"{name}.ranks"), lens)
     entries = [TokenLogprobs(*row) for row in zip(token_ids, values, ranks, strict=True)]
-    listed = split(entries, columns.items(f"{name}.counts"))
-    return dict(zip(slots, listed, strict=True))
+    return columns.keyed(name, split(entries, counts))
