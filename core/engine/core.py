@@ -145,9 +145,9 @@ class EngineCore:
         num_in_flight = len(self.scheduler.in_flight)
         if num_in_flight >= self.scheduler.max_in_flight or (idle and num_in_flight):
             outputs = self._finish_oldest()
-        if idle:
+        if idle:  # there is nothing to wait for, but outputs of sequences that ended outside of a step
             outputs.records += self._finish(step, StepResult()).records
-        self._faults.moved(not step.is_idle or bool(outputs.records) or len(outputs.tokens) > 0)
+        self._watch_progress(step, outputs)
         return outputs
 
     def _submit(self, step: Step) -> None:
@@ -205,6 +205,10 @@ class EngineCore:
             self._refused += self.scheduler.mend(error).records
             self._probe_if_wanted()
             return None
+
+    def _watch_progress(self, step: Step, outputs: StepOutputs) -> None:
+        told = bool(outputs.records) or len(outputs.tokens) > 0
+        self._faults.moved(told or not step.is_idle)
 
     def _probe_if_wanted(self) -> None:
         if self._faults.wants_probe:

@@ -181,6 +181,32 @@ def test_a_step_behind_one_that_failed_in_the_thread_is_not_begun() -> None:
     assert executed == [1, 3]
 
 
+@pytest.mark.parametrize("kind", [FakeExecutor, Queueing, Lazy])
+@pytest.mark.parametrize("computed", [False, True])
+def test_an_interrupt_while_steps_are_in_flight_costs_nobody_anything(
+    kind: type[FakeExecutor], computed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """computed: whether the step that is waited for has been computed when the user interrupts."""
+    engine = Driver(kind)
+    for name, prompt in PROMPTS.items():
+        engine.add(name, prompt)
+    engine.step(2)
+    result = engine.core._queue.result
+
+    def interrupted(ticket: object) -> StepResult:
+        if computed:
+            result(ticket)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.core._queue, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step(3)
+    monkeypatch.undo()
+    engine.drain()
+    for name, prompt in PROMPTS.items():
+        assert engine.tokens(name) == reference(prompt, 6)
+
+
 class Recording(FakeExecutor):
     """Keeps how many tokens each plan had."""
 
