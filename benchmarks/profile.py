@@ -34,7 +34,7 @@ PARTS = {
     "arrays": "persistent batch: deltas and flat arrays",
     "forward": "the calls that replay the recorded kernels",
     "sampling": "rows, keys, results",
-    "update": "Scheduler.update",
+    "finish": "Scheduler.finish",
     "encode": "one message for all outputs",
     "other": "engine loop and model runner",
     NATIVE: "inside the extension",
@@ -120,7 +120,7 @@ def watch_engine(core: EngineCore, watches: Stopwatches) -> None:
     runner = core.executor.worker.runner  # type: ignore[attr-defined]
     places = (
         (core.scheduler, "schedule", "schedule"),
-        (core.scheduler, "update", "update"),
+        (core.scheduler, "finish", "finish"),
         (runner.batch, "apply", "arrays"),
         (runner.batch, "step_input", "arrays"),
         (runner.batch, "extend", "arrays"),

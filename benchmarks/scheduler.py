@@ -3,7 +3,7 @@
 Run: `python benchmarks/scheduler.py [--running 1,64,256,1024] [--steps 400] [--vllm PYTHON]`. Prints microseconds of this
 thread's processor time, so that other programs of the machine do not count.
 
-`step` is schedule and update in steady decode; `crossing` the median of the steps in which all sequences take a block at
+`step` is schedule and finish in steady decode; `crossing` the median of the steps in which all sequences take a block at
 once; `engine` is a whole `EngineCore.step` with messages encoded, less the executor. An executor that answers with one
 token a sequence is prepared outside of the measured time. With `--vllm`, an interpreter whose environment has vllm, its
 scheduler is driven the same way in the same run and the ratio is printed.
@@ -46,7 +46,7 @@ class OneToken:
     def execute(self, plan: StepPlan) -> StepResult:
         """Token 7 for every row."""
         begin = time.thread_time()
-        result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32))
+        result = StepResult(plan.slots, np.full(len(plan.slots), 7, np.int32), same_slots=True)
         self.seconds += time.thread_time() - begin
         return result
 
@@ -90,14 +90,14 @@ def measure(num_running: int, num_steps: int, **more: int) -> dict[str, float]:
     gc.freeze()
     for _ in range(num_steps):
         start = time.thread_time()
-        plan = scheduler.schedule()
+        step = scheduler.schedule()
         planned = time.thread_time()
-        result = executor.execute(plan)
+        result = executor.execute(step.plan)
         answered = time.thread_time()
-        scheduler.update(plan, result)
+        scheduler.finish(step, result)
         end = time.thread_time()
         spent = planned - start + end - answered
-        (crossing if len(plan.new_block_ids) == num_running else plain).append(spent)
+        (crossing if len(step.plan.new_block_ids) == num_running else plain).append(spent)
     for _ in range(num_steps):
         executor.seconds = 0.0
         start = time.thread_time()

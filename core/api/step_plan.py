@@ -61,7 +61,8 @@ class StepPlan:
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens.
     transfers:     copies of KV blocks to make before anything else, or None.
-    same_batch:    whether `slots` equals that of the plan before, and nobody came, left, or has drafts.
+    same_batch:    whether `slots` equals that of the plan before, which was not empty, and nobody came, left, or has
+                   drafts: each sequence computes one token, the one that the step before gave it.
     """
 
     slots: Int32Array = field(default_factory=no_rows)
@@ -81,7 +82,7 @@ class StepPlan:
 class StepResult:
     """What one step produced. Sequences in the middle of their prompt have no token.
 
-    slots:           int32 [R], the sequences that sampled, in batch order; may be the plan's own array.
+    slots:           int32 [R], the sequences that sampled, in batch order.
     token_ids:       int32 [R], the first token that each sampled.
     more_token_ids:  with drafts: the tokens behind the first one, for sequences that have any.
     logprobs:        for sequences that asked, one entry for each of their tokens.
@@ -89,6 +90,7 @@ class StepResult:
     drafts:          proposals for the next step.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
+    same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
     slots: Int32Array = field(default_factory=no_rows)
@@ -99,6 +101,7 @@ class StepResult:
     drafts: dict[Slot, list[int]] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
     pages: list[Page] | None = None
+    same_slots: bool = False
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

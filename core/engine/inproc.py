@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
-from core.engine.core import EngineCore, Executor
+from core.engine.core import EngineCore
+from core.engine.executor import Executor
 from core.engine.ledger import Ledger
 
 

@@ -39,7 +39,8 @@ from core.api.messages import (
     UtilityResult,
 )
 from core.engine import wire
-from core.engine.core import EngineCore, Executor
+from core.engine.core import EngineCore
+from core.engine.executor import Executor
 from core.observe.logging import setup_logging
 
 logger = logging.getLogger(__name__)

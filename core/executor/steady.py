@@ -33,7 +33,7 @@ class SteadyDecode:
     def begin(self, plan: StepPlan, result: StepResult) -> None:
         """Prepare for plans like this one, which was run in full, if they can be served."""
         count = len(plan.slots)
-        same = result.slots is plan.slots or np.array_equal(result.slots, plan.slots)
+        same = result.same_slots or np.array_equal(result.slots, plan.slots)
         if self._race is None or plan.total_num_tokens != count or not same or plan.drafts:
             return
         if not 0 < count <= self._forward.model.max_logits or not self._forward.captured(count):
@@ -74,7 +74,7 @@ class SteadyDecode:
             return None
         deque(map(list.append, self._output_lists, token_ids.tolist()), maxlen=0)
         self._num_steps += 1
-        return StepResult(slots=plan.slots, token_ids=token_ids.astype(np.int32))
+        return StepResult(slots=plan.slots, token_ids=token_ids.astype(np.int32), same_slots=True)
 
     def _draw(self, race: NativeRace, count: int) -> None:
         race.draw(self._forward.model.logits_view(count)[:, : self._sampler.vocab_size])

@@ -42,11 +42,12 @@ class Admission:
     def try_suspect(self, planner: StepPlanner) -> bool:
         """Plan a step for the first suspect alone; False when blocks are missing, so that the others must go on first."""
         state = self.state
-        suspect = state.suspects[0]
+        suspect = state.seats.suspects[0]
         if suspect.slot == NO_SLOT:
             kv = state.kv
             hit = kv.lookup_now(suspect) if suspect.prompt_logprobs is None else kv.no_hit()
-            if state.running.is_full or kv.blocks_missing(hit, len(suspect.token_ids)) > kv.pool.num_free:
+            missing = kv.blocks_missing(hit, len(suspect.token_ids))
+            if state.running.is_full or not state.seats.has_free(missing):
                 return False
             self._start(planner, suspect, hit)
         elif state.running.is_partial(suspect):
@@ -83,8 +84,7 @@ class Admission:
     def _try(self, planner: StepPlanner, sequence: SequenceState) -> bool:
         """Start a sequence if seat, budget and blocks allow it; False when nobody behind it may be tried."""
         state, kv = self.state, self.state.kv
-        num_free = kv.pool.num_free - self._reserve()
-        if sequence.blocks_missing > num_free:
+        if not state.seats.has_room(sequence.blocks_missing):
             return False
         state.at_work = sequence
         hit = self._look_up(sequence)
@@ -101,7 +101,7 @@ class Admission:
                 return False
         room = num_known if state.config.reserve_full_prompt else hit.num_tokens + chunk
         missing = kv.blocks_missing(hit, room)
-        if missing > num_free:
+        if not state.seats.has_room(missing):
             sequence.blocks_missing = missing
             return False
         self._start(planner, sequence, hit, chunk)
@@ -110,13 +110,6 @@ class Admission:
     def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
         kv = self.state.kv
         return kv.lookup(sequence) if sequence.prompt_logprobs is None else kv.no_hit()
-
-    def _reserve(self) -> int:
-        """Blocks to leave free. Once the cache was too small for those that ran, everybody must be able to take one
-        more, so that a sequence that comes back is not sent away at once: between an admission and the next preemption
-        somebody fills a whole block."""
-        running = len(self.state.running)
-        return (running + 1) * self.state.kv.num_growing if running and self.state.num_pressed else 0
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

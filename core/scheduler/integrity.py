@@ -10,16 +10,16 @@ from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
 
 
-def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
+def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
     """Raise `IntegrityError` unless every live sequence either waits without blocks or runs within its limits.
 
-    num_flights: plans without a result; while there are any, columns are ahead of what is confirmed. O(sequences).
+    num_in_flight: steps without a result; while there are any, columns are ahead of what is confirmed. O(sequences).
     """
-    live = set(state.live())
+    live = set(state.roster)
     running = state.running.sequences
     waiting = [*state.waiting, *state.held]
     awaiting = list(state.awaiting)
-    suspects = [suspect for suspect in state.suspects if suspect.slot == NO_SLOT]
+    suspects = [suspect for suspect in state.seats.suspects if suspect.slot == NO_SLOT]
     counted = [*waiting, *awaiting, *suspects, *running]
     require(
         len(counted) == len(live) and live == set(counted),
@@ -27,7 +27,8 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
         f"{len(live)} live, {len(waiting)} waiting, {len(awaiting)} of them for their KV, {len(suspects)} suspected, "
         f"{len(running)} running",
     )
-    require(state.num_live == len(live), "num_live", f"{len(live)} live, {state.num_live} counted")
+    num_live = len(state.roster)
+    require(num_live == len(live), "num_live", f"{len(live)} live, {num_live} counted")
     for queue in (state.waiting, state.held):
         for sequence in queue:
             require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")  # type: ignore[attr-defined]
@@ -42,15 +43,14 @@ def check_sequences(state: SchedulerState, *, num_flights: int) -> None:
             aside and idle, "awaiting_kv", f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
         )
     for sequence in running:
-        _check_running(state, sequence, num_flights)
+        _check_running(state, sequence, num_in_flight)
     _check_order(state)
     pressed = sum(sequence.was_preempted for sequence in live)
-    require(
-        pressed == state.num_pressed, "pressed", f"{pressed} live sequences were preempted, {state.num_pressed} counted"
-    )
+    counted = state.seats.num_pressed
+    require(pressed == counted, "pressed", f"{pressed} live sequences were preempted, {counted} counted")
 
 
-def _check_running(state: SchedulerState, sequence: SequenceState, num_flights: int) -> None:
+def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:
     key, slot, length = sequence.key, sequence.slot, len(sequence.token_ids)
     active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
     require(active, "running_sequences", f"{key} runs but is queued or has another status")
@@ -62,17 +62,19 @@ def _check_running(state: SchedulerState, sequence: SequenceState, num_flights: 
     columns = state.running
     require(columns.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
     ahead = int(columns.length[slot]) - length
-    require(0 <= ahead <= num_flights, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known")
+    require(
+        0 <= ahead <= num_in_flight, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known"
+    )
     require(
         int(columns.capacity[slot]) == sequence.num_slots,
         "capacity_column",
         f"{key}: {columns.capacity[slot]} in the column, {sequence.num_slots} in blocks",
     )
     partial = columns.is_partial(sequence)
-    if partial and not num_flights:
+    if partial and not num_in_flight:
         agrees = sequence.num_planned_tokens == sequence.num_computed_tokens
         require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")
-    if not partial and not num_flights:
+    if not partial and not num_in_flight:
         require(
             sequence.num_pending == 1, "pending_tokens", f"{key} decodes with {sequence.num_pending} tokens pending"
         )

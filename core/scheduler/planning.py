@@ -10,47 +10,27 @@ as arrays; one after the other gives the same plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from core.api.step_plan import Int32Array, StepPlan
 from core.scheduler.running import DecodeView
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState
-
-
-@dataclass(slots=True)
-class Flight:
-    """One step between its plan and its result.
-
-    decodes:     the sequences of the plan's first rows. chunks: of the others, with the tokens planned and whether they
-                 reach the last known token, so that the step samples.
-    num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
-    unwritten:   blocks that others may share although this step, or one before it, has yet to write them.
-    """
-
-    plan: StepPlan
-    decodes: DecodeView | None = None
-    chunks: list[tuple[SequenceState, int, bool]] = field(default_factory=list)
-    num_departures: int = 0
-    unwritten: list[int] = field(default_factory=list)
-
-    def sequences(self) -> list[SequenceState]:
-        """All sequences of the step, in batch order."""
-        decoding = [] if self.decodes is None else self.decodes.sequences
-        return [*decoding, *(sequence for sequence, _, _ in self.chunks)]
+from core.scheduler.step import Chunk, Step
 
 
 class StepPlanner:
-    """Builds one plan. budget: tokens of the step. mixed_budget: prompt tokens of a step that gives somebody a token:
-    who gets one waits for the whole step. vectorized: False plans every sequence on its own, for comparison.
+    """Builds one step.
+
+    budget:       tokens of the step.
+    mixed_budget: prompt tokens of a step that gives somebody a token: who gets one waits for the whole step.
+    vectorized:   False plans every sequence on its own, for comparison.
     """
 
     def __init__(self, state: SchedulerState, budget: int, mixed_budget: int, *, vectorized: bool = True) -> None:
         self.state = state
         self.plan = StepPlan()
-        self.flight = Flight(self.plan)
+        self.step = Step(self.plan)
         self.budget = budget
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
@@ -66,19 +46,21 @@ class StepPlanner:
             view = self._without_ending(view)
         if len(view.slots) > self.budget:
             view = running.select(view.sequences[: self.budget])
-        if not len(view.slots):
-            return
-        if not self._vectorized or self.state.config.num_speculative_tokens or not self._grow_together(view):
+        if len(view.slots) and not self._plan_together(view):
             view = self._plan_one_by_one(view)
         if not len(view.slots):
             return
         plan = self.plan
         plan.slots = view.slots
-        plan.query_lens = view.ones if self._query_lens is None else self._query_lens
-        plan.total_num_tokens = len(view.slots) if self._query_lens is None else int(self._query_lens.sum())
+        if self._query_lens is None:
+            plan.query_lens = view.ones
+            plan.total_num_tokens = len(view.slots)
+        else:
+            plan.query_lens = self._query_lens
+            plan.total_num_tokens = int(self._query_lens.sum())
         plan.num_computed = running.length[view.slots] - 1
         running.length[view.slots] += 1
-        self.flight.decodes = view
+        self.step.decodes = view
         self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
 
     def plan_chunks(self) -> None:
@@ -104,22 +86,25 @@ class StepPlanner:
             num_tokens = min(num_tokens, threshold)
         return min(num_tokens, self.budget)
 
-    def finish(self) -> Flight:
+    def finish(self) -> Step:
         """Put the rows together."""
-        plan = self.plan
+        plan, seats = self.plan, self.state.seats
         if self._chunk_slots:
-            lens = [num_tokens for _, num_tokens, _ in self.flight.chunks]
-            parts = (plan.slots, self._chunk_slots), (plan.query_lens, lens), (plan.num_computed, self._chunk_starts)
-            plan.slots, plan.query_lens, plan.num_computed = (
-                np.concatenate((first, np.array(second, np.int32))) for first, second in parts
-            )
-        plan.removed, self.state.removed = self.state.removed, []
-        changed = plan.removed or plan.new or plan.drafts or self._query_lens is not None or self._chunk_slots
-        before, self.state.last_slots = self.state.last_slots, plan.slots
-        plan.same_batch = not changed and np.array_equal(plan.slots, before)
-        self.flight.num_departures = self.state.running.num_departures
-        self.flight.unwritten = self.state.kv.take_unwritten()
-        return self.flight
+            self._append_chunks()
+        plan.removed = seats.take_removed()
+        changed = plan.removed or plan.new or plan.drafts or self._chunk_slots or self._query_lens is not None
+        repeats = seats.repeats(plan.slots)
+        plan.same_batch = repeats and not changed
+        self.step.num_departures = seats.running.num_departures
+        return self.step
+
+    def _append_chunks(self) -> None:
+        """Add the rows of the chunks behind those that decode."""
+        plan = self.plan
+        lens = [chunk.num_tokens for chunk in self.step.chunks]
+        plan.slots = np.concatenate((plan.slots, np.array(self._chunk_slots, np.int32)))
+        plan.query_lens = np.concatenate((plan.query_lens, np.array(lens, np.int32)))
+        plan.num_computed = np.concatenate((plan.num_computed, np.array(self._chunk_starts, np.int32)))
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
         """Leave out those whose token in flight is their last one, whatever it is."""
@@ -128,14 +113,17 @@ class StepPlanner:
             return view
         return self.state.running.select([view.sequences[row] for row in rows.tolist()])
 
-    def _grow_together(self, view: DecodeView) -> bool:
-        """Find a block for each sequence that needs one; False, and nothing is taken, when there are too few."""
+    def _plan_together(self, view: DecodeView) -> bool:
+        """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
+        if not self._vectorized or self.state.config.num_speculative_tokens:
+            return False
         running, kv = self.state.running, self.state.kv
-        rows = (running.length[view.slots] > running.capacity[view.slots]).nonzero()[0]
+        lengths = running.length[view.slots]
+        rows = (lengths > running.capacity[view.slots]).nonzero()[0]
         if not len(rows):
             return True
         sequences = [view.sequences[row] for row in rows.tolist()]
-        grown = kv.allocate_next(sequences, running.length[view.slots[rows]].tolist())
+        grown = kv.allocate_next(sequences, lengths[rows].tolist())
         if grown is None:
             return False
         slots = view.slots[rows]
@@ -145,7 +133,8 @@ class StepPlanner:
 
     def _plan_one_by_one(self, view: DecodeView) -> DecodeView:
         """Plan decodes in order, with drafts, preempting the last ones for blocks; returns those that are left."""
-        state, budget = self.state, self.budget
+        state = self.state
+        budget = self.budget
         planned: list[SequenceState] = []
         lens: list[int] = []
         for sequence in view.sequences:
@@ -160,18 +149,22 @@ class StepPlanner:
         state.at_work = None
         if any(num_tokens != 1 for num_tokens in lens):
             self._query_lens = np.array(lens, np.int32)
-        return view if len(planned) == len(view.sequences) else state.running.select(planned)
+        if len(planned) == len(view.sequences):
+            return view
+        return state.running.select(planned)
 
     def _grow(self, sequence: SequenceState, num_tokens: int) -> bool:
         """Find blocks for a decoding sequence, preempting the last ones; False when it had to go itself.
 
         A sequence alone always finds them: none grows beyond what the whole cache holds.
         """
-        state, slot = self.state, sequence.slot
+        state = self.state
         lookahead = 0
         if state.config.num_speculative_tokens:
             lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
-        ahead = int(state.running.length[slot]) - len(sequence.token_ids) + sequence.num_pending - 1
+        num_known = len(sequence.token_ids)
+        num_in_flight = int(state.running.length[sequence.slot]) - num_known
+        ahead = num_in_flight + sequence.num_pending - 1
         while True:
             block_ids = state.kv.allocate_slots(sequence, num_tokens + ahead, lookahead)
             if block_ids is not None:
@@ -187,23 +180,27 @@ class StepPlanner:
                 return False
 
     def _append_blocks(self, sequence: SequenceState, block_ids: list[list[int]]) -> None:
-        if block_ids:
-            before = self.plan.new_block_ids.get(sequence.slot)
-            if before is not None:
-                block_ids = [first + second for first, second in zip(before, block_ids, strict=True)]
-            self.plan.new_block_ids[sequence.slot] = block_ids
-            self.state.running.capacity[sequence.slot] = sequence.num_slots
+        if not block_ids:
+            return
+        before = self.plan.new_block_ids.get(sequence.slot)
+        if before is not None:
+            block_ids = [first + second for first, second in zip(before, block_ids, strict=True)]
+        self.plan.new_block_ids[sequence.slot] = block_ids
+        self.state.running.capacity[sequence.slot] = sequence.num_slots
 
     def _reserve_for_drafts(self, sequence: SequenceState, num_tokens: int, num_new: int) -> None:
         """Allow proposals after a chunk of `num_tokens`, `num_new` behind the computed ones, if blocks are left."""
         state = self.state
-        lookahead = state.drafts.plan(sequence, self.plan, num_tokens) if state.config.num_speculative_tokens else 0
-        if lookahead:
-            block_ids = state.kv.allocate_slots(sequence, num_new, lookahead)
-            if block_ids is None:
-                state.drafts.withdraw(sequence, self.plan)
-            else:
-                self._append_blocks(sequence, block_ids)
+        if not state.config.num_speculative_tokens:
+            return
+        lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
+        if not lookahead:
+            return
+        block_ids = state.kv.allocate_slots(sequence, num_new, lookahead)
+        if block_ids is None:
+            state.drafts.withdraw(sequence, self.plan)
+        else:
+            self._append_blocks(sequence, block_ids)
 
     def plan_chunk(self, sequence: SequenceState) -> None:
         """Plan one chunk, a smaller one when blocks are short. One that gets none waits, unless nothing else is planned:
@@ -234,7 +231,7 @@ class StepPlanner:
         sequence.num_planned_tokens += num_tokens
         self._chunk_slots.append(sequence.slot)
         self._chunk_starts.append(start)
-        self.flight.chunks.append((sequence, num_tokens, completes))
+        self.step.chunks.append(Chunk(sequence, num_tokens, completes))
         self.budget -= num_tokens
         self._mixed_budget -= num_tokens
         self.plan.total_num_tokens += num_tokens

@@ -1,6 +1,6 @@
 """What the results of a step mean.
 
-Owns: new tokens, ends, errors, and the outputs that tell of them. Never does: plan. Called by: `Scheduler.update`.
+Owns: new tokens, ends, errors, and the outputs that tell of them. Never does: plan. Called by: `Scheduler.finish`.
 
 Sequences that decoded one token and have nothing else to say are read at once, as arrays, and leave as `TokenColumns`;
 one after the other gives the same state.
@@ -8,17 +8,17 @@ one after the other gives the same state.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.messages import NO_TOKENS, EngineOutput, FinishReason, TokenColumns
-from core.api.step_plan import StepResult
-from core.scheduler.planning import Flight
+from core.api.step_plan import Int32Array, StepResult
 from core.scheduler.running import DecodeView
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
+from core.scheduler.step import Step
 from core.scheduler.stopping import append_tokens, stop_reason
 
 
@@ -33,63 +33,70 @@ class StepOutputs:
 class ResultReader:
     """Takes the result of one step in. `run` is called once."""
 
-    def __init__(self, state: SchedulerState, flight: Flight, result: StepResult, *, vectorized: bool = True) -> None:
+    def __init__(self, state: SchedulerState, step: Step, result: StepResult, *, vectorized: bool = True) -> None:
         self.state = state
-        self.flight = flight
-        self.plan = flight.plan
+        self.step = step
+        self.plan = step.plan
         self.result = result
         self.outputs = StepOutputs()
         self._vectorized = vectorized
 
     def run(self) -> StepOutputs:
         """Read all rows; sequences that have left since the plan was made are skipped."""
-        view, result = self.flight.decodes, self.result
-        self.outputs.records, self.state.ended = self.state.ended, []
-        num_decodes = 0 if view is None else len(view.slots)
+        self.outputs.records = self.state.take_told()
+        num_decodes = self.step.num_decodes
+        view = self.step.decodes
         if view is not None and self._is_plain(num_decodes):
-            self._read_together(view, result.token_ids[:num_decodes].tolist())
-            if not self.flight.chunks:
-                return self.outputs
-            rows = zip(result.slots[num_decodes:].tolist(), result.token_ids[num_decodes:].tolist(), strict=True)
-            token_ids = {slot: [token_id] for slot, token_id in rows}
-        else:
-            token_ids = result.tokens()
-            slots, lens = self.plan.slots[:num_decodes].tolist(), self.plan.query_lens[:num_decodes].tolist()
-            decoding = [] if view is None else view.sequences
-            for sequence, slot, num_tokens in zip(decoding, slots, lens, strict=True):
+            self._read_together(view, self.result.token_ids[:num_decodes].tolist())
+            if self.step.chunks:
+                self._read_chunks(num_decodes, self._tokens_behind(num_decodes))
+            return self.outputs
+        token_ids = self.result.tokens()
+        if view is not None:
+            slots = self.plan.slots[:num_decodes].tolist()
+            lens = self.plan.query_lens[:num_decodes].tolist()
+            for sequence, slot, num_tokens in zip(view.sequences, slots, lens, strict=True):
                 self._read(sequence, slot, num_tokens, token_ids.get(slot), completes=True)
-        slots = self.plan.slots[num_decodes:].tolist()
-        for (sequence, num_tokens, completes), slot in zip(self.flight.chunks, slots, strict=True):
-            self._read(sequence, slot, num_tokens, token_ids.get(slot), completes=completes)
+        self._read_chunks(num_decodes, token_ids)
         return self.outputs
 
     def _is_plain(self, num_decodes: int) -> bool:
         """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
         state, result = self.state, self.result
-        return (
-            self._vectorized
-            and self.flight.num_departures == state.running.num_departures
-            and not (result.errors or result.more_token_ids or state.config.num_speculative_tokens or state.suspects)
-            and (
-                result.slots is self.plan.slots
-                or np.array_equal(result.slots[:num_decodes], self.plan.slots[:num_decodes])
-            )
-        )
+        if not self._vectorized or state.seats.suspects or state.config.num_speculative_tokens:
+            return False
+        if self.step.num_departures != state.running.num_departures:
+            return False
+        if result.errors or result.more_token_ids:
+            return False
+        return result.same_slots or np.array_equal(result.slots[:num_decodes], self.plan.slots[:num_decodes])
+
+    def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
+        """The tokens of the chunks that sampled, by slot. They got one each."""
+        slots = self.result.slots[num_decodes:].tolist()
+        token_ids = self.result.token_ids[num_decodes:].tolist()
+        return {slot: [token_id] for slot, token_id in zip(slots, token_ids, strict=True)}
+
+    def _read_chunks(self, num_decodes: int, token_ids: dict[int, list[int]]) -> None:
+        slots = self.plan.slots[num_decodes:].tolist()
+        for chunk, slot in zip(self.step.chunks, slots, strict=True):
+            self._read(chunk.sequence, slot, chunk.num_tokens, token_ids.get(slot), completes=chunk.completes)
 
     def _read_together(self, view: DecodeView, token_ids: list[int]) -> None:
         """One token for each sequence of the view."""
-        deque(map(list.append, view.token_lists, token_ids), maxlen=0)
+        for known, token_id in zip(view.token_lists, token_ids, strict=True):
+            known.append(token_id)
         computed = self.plan.num_computed[: len(token_ids)]
         ended = self._ended(view, token_ids, computed >= view.last_computed)
         records = self._rows_with_records(view, ended)
         starts = computed + view.start_offset
         tokens = self.result.token_ids[: len(token_ids)].astype(np.int32, copy=False)
         if not records:
-            self.outputs.tokens = TokenColumns(view.handles.tobytes(), starts.tobytes(), tokens.tobytes())
+            self.outputs.tokens = _columns(view.handles, starts, tokens)
             return
         rest = np.ones(len(token_ids), bool)
         rest[records] = False
-        self.outputs.tokens = TokenColumns(view.handles[rest].tobytes(), starts[rest].tobytes(), tokens[rest].tobytes())
+        self.outputs.tokens = _columns(view.handles[rest], starts[rest], tokens[rest])
         for row in records:
             sequence = view.sequences[row]
             reason = ended.get(row)
@@ -98,7 +105,7 @@ class ResultReader:
             if reason is not None:
                 self._finish(sequence, output, reason)
 
-    def _ended(self, view: DecodeView, token_ids: list[int], at_limit: np.ndarray) -> dict[int, FinishReason]:
+    def _ended(self, view: DecodeView, token_ids: list[int], at_limit: NDArray[np.bool_]) -> dict[int, FinishReason]:
         """Rows that end with their new token, and why. A stop token goes before the limit."""
         ended: dict[int, FinishReason] = {}
         if not self.state.running.stop_ids.keys().isdisjoint(token_ids):
@@ -114,29 +121,40 @@ class ResultReader:
         """Rows with more to say than a token, in order."""
         rows = set(ended)
         rows.update(view.without_handle)
-        if self.result.logprobs:
-            rows.update(row for row, slot in enumerate(view.slots.tolist()) if slot in self.result.logprobs)
+        logprobs = self.result.logprobs
+        if logprobs:
+            rows.update(row for row, slot in enumerate(view.slots.tolist()) if slot in logprobs)
         return sorted(rows)
 
     def _read(
         self, sequence: SequenceState, slot: int, num_tokens: int, token_ids: list[int] | None, *, completes: bool
     ) -> None:
         """One sequence: `num_tokens` were computed at `slot`, up to its last known token when it `completes`."""
-        if sequence.status is not SequenceStatus.RUNNING:
+        # With several steps in flight a sequence may have been preempted and started again since.
+        if sequence.status is not SequenceStatus.RUNNING or sequence.first_step > self.step.number:
             return
         state, result = self.state, self.result
         state.at_work = sequence
-        if result.errors and slot in result.errors:
-            return self._fail(sequence, result.errors[slot])
+        if slot in result.errors:
+            self._fail(sequence, result.errors[slot])
+            return
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs += result.prompt_logprobs.get(slot, ())
         if not completes:
             sequence.num_pending -= num_tokens
-            return None
+            return
         if not token_ids:
-            return self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
-        if (len(token_ids) > 1 or self.plan.drafts) and not state.drafts.accept(sequence, self.plan, len(token_ids)):
-            return self._fail(sequence, "The worker returned more tokens than were proposed; see the engine's log.")
+            self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
+            return
+        may_have_drafts = len(token_ids) > 1 or self.plan.drafts
+        if may_have_drafts and not state.drafts.accept(sequence, self.plan, len(token_ids)):
+            self._fail(sequence, "The worker returned more tokens than were proposed; see the engine's log.")
+            return
+        self._take_tokens(sequence, slot, token_ids)
+
+    def _take_tokens(self, sequence: SequenceState, slot: int, token_ids: list[int]) -> None:
+        """Append what a sequence sampled, tell of it, and keep the proposals for its next step."""
+        state = self.state
         start = sequence.num_output_tokens
         reason = append_tokens(sequence, token_ids)
         # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
@@ -144,26 +162,28 @@ class ResultReader:
         state.running.length[slot] += len(token_ids) - 1
         output = self._output(sequence, slot, start, token_ids, reason)
         self.outputs.records.append(output)
-        state.clear(sequence)
+        state.seats.clear(sequence)
         if reason is not None:
             self._finish(sequence, output, reason)
         elif state.config.num_speculative_tokens:
-            state.drafts.keep(sequence, self.plan, result.drafts.get(slot))
-        return None
+            state.drafts.keep(sequence, self.plan, self.result.drafts.get(slot))
 
     def _output(
         self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None
     ) -> EngineOutput:
-        prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        prompt_logprobs = sequence.prompt_logprobs
+        sequence.prompt_logprobs = None
+        request_id, choice = sequence.key
+        # By position, which takes half the time: one is made for each sequence of a step that wants more than tokens.
         return EngineOutput(
-            sequence.key[0],
-            sequence.key[1],
+            request_id,
+            choice,
             start,
             token_ids,
-            self.result.logprobs.get(slot) if self.result.logprobs else None,
+            self.result.logprobs.get(slot),
             prompt_logprobs,
             reason,
-            None,
+            None,  # stop_reason
             sequence.num_cached_tokens,
             sequence.request.handle,
         )
@@ -183,3 +203,7 @@ class ResultReader:
     def _fail(self, sequence: SequenceState, sentence: str) -> None:
         """End a sequence whose step went wrong; what the step wrote is not trusted."""
         self.outputs.records.append(self.state.end(sequence, "error", sentence, keep_cached=False))
+
+
+def _columns(handles: NDArray[np.int64], starts: Int32Array, token_ids: Int32Array) -> TokenColumns:
+    return TokenColumns(handles.tobytes(), starts.tobytes(), token_ids.tobytes())

@@ -10,8 +10,8 @@ all that rule.
 The running list is kept in the policy's order, so its last member is the one to preempt. A sequence is admitted when
 blocks for all its known tokens are free, and takes them at once: only decoding makes anybody need more.
 
-One more step may be planned before the last one's result is there: each sequence that samples is taken to get one token,
-and what turns out to have ended computes a token too many, which is dropped.
+Further steps may be planned before the results of earlier ones are there: each sequence that samples is taken to get one
+token, and what turns out to have ended computes tokens too many, which are dropped.
 """
 
 from __future__ import annotations
@@ -23,26 +23,31 @@ from copy import copy
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
+from core.api.kv_transfer import Page
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.policy import SchedulingPolicy
-from core.api.step_plan import SequenceKey, StepPlan, StepResult
+from core.api.step_plan import SequenceKey, StepResult
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
 from core.scheduler.admission import Admission
 from core.scheduler.integrity import check_sequences
-from core.scheduler.planning import Flight, StepPlanner
+from core.scheduler.planning import StepPlanner
 from core.scheduler.results import ResultReader, StepOutputs
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
-
-MAX_IN_FLIGHT = 2
+from core.scheduler.step import Step
 
 
 class Scheduler:
-    """Plans steps and reads their results in the same order; `MAX_IN_FLIGHT` plans may be without a result.
+    """Plans steps, and reads their results in the same order.
 
-    make_kv: an empty KV manager for the executor's pool. clock: seconds, of the clock that deadlines are told in.
-    vectorized: False handles every sequence on its own; the plans are the same.
+    in_flight: steps without a result, the oldest first.
+
+    make_kv:       an empty KV manager for the executor's pool.
+    clock:         seconds, of the clock that deadlines are told in.
+    max_in_flight: how many steps may be without a result.
+    lockstep:      whether a step that computes nothing is computed like any other, so that it waits for its result.
+    vectorized:    False handles every sequence on its own; the plans are the same.
     """
 
     def __init__(
@@ -52,18 +57,24 @@ class Scheduler:
         policy: SchedulingPolicy,
         *,
         clock: Callable[[], float] = time.monotonic,
+        max_in_flight: int = 2,
+        lockstep: bool = False,
         vectorized: bool = True,
     ) -> None:
         self.config = config
+        self.max_in_flight = max_in_flight
+        self.lockstep = lockstep
+        self.in_flight: deque[Step] = deque()
         self._make_kv = make_kv
         self._vectorized = vectorized
         self._state = SchedulerState(config, make_kv(), policy, clock)
         self._admission = Admission(self._state)
-        self._flights: deque[Flight] = deque()
-        self._token_budget = self._mixed_budget = config.max_num_batched_tokens
+        self._num_steps = 0
+        self._token_budget = config.max_num_batched_tokens
         if not config.enable_chunked_prefill:
-            self._token_budget = self._mixed_budget = max(self._token_budget, config.max_model_len)
-        elif config.max_num_mixed_batched_tokens:
+            self._token_budget = max(self._token_budget, config.max_model_len)
+        self._mixed_budget = self._token_budget
+        if config.enable_chunked_prefill and config.max_num_mixed_batched_tokens:
             self._mixed_budget = config.max_num_mixed_batched_tokens
 
     @property
@@ -83,107 +94,120 @@ class Scheduler:
         return len(self._state.awaiting) > 0
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a sequence. One that can never run ends with an error output of the next `update`.
+        """Queue a sequence. One that can never run ends with an error output of the next `finish`.
 
         Raises RequestError when a live sequence has the same request id and choice.
         """
-        if request.choice in self._state.choices.get(request.request_id, ()):
+        state = self._state
+        if state.roster.find(request.key) is not None:
             raise RequestError(
                 f"The request id '{request.request_id}' (choice {request.choice}) is in use; choose another one.",
                 param="request_id",
             )
-        problem = self._state.limits.why_never(len(request.prompt_token_ids))
+        problem = state.limits.why_never(len(request.prompt_token_ids))
         if problem:
-            self._state.ended.append(
-                EngineOutput(*request.key, 0, [], finish_reason="error", stop_reason=problem, handle=request.handle)
-            )
+            output = EngineOutput(*request.key, 0, [], handle=request.handle)
+            output.finish_reason = "error"
+            output.stop_reason = problem
+            state.tell(output)
         else:
-            self._state.enter(request)
+            state.enter(request)
 
     def compute_next(self, request: EngineRequest) -> None:
         """Have a sequence computed before all others, alone, once it finds a block. Nothing happens while its key is live."""
-        if request.choice not in self._state.choices.get(request.request_id, ()):
+        if self._state.roster.find(request.key) is None:
             self._state.enter(request, alone=True)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored. Nothing is reported, blocks come back."""
-        choices = self._state.choices
-        self.abort_choices([(name, choice) for name in request_ids for choice in choices.get(name, ())])
+        for request_id in request_ids:
+            self.abort_choices(self._state.roster.keys_of(request_id))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single sequences; unknown keys are ignored. Nothing is reported, blocks come back."""
-        for request_id, choice in keys:
-            sequence = self._state.choices.get(request_id, {}).get(choice)
+        for key in keys:
+            sequence = self._state.roster.find(key)
             if sequence is not None:
                 self._state.release(sequence)
 
     def has_unfinished(self) -> bool:
         """Whether anything waits or runs, or the worker or the client must still hear of an end."""
-        state = self._state
-        return bool(state.choices or state.removed or state.ended or self._flights)
+        return bool(self.in_flight) or self.wants_step()
 
-    def schedule(self) -> StepPlan:
+    def wants_step(self) -> bool:
+        """Whether there is a reason to plan another step; otherwise only those in flight are to be finished."""
+        return self._state.has_unfinished
+
+    def schedule(self) -> Step:
         """Plan the next step: those that decode, then prompts that have begun, then those that wait.
 
         The plan may be empty. In `removed` and `new` the same slot means: drop the old sequence, then add the new one.
+        A step is in flight until it is finished or fails, unless it is idle and nobody works in lockstep with this engine:
+        then there is nothing to wait for, and it may be finished at once.
         """
-        if len(self._flights) >= MAX_IN_FLIGHT:
-            raise IntegrityError("plans_in_flight", f"{len(self._flights)} plans wait for their results")
+        if len(self.in_flight) >= self.max_in_flight:
+            raise IntegrityError("steps_in_flight", f"{len(self.in_flight)} steps wait for their results")
         state = self._state
+        self._num_steps += 1
+        state.step_number = self._num_steps
         state.expire()
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
-        if not state.suspects or not self._admission.try_suspect(planner):
+        if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
         state.at_work = None
-        flight = planner.finish()
-        self._flights.append(flight)
-        return flight.plan
+        step = planner.finish()
+        step.number = self._num_steps
+        if self.lockstep or not step.is_idle:
+            self._begin(step)
+        return step
 
-    def update(self, plan: StepPlan, result: StepResult) -> StepOutputs:
-        """Take the results of the oldest plan in; sequences that left since then are skipped.
+    def finish(self, step: Step, result: StepResult) -> StepOutputs:
+        """Take the results of the oldest step in; sequences that left since then are skipped.
 
-        Returns an output for each sequence with new tokens or an end. Raises IntegrityError for any other plan.
+        Returns an output for each sequence with new tokens or an end. Raises IntegrityError for any other step.
         """
-        if not self._flights or self._flights[0].plan is not plan:
-            raise IntegrityError("plan_in_flight", "update got a plan that is not the oldest one without a result")
-        outputs = ResultReader(self._state, self._flights.popleft(), result, vectorized=self._vectorized).run()
+        if self.lockstep or not step.is_idle:
+            self._take_oldest(step)
+            self._settle_transfers(step, result.pages)
+        outputs = ResultReader(self._state, step, result, vectorized=self._vectorized).run()
         self._state.at_work = None
         return outputs
 
-    def fail_step(self, sentence: str) -> StepOutputs:
-        """The oldest plan could not be computed, and none behind it was begun: nothing is lost but the work.
+    def fail(self, step: Step, sentence: str) -> StepOutputs:
+        """The oldest step could not be computed. It counts as never begun, and so do those behind it, whatever became of
+        them: nothing is lost but the work.
 
         A sequence that was alone in it ends with `sentence`. Several are suspects: each is computed again, alone, until
-        it has got a token, so that only the guilty one ends.
+        it has got a token, so that only the guilty one ends. Raises IntegrityError for any other step.
         """
         state = self._state
+        self._take_oldest(step)
+        self._undo(step)
         state.stats.num_failed_steps += 1
-        flight = self._flights.popleft()
-        state.kv.forget(flight.unwritten)
-        computed = flight.sequences()
+        computed = step.sequences()
         suspects = [sequence for sequence in computed if sequence.status is SequenceStatus.RUNNING]
-        self.cancel_steps(but=suspects)
+        self.give_up(but=suspects)
         if len(computed) == 1:
-            state.ended += [state.end(sequence, "error", sentence, keep_cached=False) for sequence in suspects]
+            for sequence in suspects:
+                state.tell(state.end(sequence, "error", sentence, keep_cached=False))
         else:
             for sequence in suspects:
                 state.suspend(sequence)
-                state.clear(sequence)
-            state.suspects.extendleft(reversed(suspects))
-        records, state.ended = state.ended, []
-        return StepOutputs(records)
+                state.seats.clear(sequence)
+            state.seats.suspect(suspects)
+        return StepOutputs(state.take_told())
 
-    def cancel_steps(self, but: Sequence[SequenceState] = ()) -> None:
-        """Plans without a result will never have one: their sequences wait again, except for `but`."""
+    def give_up(self, but: Sequence[SequenceState] = ()) -> None:
+        """Steps in flight will never have a result: their sequences wait again, except for `but`."""
         state = self._state
-        while self._flights:
-            flight = self._flights.popleft()
-            state.kv.forget(flight.unwritten)
-            for sequence in flight.sequences():
+        while self.in_flight:
+            step = self.in_flight.popleft()
+            self._undo(step)
+            for sequence in step.sequences():
                 if sequence.status is SequenceStatus.RUNNING and sequence not in but:
                     state.suspend(sequence)
-                    if sequence not in state.suspects:
-                        state.queue_again(sequence)
+                    if sequence not in state.seats.suspects:
+                        state.roster.queue_again(sequence)
 
     def mend(self, error: Exception) -> StepOutputs:
         """An operation of this class raised `error`: end the sequence that it was about, and start all others over.
@@ -195,22 +219,24 @@ class Scheduler:
         guilty = state.at_work
         state.stats.num_violations += 1
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock)
-        fresh.stats, fresh.drafts, fresh.ended = state.stats, state.drafts, state.ended
-        fresh.removed = list(range(self.config.max_num_seqs))
-        for sequence in sorted(state.live(), key=lambda live: live.order):
+        fresh.stats = state.stats
+        fresh.drafts = state.drafts
+        fresh.seats.put_back_removed(range(self.config.max_num_seqs))
+        ended = state.take_told()
+        for sequence in sorted(state.roster, key=lambda live: live.order):
             if sequence is guilty:
                 sentence = f"The engine met a defect while it handled this request ({type(error).__name__}: {error})."
                 request = sequence.request
                 output = EngineOutput(*request.key, sequence.num_output_tokens, [], handle=request.handle)
-                output.finish_reason, output.stop_reason = "error", sentence
-                fresh.ended.append(output)
+                output.finish_reason = "error"
+                output.stop_reason = sentence
+                ended.append(output)
             else:
                 fresh.adopt(sequence)
-        self._flights.clear()
+        self.in_flight.clear()
         self._state = fresh
         self._admission = Admission(fresh)
-        records, fresh.ended = fresh.ended, []
-        return StepOutputs(records)
+        return StepOutputs(ended)
 
     def stats(self) -> SchedulerStats:
         """The state now, as a copy."""
@@ -230,14 +256,43 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError`, naming the violated invariant, unless queues, sequences and blocks agree."""
-        check_sequences(self._state, num_flights=len(self._flights))
+        check_sequences(self._state, num_in_flight=len(self.in_flight))
         self._state.kv.check_integrity(self._state.running.sequences)
 
     def _plan(self, planner: StepPlanner) -> None:
         """A step without suspects. Who preempts does not admit: that would only exchange the one for the other."""
         state = self._state
         num_preemptions = state.stats.num_preemptions
-        planner.plan_decodes(in_flight=bool(self._flights))
+        planner.plan_decodes(in_flight=bool(self.in_flight))
         planner.plan_chunks()
-        if state.stats.num_preemptions == num_preemptions and not state.suspects:
+        if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
             self._admission.admit(planner)
+
+    def _begin(self, step: Step) -> None:
+        """Count a step as under way, with all that must be undone should it fail."""
+        kv = self._state.kv
+        step.unwritten = kv.take_unwritten()
+        if step.plan.total_num_tokens:
+            step.plan.transfers = kv.take_transfers()
+        self.in_flight.append(step)
+
+    def _take_oldest(self, step: Step) -> None:
+        """The oldest step is in flight no longer. Raises IntegrityError for any other one."""
+        if not self.in_flight or self.in_flight[0].number != step.number:
+            raise IntegrityError("step_in_flight", f"step {step.number} is not the oldest one without a result")
+        self.in_flight.popleft()
+
+    def _undo(self, step: Step) -> None:
+        """A step counts as never computed: nobody shares what it should have written, and the worker is to hear of its
+        removals again."""
+        state = self._state
+        state.kv.forget(step.unwritten)
+        # Offered since the newest plan was made; it may be this step that should have written them.
+        state.kv.forget(state.kv.take_unwritten())
+        self._settle_transfers(step, None)
+        state.seats.put_back_removed(step.plan.removed)
+
+    def _settle_transfers(self, step: Step, pages: list[Page] | None) -> None:
+        """pages: what the copies of a step brought; None when they were not made, or may not have been."""
+        if step.plan.transfers is not None:
+            self._state.kv.settle_transfers(step.plan.transfers, pages)

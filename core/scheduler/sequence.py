@@ -33,6 +33,7 @@ class SequenceState(KVSequence):
     entered:            the scheduler's clock when it came.
     order:              sorts sequences: the first runs first, the last is preempted first.
     slot:               its row in the worker's batch while it runs, else `NO_SLOT`.
+    first_step:         number of the step with which it last got a slot: results of earlier ones are of its life before.
     max_length:         prompt plus output tokens at which it ends.
     min_stop_length:    stop tokens end it only when prompt plus output are longer than this.
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
@@ -50,6 +51,7 @@ class SequenceState(KVSequence):
         "blocks_missing",
         "drafts",
         "entered",
+        "first_step",
         "is_long",
         "key",
         "max_length",
@@ -76,6 +78,7 @@ class SequenceState(KVSequence):
         self.order = order
         self.entered = entered
         self.slot: Slot = NO_SLOT
+        self.first_step = 0
         self.status = SequenceStatus.WAITING
         self.num_prompt_tokens = len(self.token_ids)
         self.max_length = max_length

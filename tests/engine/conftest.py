@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from core.testing.wired import wired
+
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
@@ -17,3 +19,12 @@ if HERE not in sys.path:
 def fakes_in_children(monkeypatch: pytest.MonkeyPatch) -> None:
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", HERE + (os.pathsep + inherited if inherited else ""))
+
+
+@pytest.fixture(params=["in place", "wired"])
+def also_wired(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with the fake executor in place and once more behind a wire."""
+    if request.param == "wired":
+        from fakes import FakeExecutor
+
+        monkeypatch.setattr(FakeExecutor, "execute", wired(FakeExecutor.execute))

@@ -18,6 +18,7 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import core as engine_core
+from core.engine import faults
 from core.engine.core import EngineCore
 from core.kv.tiers import page_reader
 from core.kv.tiers.disk import DiskTier
@@ -168,7 +169,7 @@ def test_pages_that_do_not_come_are_computed(world: World) -> None:
 def test_an_engine_that_only_waits_rests_and_is_not_taken_for_broken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_core, "MAX_IDLE_STEPS", 3)
+    monkeypatch.setattr(faults, "MAX_IDLE_STEPS", 3)
     pauses: list[float] = []
     world.add("waiting", PROMPT)
     world.await_load()
@@ -292,7 +293,7 @@ def test_whatever_happens_the_text_is_right(
         return None if moods.random() < 0.05 else real(disk, group, key)
 
     monkeypatch.setattr(DiskTier, "read", read)
-    monkeypatch.setattr(engine_core, "FAULTS_BEFORE_PROBE", 1000)
+    monkeypatch.setattr(faults, "FAULTS_BEFORE_PROBE", 1000)
     config = make_config(max_model_len=80, scheduler={"async_scheduling": bool(seed % 2), "max_num_seqs": 4})
     cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(tmp_path), disk_bytes=1 << 20, host_bytes=host_bytes)
     executor = PagedExecutor(24)
@@ -339,7 +340,7 @@ def test_whatever_happens_the_text_is_right(
 
 
 def test_a_real_standstill_is_still_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_core, "MAX_IDLE_STEPS", 3)
+    monkeypatch.setattr(faults, "MAX_IDLE_STEPS", 3)
     world.add("waiting", OTHER)
     admission = world.core.scheduler._admission
     monkeypatch.setattr(admission, "admit", lambda planner: None)

@@ -8,9 +8,12 @@ from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.api.step_plan import StepPlan
-from core.engine.core import FAULTS_BEFORE_PROBE, EngineCore
+from core.engine.core import EngineCore
+from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.scheduler.results import StepOutputs
+from core.scheduler.step import Step
+
+pytestmark = pytest.mark.usefixtures("also_wired")
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:
@@ -94,7 +97,7 @@ def test_requests_that_break_the_scheduler_end_alone(core: EngineCore) -> None:
     assert tokens(outputs["good"]) == reference([1], 5)
 
 
-@pytest.mark.parametrize("operation", ["schedule", "update"])
+@pytest.mark.parametrize("operation", ["schedule", "finish"])
 @pytest.mark.parametrize("blames", [True, False])
 def test_a_scheduler_that_always_breaks_is_fatal(
     core: EngineCore, operation: str, blames: bool, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +105,7 @@ def test_a_scheduler_that_always_breaks_is_fatal(
     scheduler = core.scheduler
 
     def broken(*arguments: object) -> None:
-        scheduler._state.at_work = next(scheduler._state.live(), None) if blames else None
+        scheduler._state.at_work = next(iter(scheduler._state.roster), None) if blames else None
         raise ZeroDivisionError("an ordinary defect")
 
     monkeypatch.setattr(scheduler, operation, broken)
@@ -179,8 +182,8 @@ def test_interrupted_step_is_made_up_for(core: EngineCore, monkeypatch: pytest.M
 
 def test_a_scheduler_without_progress_is_an_error(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core.add([request("a", [1])])
-    monkeypatch.setattr(core.scheduler, "schedule", StepPlan)
-    monkeypatch.setattr(core.scheduler, "update", lambda plan, result: StepOutputs())
+    monkeypatch.setattr(core.scheduler, "schedule", Step)
+    monkeypatch.setattr(core.scheduler, "finish", lambda step, result: StepOutputs())
     with pytest.raises(EngineDeadError, match="planned nothing"):
         for _ in range(2000):
             core.step()

@@ -16,6 +16,8 @@ from core.engine.inproc import InprocClient
 from core.engine.output_processor import OutputProcessor
 from core.kv.integrity import IntegrityError
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def request(name: str, prompt: list[int], max_tokens: int = 6, **more: Any) -> EngineRequest:
     return EngineRequest(name, 0, prompt, SamplingParams(max_tokens=max_tokens), 1, stop_token_ids=[EOS], **more)
@@ -108,7 +110,7 @@ def test_planning_ahead_changes_no_token_and_hides_the_plan_behind_the_step() ->
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("operation", ["schedule", "update"])
+@pytest.mark.parametrize("operation", ["schedule", "finish"])
 def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = client(async_scheduling=ahead)
     scheduler = engine.core.scheduler
@@ -119,7 +121,7 @@ def test_a_broken_invariant_is_mended_and_counted(operation: str, ahead: bool, m
         nonlocal calls
         calls += 1
         if calls == 3:
-            scheduler._state.at_work = next(iter(scheduler._state.choices["r3"].values()))
+            scheduler._state.at_work = scheduler._state.roster.find(("r3", 0))
             raise IntegrityError("num_slots", "17 is wrong")
         return whole(*arguments)
 

@@ -21,7 +21,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
 from core.engine.child import EngineProcess, child_environment
-from core.engine.core import FAULTS_BEFORE_PROBE
+from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.engine.zmq_client import ZmqClient
 
 

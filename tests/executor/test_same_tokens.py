@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.step_plan import StepPlan, StepResult
+from core.executor.uniproc import UniprocExecutor
+from core.testing.wired import wired
 
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",
@@ -112,6 +114,33 @@ def test_bits_are_equal(checkpoint: Path, dtype: str, expected: list, variant: s
     if settings.get("num_gpu_blocks_override") == TIGHT:
         settings["num_gpu_blocks_override"] = TIGHT_BLOCKS[checkpoint.name[:-1]]
     assert results(checkpoint, dtype=dtype, **settings) == expected
+
+
+@pytest.fixture(scope="module")
+def expected_of_llama(tiny_llama: Path) -> list:
+    return results(tiny_llama, dtype="float32", alone=True, enable_prefix_caching=False)
+
+
+WIRED = (
+    "in company",
+    "chunks of 8",
+    "preempted",
+    "drafts",
+    "planned ahead, preempted",
+    "planned ahead, blocks from host memory",
+)
+
+
+@pytest.mark.parametrize("variant", WIRED)
+def test_bits_are_equal_behind_a_wire(
+    tiny_llama: Path, expected_of_llama: list, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every plan and every result is encoded and decoded on its way between scheduler and worker."""
+    settings = dict(VARIANTS[variant])
+    if settings.get("num_gpu_blocks_override") == TIGHT:
+        settings["num_gpu_blocks_override"] = TIGHT_BLOCKS["tiny_llama"]
+    monkeypatch.setattr(UniprocExecutor, "execute", wired(UniprocExecutor.execute))
+    assert results(tiny_llama, dtype="float32", **settings) == expected_of_llama
 
 
 @pytest.mark.parametrize(

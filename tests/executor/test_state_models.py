@@ -132,15 +132,15 @@ def test_a_broken_scheduler_starts_every_sequence_over(
     tiny_lfm2: Path, oracle: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = client(tiny_lfm2)
-    update, left = engine.core.scheduler.update, [8]
+    finish, left = engine.core.scheduler.finish, [8]
 
     def breaking(*args):
         left[0] -= 1
         if not left[0]:
             raise RuntimeError("a defect")
-        return update(*args)
+        return finish(*args)
 
-    monkeypatch.setattr(engine.core.scheduler, "update", breaking)
+    monkeypatch.setattr(engine.core.scheduler, "finish", breaking)
     assert run(engine, STAGGERED) == oracle
     assert engine.stats().num_violations == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core import LLM, SamplingParams
+from core.api.config import EngineConfig
+from core.executor import uniproc
 from core.executor.steady import SteadyDecode
+from core.testing.wired import WiredExecutor
 from tests.tiny_models import save_checkpoint
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -41,6 +45,32 @@ def test_plain_sequences_are_continued_and_others_are_not(tiny_llama: Path, stea
         tokens(llm, ["one", "two"], [GREEDY, SamplingParams(temperature=0, max_tokens=24, logprobs=1, ignore_eos=True)])
         tokens(llm, ["one"], SamplingParams(temperature=0, max_tokens=24, repetition_penalty=1.1, ignore_eos=True))
         assert not steady_steps
+
+
+def test_plans_behind_a_wire_continue_the_same_batch(
+    tiny_llama: Path, steady_steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        expected = tokens(llm, ["one", "two", "three"], GREEDY)
+        in_place = list(steady_steps)
+    steady_steps.clear()
+    executors: list[WiredExecutor] = []
+    monkeypatch.setattr(uniproc, "UniprocExecutor", behind_a_wire(executors))
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        assert tokens(llm, ["one", "two", "three"], GREEDY) == expected
+    assert steady_steps == in_place
+    assert executors[0].wire.num_same_batch >= len(in_place) > 15
+
+
+def behind_a_wire(made: list[WiredExecutor]) -> Callable[[EngineConfig], WiredExecutor]:
+    """Builds executors of one device, which are found in `made`."""
+    inner = uniproc.UniprocExecutor
+
+    def build(config: EngineConfig) -> WiredExecutor:
+        made.append(WiredExecutor(inner(config)))
+        return made[-1]
+
+    return build
 
 
 def test_minimum_lengths_are_kept_before_steps_become_steady(tiny_llama: Path, steady_steps: list[int]) -> None:

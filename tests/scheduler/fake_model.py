@@ -66,7 +66,15 @@ def make_request(
 
 
 def make_scheduler(
-    num_blocks: int = 64, block_size: int = 4, *, prefix_caching=True, clock=None, vectorized=True, groups=(), **limits
+    num_blocks: int = 64,
+    block_size: int = 4,
+    *,
+    prefix_caching=True,
+    clock=None,
+    vectorized=True,
+    max_in_flight=2,
+    groups=(),
+    **limits,
 ) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
     config = SchedulerConfig(**settings)
@@ -76,7 +84,8 @@ def make_scheduler(
         return KVManager(num_blocks, block_size, prefix_caching, groups=groups, max_step_tokens=step)
 
     options = {} if clock is None else {"clock": clock}
-    return Scheduler(config, make_kv, POLICIES[config.policy](), vectorized=vectorized, **options)
+    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight}
+    return Scheduler(config, make_kv, POLICIES[config.policy](), **options)
 
 
 def reference(request: EngineRequest, max_length: int = 128) -> tuple[list[int], str, int | None]:
@@ -103,7 +112,8 @@ class Held:
 class FakeExecutor:
     """Follows plans as a worker does. accuracy: how often a draft token is the right one.
 
-    held: sequences by slot. keys: the sequence of each slot in the latest plan.
+    held: sequences by slot. maybe_gone: slots that the next plan may remove although they are free, because it repeats
+    what a step that failed was told.
     """
 
     def __init__(self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0) -> None:
@@ -113,6 +123,7 @@ class FakeExecutor:
         self.accuracy = accuracy
         self.random = random.Random(seed)
         self.num_computed_tokens = 0
+        self.maybe_gone: set[int] = set()
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply(plan)
@@ -142,7 +153,9 @@ class FakeExecutor:
     def _apply(self, plan: StepPlan) -> None:
         assert len(set(plan.removed)) == len(plan.removed)
         for slot in plan.removed:
-            del self.held[slot]
+            assert slot in self.held or slot in self.maybe_gone
+            self.held.pop(slot, None)
+        self.maybe_gone.clear()
         for new in plan.new:
             assert new.slot not in self.held
             tokens = new.request.prompt_token_ids + new.output_token_ids
@@ -254,7 +267,7 @@ def run(scheduler: Scheduler, executor: FakeExecutor, client: Client | None = No
             assert scheduler.stats().kv_cache_usage == 0.0
             assert not executor.held
             return client
-        plan = scheduler.schedule()
-        client.receive(scheduler.update(plan, executor.execute(plan)))
+        step = scheduler.schedule()
+        client.receive(scheduler.finish(step, executor.execute(step.plan)))
         scheduler.check_integrity()
     raise AssertionError(f"not finished after {max_steps} steps")

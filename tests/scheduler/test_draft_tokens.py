@@ -8,6 +8,8 @@ from core.api.step_plan import StepResult
 
 PROMPT = [3, 1, 4, 1, 5]
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def sampled(slots, token_ids, **more):
     return StepResult(np.array(slots, np.int32), np.array(token_ids, np.int32), **more)
@@ -17,11 +19,11 @@ def count_steps(scheduler, executor, request):
     scheduler.add(request)
     tokens, steps = [], 0
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        for output in scheduler.update(plan, executor.execute(plan)).records:
+        step = scheduler.schedule()
+        for output in scheduler.finish(step, executor.execute(step.plan)).records:
             tokens += output.token_ids
         scheduler.check_integrity()
-        steps += bool(plan.total_num_tokens)
+        steps += bool(step.plan.total_num_tokens)
     assert tokens == reference(request)[0]
     return steps
 
@@ -45,17 +47,17 @@ def test_the_budget_respects_what_may_still_be_generated():
     scheduler.add(make_request("a", PROMPT, 6))
     budgets = []
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        budgets.append(plan.draft_budget.get(0, 0))
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        budgets.append(step.plan.draft_budget.get(0, 0))
+        scheduler.finish(step, executor.execute(step.plan))
     assert budgets[:6] == [4, 3, 2, 1, 0, 0]
 
 
 def test_proposals_beyond_the_budget_are_cut():
     scheduler = make_scheduler(num_speculative_tokens=2)
     scheduler.add(make_request("a", PROMPT, 20))
-    scheduler.update(scheduler.schedule(), sampled([0], [7], drafts={0: [1, 2, 3, 4]}))
-    plan = scheduler.schedule()
+    scheduler.finish(scheduler.schedule(), sampled([0], [7], drafts={0: [1, 2, 3, 4]}))
+    plan = scheduler.schedule().plan
     assert plan.drafts[0] == [1, 2]
     assert plan.query_lens.tolist() == [3]
 
@@ -65,8 +67,8 @@ def test_drafts_shrink_with_the_token_budget():
     for name in "ab":
         scheduler.add(make_request(name, [1, 2, 3], 20))
     drafts = {slot: [1, 2, 3, 4] for slot in (0, 1)}
-    scheduler.update(scheduler.schedule(), sampled([0, 1], [7, 7], drafts=drafts))
-    plan = scheduler.schedule()
+    scheduler.finish(scheduler.schedule(), sampled([0, 1], [7, 7], drafts=drafts))
+    plan = scheduler.schedule().plan
     assert plan.slots.tolist() == [0, 1]
     assert plan.query_lens.tolist() == [5, 1]
     assert plan.drafts == {0: [1, 2, 3, 4]}
@@ -75,7 +77,7 @@ def test_drafts_shrink_with_the_token_budget():
 def test_more_tokens_than_drafts_allow_is_an_error_of_that_sequence():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", PROMPT, 20))
-    (output,) = scheduler.update(scheduler.schedule(), sampled([0], [7], more_token_ids={0: [8]})).records
+    (output,) = scheduler.finish(scheduler.schedule(), sampled([0], [7], more_token_ids={0: [8]})).records
     assert output.finish_reason == "error"
     assert "more tokens than were proposed" in output.stop_reason
 

@@ -18,15 +18,15 @@ def test_a_light_user_waits_for_at_most_one_admission_of_a_heavy_one(num_queued)
     for number in range(num_queued):
         scheduler.add(make_request(f"h{number}", [1, 2, 3], 4, user="heavy"))
     for _ in range(20):
-        plan = scheduler.schedule()
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        scheduler.finish(step, executor.execute(step.plan))
     for number in range(5):
         scheduler.add(make_request(f"light{number}", [4, 5], 3, user="light"))
     order = []
     while "light" not in order:
-        plan = scheduler.schedule()
-        order += admitted(plan)
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        order += admitted(step.plan)
+        scheduler.finish(step, executor.execute(step.plan))
     assert order.count("heavy") <= 1
 
 
@@ -37,9 +37,9 @@ def test_under_fcfs_the_light_user_waits_for_all():
     scheduler.add(make_request("light", [4, 5], 2, user="light"))
     order = []
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        order += admitted(plan)
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        order += admitted(step.plan)
+        scheduler.finish(step, executor.execute(step.plan))
     assert order.index("light") == 50
 
 
@@ -62,10 +62,10 @@ def test_busy_users_get_equal_service_within_the_bound(seed):
     bound = 2 * max(PROMPT_WEIGHT * longest_prompt, OUTPUT_WEIGHT * 4 * (longest_prompt + longest_output))
     widest = 0
     for _ in range(250):
-        plan = scheduler.schedule()
-        for new in plan.new:
+        step = scheduler.schedule()
+        for new in step.plan.new:
             had[new.request.user] += PROMPT_WEIGHT * (len(new.request.prompt_token_ids) - new.num_computed_tokens)
-        for output in scheduler.update(plan, executor.execute(plan)).records:
+        for output in scheduler.finish(step, executor.execute(step.plan)).records:
             had[owners[output.request_id]] += OUTPUT_WEIGHT * len(output.token_ids)
         widest = max(widest, abs(had["a"] - had["b"]))
     assert scheduler.stats().num_waiting > 0
@@ -78,15 +78,15 @@ def test_a_user_who_was_away_has_not_saved_up():
     for number in range(30):
         scheduler.add(make_request(f"a{number}", [1, 2, 3, 4], 4, user="a"))
     for _ in range(60):
-        plan = scheduler.schedule()
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        scheduler.finish(step, executor.execute(step.plan))
     for number in range(30):
         scheduler.add(make_request(f"b{number}", [1, 2, 3, 4], 4, user="b"))
     order = []
     while len(order) < 12:
-        plan = scheduler.schedule()
-        order += admitted(plan)
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        order += admitted(step.plan)
+        scheduler.finish(step, executor.execute(step.plan))
     assert 5 <= order.count("a") <= 7
 
 
@@ -102,9 +102,9 @@ def test_users_who_left_are_forgotten():
     policy = FairPolicy()
     queue = policy.make_queue()
     scheduler, executor = make_scheduler(policy="fair"), FakeExecutor()
-    scheduler._state.policy, scheduler._state.waiting = policy, queue
+    scheduler._state.policy, scheduler._state.roster.waiting = policy, queue
     for number in range(2000):
         scheduler.add(make_request(f"r{number}", [1, 2], 1, user=f"user{number}"))
-        plan = scheduler.schedule()
-        scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        scheduler.finish(step, executor.execute(step.plan))
     assert len(policy.counters) < 200

@@ -3,12 +3,15 @@
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, reference, run
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def step(scheduler, executor, client=None):
-    plan = scheduler.schedule()
+    planned = scheduler.schedule()
+    plan = planned.plan
     result = executor.execute(plan)
     scheduled = executor.named(plan)
-    outputs = scheduler.update(plan, result)
+    outputs = scheduler.finish(planned, result)
     if client is not None:
         client.receive(outputs)
     scheduler.check_integrity()
@@ -121,16 +124,16 @@ def test_preemptions_are_paid_for_with_progress():
     readmitted_at, steps, shortest = {}, 0, 10**6
     while scheduler.has_unfinished():
         before = {slot: held.request.key for slot, held in executor.held.items()}
-        live = {key for choices in scheduler._state.choices.values() for key in [s.key for s in choices.values()]}
-        plan = scheduler.schedule()
-        for slot in plan.removed:
+        live = {sequence.key for sequence in scheduler._state.roster}
+        planned = scheduler.schedule()
+        for slot in planned.plan.removed:
             key = before[slot]
             if key in live and key in readmitted_at:
                 shortest = min(shortest, steps - readmitted_at[key])
-        for new in plan.new:
+        for new in planned.plan.new:
             if new.output_token_ids:
                 readmitted_at[new.request.key] = steps
-        scheduler.update(plan, executor.execute(plan))
+        scheduler.finish(planned, executor.execute(planned.plan))
         scheduler.check_integrity()
         steps += 1
     stats = scheduler.stats()

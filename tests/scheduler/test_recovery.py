@@ -4,6 +4,7 @@ import gc
 import random
 import resource
 import time
+from collections import deque
 
 import pytest
 from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request, make_scheduler, reference, run
@@ -11,9 +12,11 @@ from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request,
 from core.api.config import ModelConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.api.step_plan import StepResult
 from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
-from core.scheduler.state import SchedulerState
+from core.scheduler.roster import Roster
+from core.testing.wired import WiredExecutor
 
 
 class Clock:
@@ -25,10 +28,10 @@ class Clock:
 
 
 def step(scheduler, executor, client):
-    plan = scheduler.schedule()
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     scheduler.check_integrity()
-    return plan
+    return planned.plan
 
 
 def test_a_request_ends_at_its_deadline_running_or_waiting():
@@ -52,13 +55,13 @@ def test_a_request_ends_at_its_deadline_running_or_waiting():
 
 
 def test_ends_of_many_choices_look_through_the_deadlines_a_few_times(monkeypatch):
-    looks, sweep = [], SchedulerState._sweep_deadlines
+    looks, sweep = [], Roster._sweep_deadlines
 
-    def counted(state):
-        looks.append(len(state._deadlines))
-        sweep(state)
+    def counted(roster):
+        looks.append(len(roster._deadlines))
+        sweep(roster)
 
-    monkeypatch.setattr(SchedulerState, "_sweep_deadlines", counted)
+    monkeypatch.setattr(Roster, "_sweep_deadlines", counted)
     scheduler, names = make_scheduler(), [f"r{number}" for number in range(20)]
     for name in names:
         for choice in range(64):
@@ -102,6 +105,7 @@ def failing(executor, guilty):
 
 @pytest.mark.parametrize("guilty", [set(), {"r2"}, {"r0", "r4"}, {f"r{i}" for i in range(5)}])
 @pytest.mark.parametrize("from_step", [0, 3])
+@pytest.mark.usefixtures("also_wired")
 def test_only_the_guilty_end_when_a_step_fails(guilty, from_step):
     scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
     requests = [make_request(f"r{i}", [i] * (3 + i), 8) for i in range(5)]
@@ -113,13 +117,13 @@ def test_only_the_guilty_end_when_a_step_fails(guilty, from_step):
     for _ in range(200):
         if not scheduler.has_unfinished():
             break
-        plan = scheduler.schedule()
+        planned = scheduler.schedule()
         try:
-            result = executor.execute(plan)
+            result = executor.execute(planned.plan)
         except RuntimeError as error:
-            client.receive(scheduler.fail_step(str(error)))
+            client.receive(scheduler.fail(planned, str(error)))
         else:
-            client.receive(scheduler.update(plan, result))
+            client.receive(scheduler.finish(planned, result))
         scheduler.check_integrity()
     for request in requests:
         if request.request_id in guilty:
@@ -151,10 +155,10 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
     assert client.last["r2", 0].finish_reason == "error"
     assert "reference_counts" in client.last["r2", 0].stop_reason
     executor.held.clear()
-    plan = scheduler.schedule()
-    assert sorted(plan.removed) == list(range(8))
-    plan.removed = []
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    assert sorted(planned.plan.removed) == list(range(8))
+    planned.plan.removed = []
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     run(scheduler, executor, client)
     assert scheduler.stats().num_violations == 1
     for request in requests:
@@ -162,9 +166,40 @@ def test_a_broken_invariant_ends_the_request_at_work_and_nobody_else(monkeypatch
             assert client.tokens[request.key] == reference(request)[0]
 
 
+def test_a_request_that_the_policy_does_not_take_leaves_nothing_behind(monkeypatch):
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", [1, 2]))
+
+    def refuse(sequence):
+        raise ZeroDivisionError("a defect of the policy")
+
+    monkeypatch.setattr(scheduler._state.waiting, "push", refuse)
+    with pytest.raises(ZeroDivisionError):
+        scheduler.add(make_request("b", [3, 4], deadline=9e12))
+    monkeypatch.undo()
+    scheduler.check_integrity()
+    assert scheduler.stats().num_waiting == 1
+    scheduler.add(make_request("b", [3, 4]))
+    client = run(scheduler, FakeExecutor())
+    assert client.tokens["b", 0] == reference(make_request("b", [3, 4]))[0]
+
+
+def test_a_worker_hears_again_of_removals_that_it_never_heard_of():
+    scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, [1, 2, 3], 9))
+    step(scheduler, executor, client)
+    scheduler.abort(["a"])
+    planned = scheduler.schedule()
+    assert planned.plan.removed == [0]
+    scheduler.give_up()
+    assert sorted(scheduler.schedule().plan.removed) == [0, 1]
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_planning_ahead_gives_the_same_tokens(seed):
     rng = random.Random(seed)
+    max_in_flight = 2 + seed % 3
     block_size = rng.choice([1, 3, 4])
     num_blocks = 2 + rng.randint(48, 140) // block_size
     scheduler = make_scheduler(
@@ -176,8 +211,11 @@ def test_planning_ahead_gives_the_same_tokens(seed):
         policy=rng.choice(["fcfs", "priority", "fair"]),
         prefix_caching=rng.random() < 0.8,
         async_scheduling=True,
+        max_in_flight=max_in_flight,
     )
     executor, client, aborted = FakeExecutor(num_blocks, block_size), Client(), set()
+    if seed % 2:
+        executor = WiredExecutor(executor)
     requests = []
     for number in range(20):
         handle = number if rng.random() < 0.7 else -1
@@ -193,22 +231,23 @@ def test_planning_ahead_gives_the_same_tokens(seed):
                 prompt_logprobs=0 if rng.random() < 0.2 else None,
             )
         )
-    waiting, pending = list(requests), None
+    waiting, pending = list(requests), deque()
     while waiting or pending or scheduler.has_unfinished():
         while waiting and rng.random() < 0.5:
             scheduler.add(waiting.pop(0))
-        plan = scheduler.schedule()
+        planned = scheduler.schedule()
         if rng.random() < 0.05:
             name = f"r{rng.randrange(20)}"
             if (name, 0) not in client.last or client.last[name, 0].finish_reason is None:
                 scheduler.abort([name])
                 aborted.add(name)
                 waiting = [request for request in waiting if request.request_id != name]
-        if pending is not None:
-            client.receive(scheduler.update(*pending))
-        pending = (plan, executor.execute(plan)) if plan.total_num_tokens or plan.removed else None
-        if pending is None:
-            client.receive(scheduler.update(plan, executor.execute(plan)))
+        if pending and (planned.is_idle or len(pending) == max_in_flight - 1):
+            client.receive(scheduler.finish(*pending.popleft()))
+        if planned.is_idle:
+            client.receive(scheduler.finish(planned, StepResult()))
+        else:
+            pending.append((planned, executor.execute(planned.plan)))
         scheduler.check_integrity()
     assert not executor.held and scheduler.stats().kv_cache_usage == 0.0
     for request in requests:
@@ -253,6 +292,7 @@ def resident_bytes():
 
 
 @pytest.mark.parametrize("leaves", [None, "first", "second"])
+@pytest.mark.usefixtures("also_wired")
 def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
     """The second starts in the step that computes the prefix which both share."""
     scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
@@ -261,16 +301,16 @@ def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
     requests.append(make_request("other", [9, 8, 7], 6))
     for request in requests:
         scheduler.add(request)
-    plan = scheduler.schedule()
-    assert plan.query_lens.tolist() == [15, 4, 3]
+    planned = scheduler.schedule()
+    assert planned.plan.query_lens.tolist() == [15, 4, 3]
     if leaves is not None:
         scheduler.abort([leaves])
-    client.receive(scheduler.fail_step("the device was lost"))
+    client.receive(scheduler.fail(planned, "the device was lost"))
     scheduler.check_integrity()
     scheduler.add(make_request("third", [*prefix, 4], 6))
-    plan = scheduler.schedule()
-    plan.removed = []  # the executor has not heard of them
-    client.receive(scheduler.update(plan, executor.execute(plan)))
+    planned = scheduler.schedule()
+    planned.plan.removed = []  # the executor has not heard of them
+    client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
     run(scheduler, executor, client)
     for request in requests:
         if request.request_id != leaves:

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference, run
 
+from core.api.step_plan import StepResult
+from core.testing.wired import WiredExecutor
+
 SHARED = [random.Random(1).randrange(40) for _ in range(24)]
 
 
@@ -29,6 +32,8 @@ def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed)
         num_speculative_tokens=rng.choice([0, 3, 6]),
     )
     executor, client, requests = FakeExecutor(num_blocks, block_size, seed=seed), Client(), []
+    if seed % 2:
+        executor = WiredExecutor(executor)
     for number in range(25):
         prompt = SHARED[: rng.randint(0, 24)] + [rng.randrange(40) for _ in range(rng.randint(1, 12))]
         for choice in range(rng.choice([1, 1, 3])):
@@ -37,8 +42,8 @@ def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed)
     for request in requests:
         scheduler.add(request)
         for _ in range(rng.choice([0, 0, 1, 4])):
-            plan = scheduler.schedule()
-            client.receive(scheduler.update(plan, executor.execute(plan)))
+            step = scheduler.schedule()
+            client.receive(scheduler.finish(step, executor.execute(step.plan)))
             scheduler.check_integrity()
     run(scheduler, executor, client)
     for request in requests:
@@ -65,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 5]),
         partial=st.integers(1, 3),
         reserve=st.booleans(),
+        wired=st.booleans(),
     )
     def start(
         self,
@@ -80,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold,
         partial,
         reserve,
+        wired,
     ):
         self.now = 1000.0
         self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
@@ -102,6 +109,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         self.executor = FakeExecutor(num_blocks, block_size)
+        if wired:
+            self.executor = WiredExecutor(self.executor)
         self.client = Client()
         self.live = {}
         self.refused = {}
@@ -148,18 +157,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def step(self, count):
         for _ in range(count):
-            plan, result = self.execute()
-            self.receive(self.scheduler.update(plan, result))
+            step, result = self.execute()
+            self.receive(self.scheduler.finish(step, result))
             self.scheduler.check_integrity()
 
     @rule(data=st.data())
     def abort_one_in_flight(self, data):
-        plan, result = self.execute()
+        step, result = self.execute()
         if undue := self.undue():
             key = data.draw(st.sampled_from(sorted(undue)))
             self.scheduler.abort_choices([key])
             self.drop(key)
-        self.receive(self.scheduler.update(plan, result))
+        self.receive(self.scheduler.finish(step, result))
 
     @rule(data=st.data())
     def abort_request(self, data):
@@ -171,26 +180,34 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def fail_one(self, data):
-        plan, result = self.execute()
-        if plan.total_num_tokens:
-            slot = data.draw(st.sampled_from(sorted(plan.slots.tolist())))
+        step, result = self.execute()
+        if step.plan.total_num_tokens:
+            slot = data.draw(st.sampled_from(sorted(step.plan.slots.tolist())))
             key = self.executor.held[slot].request.key
             result.errors[slot] = "broken"
-            outputs = self.scheduler.update(plan, result)
+            outputs = self.scheduler.finish(step, result)
             (failed,) = [output for output in outputs.records if output.stop_reason == "broken"]
             assert (failed.request_id, failed.choice) == key
             outputs.records.remove(failed)
             self.receive(outputs)
             self.drop(key)
         else:
-            self.receive(self.scheduler.update(plan, result))
+            self.receive(self.scheduler.finish(step, result))
 
-    @rule()
-    def fail_step(self):
-        plan, _ = self.execute()
-        keys = [self.executor.held[slot].request.key for slot in plan.slots.tolist()]
-        self.unheard = plan.removed
-        outputs = self.scheduler.fail_step("poisoned")
+    @rule(heard=st.booleans())
+    def fail_step(self, heard):
+        """heard: whether the executor got as far as to follow the plan."""
+        step = self.plan()
+        if step.is_idle:
+            self.receive(self.scheduler.finish(step, StepResult()))
+            return
+        keys = [sequence.key for sequence in step.sequences()]
+        if heard:
+            self.executor.execute(step.plan)
+            self.executor.maybe_gone.update(step.plan.removed)
+        else:
+            self.executor.maybe_gone.update(new.slot for new in step.plan.new)
+        outputs = self.scheduler.fail(step, "poisoned")
         self.scheduler.check_integrity()
         if len(keys) == 1:
             failed = [output for output in outputs.records if output.stop_reason == "poisoned"]
@@ -217,13 +234,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert stats.num_running + stats.num_waiting == len(self.live)
 
     def execute(self):
+        step = self.plan()
+        return step, self.executor.execute(step.plan)
+
+    def plan(self):
         num_preemptions = self.scheduler.stats().num_preemptions
-        plan = self.scheduler.schedule()
+        step = self.scheduler.schedule()
+        plan = step.plan
         assert not plan.new or self.scheduler.stats().num_preemptions == num_preemptions, "thrashing"
         assert plan.total_num_tokens <= self.budget
         assert len(plan.slots) <= self.max_num_seqs
         assert plan.total_num_tokens or not self.undue(), "something waits and nothing runs"
-        return plan, self.executor.execute(plan)
+        return step
 
     def undue(self):
         """Live sequences that are not past their deadline."""

@@ -7,12 +7,15 @@ from core.api.errors import RequestError
 from core.api.step_plan import StepResult
 from core.kv.integrity import IntegrityError
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def step(scheduler, executor, client=None):
-    plan = scheduler.schedule()
+    planned = scheduler.schedule()
+    plan = planned.plan
     result = executor.execute(plan)
     scheduled = executor.named(plan)
-    outputs = scheduler.update(plan, result)
+    outputs = scheduler.finish(planned, result)
     scheduler.check_integrity()
     if client:
         client.receive(outputs)
@@ -212,7 +215,7 @@ def test_abort_while_waiting_is_silent():
     scheduler.add(make_request("a", [1, 2]))
     scheduler.abort(["a", "unknown"])
     assert not scheduler.has_unfinished()
-    assert scheduler.schedule().total_num_tokens == 0
+    assert scheduler.schedule().plan.total_num_tokens == 0
 
 
 def test_abort_while_running_frees_blocks_and_tells_the_worker():
@@ -235,12 +238,12 @@ def test_abort_while_running_frees_blocks_and_tells_the_worker():
 def test_results_of_an_aborted_sequence_are_ignored_even_when_its_name_is_used_again():
     scheduler, executor, client = make_scheduler(), FakeExecutor(), Client()
     scheduler.add(make_request("a", [1, 2, 3]))
-    plan = scheduler.schedule()
-    result = executor.execute(plan)
+    planned = scheduler.schedule()
+    result = executor.execute(planned.plan)
     scheduler.abort(["a"])
     request = make_request("a", [9, 9, 9])
     scheduler.add(request)
-    assert scheduler.update(plan, result).records == []
+    assert scheduler.finish(planned, result).records == []
     assert run(scheduler, executor, client).tokens["a", 0] == reference(request)[0]
 
 
@@ -252,13 +255,16 @@ def test_a_name_in_use_is_refused():
         scheduler.add(make_request("a", [1], choice=1))
 
 
-def test_update_wants_the_oldest_plan():
-    scheduler = make_scheduler()
+def test_finish_and_fail_want_the_oldest_step():
+    scheduler = make_scheduler(max_num_batched_tokens=2)
+    scheduler.add(make_request("a", list(range(9))))
     scheduler.schedule()
     later = scheduler.schedule()
     with pytest.raises(IntegrityError, match="not the oldest"):
-        scheduler.update(later, StepResult())
-    with pytest.raises(IntegrityError, match="2 plans"):
+        scheduler.finish(later, StepResult())
+    with pytest.raises(IntegrityError, match="not the oldest"):
+        scheduler.fail(later, "a sentence")
+    with pytest.raises(IntegrityError, match="2 steps"):
         scheduler.schedule()
 
 
@@ -268,10 +274,10 @@ def test_an_error_ends_one_sequence_and_its_blocks_are_not_reused():
     good = make_request("good", [1, 2])
     scheduler.add(good)
     step(scheduler, executor, client)
-    plan = scheduler.schedule()
-    result = executor.execute(plan)
+    planned = scheduler.schedule()
+    result = executor.execute(planned.plan)
     result.errors[executor.slot("bad")] = "The logits hold NaN."
-    client.receive(scheduler.update(plan, result))
+    client.receive(scheduler.finish(planned, result))
     assert client.last["bad", 0].finish_reason == "error"
     assert client.last["bad", 0].stop_reason == "The logits hold NaN."
     scheduler.add(make_request("next", [*range(8), 1]))
@@ -283,7 +289,7 @@ def test_an_error_ends_one_sequence_and_its_blocks_are_not_reused():
 def test_a_worker_that_returns_nothing_is_an_error_not_a_loop():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", [1, 2]))
-    (output,) = scheduler.update(scheduler.schedule(), StepResult()).records
+    (output,) = scheduler.finish(scheduler.schedule(), StepResult()).records
     assert output.finish_reason == "error"
     assert "no token" in output.stop_reason
 

@@ -6,6 +6,8 @@ from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, ref
 PROMPT = [3, 1, 4, 1, 5]
 FREE = reference(make_request("free", PROMPT, 30))[0]
 
+pytestmark = pytest.mark.usefixtures("also_wired")
+
 
 def finish(request, **limits):
     scheduler = make_scheduler(**limits)

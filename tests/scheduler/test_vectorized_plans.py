@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler.fake_model import EOS, Client, FakeExecutor, make_request, make_scheduler, reference
 
+from core.testing.wired import WiredExecutor
+
 SHARED = [random.Random(2).randrange(40) for _ in range(20)]
 
 
@@ -39,7 +41,8 @@ def test_both_ways_give_the_same_plans_and_outputs(seed, block_size, num_tokens,
         "policy": policy,
     }
     schedulers = [make_scheduler(num_blocks, block_size, vectorized=way, **limits) for way in (True, False)]
-    sides = [(scheduler, FakeExecutor(num_blocks, block_size), Client()) for scheduler in schedulers]
+    executors = [FakeExecutor(num_blocks, block_size), WiredExecutor(FakeExecutor(num_blocks, block_size))]
+    sides = [(scheduler, executor, Client()) for scheduler, executor in zip(schedulers, executors, strict=True)]
     requests = []
     for number in range(14):
         prompt = SHARED[: rng.randint(0, 20)] + [rng.randrange(40) for _ in range(rng.randint(1, 6))]
@@ -53,10 +56,10 @@ def test_both_ways_give_the_same_plans_and_outputs(seed, block_size, num_tokens,
                 for scheduler, _, client in sides:
                     client.keys[options["handle"]] = name, 0
                     scheduler.add(make_request(name, prompt, count, **options))
-        plans = [scheduler.schedule() for scheduler, _, _ in sides]
-        assert described(plans[0]) == described(plans[1])
-        for plan, (scheduler, executor, client) in zip(plans, sides, strict=True):
-            client.receive(scheduler.update(plan, executor.execute(plan)))
+        steps = [scheduler.schedule() for scheduler, _, _ in sides]
+        assert described(steps[0].plan) == described(steps[1].plan)
+        for planned, (scheduler, executor, client) in zip(steps, sides, strict=True):
+            client.receive(scheduler.finish(planned, executor.execute(planned.plan)))
             scheduler.check_integrity()
     assert sides[0][2].tokens == sides[1][2].tokens
     assert {key: last.finish_reason for key, last in sides[0][2].last.items()} == {
@@ -73,8 +76,8 @@ def test_plain_tokens_leave_as_columns_and_the_rest_as_records():
     scheduler.add(make_request("scored", [1, 3], 10, handle=71, logprobs=0))
     scheduler.add(make_request("unnamed", [1, 4], 10))
     for _ in range(3):
-        plan = scheduler.schedule()
-        outputs = scheduler.update(plan, executor.execute(plan))
+        step = scheduler.schedule()
+        outputs = scheduler.finish(step, executor.execute(step.plan))
     assert list(outputs.tokens) == [(70, 2, free[2])]
     assert {record.request_id for record in outputs.records} == {"scored", "unnamed"}
     assert all(record.start == 2 and len(record.token_ids) == 1 for record in outputs.records)
@@ -84,8 +87,10 @@ def test_plain_tokens_leave_as_columns_and_the_rest_as_records():
 def test_token_ids_may_be_of_either_width(kind):
     scheduler, executor = make_scheduler(), FakeExecutor()
     scheduler.add(make_request("a", [1, 2], 5, handle=3))
-    scheduler.update(plan := scheduler.schedule(), executor.execute(plan))
-    result = executor.execute(plan := scheduler.schedule())
+    step = scheduler.schedule()
+    scheduler.finish(step, executor.execute(step.plan))
+    step = scheduler.schedule()
+    result = executor.execute(step.plan)
     result.token_ids = result.token_ids.astype(kind)
-    ((handle, start, token),) = scheduler.update(plan, result).tokens
+    ((handle, start, token),) = scheduler.finish(step, result).tokens
     assert (handle, start, token) == (3, 1, reference(make_request("a", [1, 2], 5))[0][1])

@@ -1,0 +1,66 @@
+"""What the engine needs of whoever computes its steps.
+
+Owns: the contract of an executor, and its optional part. Never does: compute. Called by: the step queue (asks for steps),
+the engine process (builds one).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from core.api.step_plan import StepPlan, StepResult
+
+
+class Executor(Protocol):
+    """Computes steps, one after the other.
+
+    num_blocks: blocks of the KV cache.
+    page_bytes: bytes of one block, in all layers of its group.
+    numerics:   what results depend on.
+    phases:     (name, seconds) of the start.
+
+    An executor may also have `lockstep`, a bool: whether steps that compute nothing reach it too, because others compute
+    theirs at the same time.
+    """
+
+    num_blocks: int
+    page_bytes: int
+    numerics: str
+    phases: list[tuple[str, float]]
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute one step.
+
+        An exception fails the sequences of the step. The executor must accept the next plan, whose `removed` names their
+        slots, whether it knows them or not.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give memory and threads back."""
+        ...
+
+
+@runtime_checkable
+class QueueingExecutor(Executor, Protocol):
+    """An executor with a queue of its own. Without one, the engine's thread runs ahead of `execute` by one step.
+
+    max_in_flight: how many steps it takes before it is asked for the result of the first.
+    """
+
+    max_in_flight: int
+
+    def submit(self, plan: StepPlan) -> object:
+        """Take a plan, to be computed after all earlier ones, and return a ticket for its result. Does not wait.
+
+        An exception fails the sequences of this step.
+        """
+        ...
+
+    def result(self, ticket: object) -> StepResult:
+        """Wait for a step. An exception fails its sequences, and those of all steps behind it start over.
+
+        Tickets are asked for in order and at most once. Those of steps that were given up are never asked for; whatever
+        became of them concerns nobody.
+        """
+        ...

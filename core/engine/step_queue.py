@@ -1,0 +1,124 @@
+"""Steps on their way through an executor.
+
+Owns: `StepQueue`, which gives every executor the same two verbs: submit a plan, ask for its result. Never does: plan, or
+judge a failure. Called by: the engine core.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import cast
+
+from core.api.kv_transfer import KVTransfers, Page
+from core.api.step_plan import StepPlan, StepResult
+from core.engine.executor import Executor, QueueingExecutor
+
+logger = logging.getLogger(__name__)
+
+
+class StepQueue:
+    """Steps of an executor that only knows `execute`: each is computed when its result is asked for.
+
+    max_in_flight: how many steps may be submitted before the result of the first is asked for.
+    lockstep:      whether steps that compute nothing are submitted too.
+    """
+
+    def __init__(self, executor: Executor, max_in_flight: int = 1) -> None:
+        self.executor = executor
+        self.max_in_flight = max_in_flight
+        self.lockstep = bool(getattr(executor, "lockstep", False))
+
+    def submit(self, plan: StepPlan) -> object:
+        """Have a plan computed after all earlier ones; returns a ticket. Raises nothing of the executor's."""
+        return plan
+
+    def result(self, ticket: object) -> StepResult:
+        """Wait for a step, in the order of the tickets. Raises what the executor raised."""
+        return self.executor.execute(cast(StepPlan, ticket))
+
+    def give_up(self) -> None:
+        """Nobody will ask for the results of what was submitted: those that have not begun need not begin."""
+
+    def copy(self, transfers: KVTransfers) -> list[Page] | None:
+        """Make copies of KV blocks between steps; None when that failed."""
+        try:
+            return self.result(self.submit(StepPlan(transfers=transfers))).pages
+        except Exception as error:
+            logger.error("Cached KV blocks could not be copied.", exc_info=error)
+            return None
+
+    def close(self) -> None:
+        """Wait for what is under way. The executor stays open."""
+
+
+class ThreadQueue(StepQueue):
+    """Steps of an executor that only knows `execute`, computed by a thread while the engine's own plans the next one."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor, max_in_flight=2)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
+        self._series = 0
+        self._failed_series = -1
+
+    def submit(self, plan: StepPlan) -> Future[StepResult]:
+        """As above."""
+        return self._thread.submit(self._run, plan, self._series)
+
+    def result(self, ticket: object) -> StepResult:
+        """As above."""
+        return cast(Future[StepResult], ticket).result()
+
+    def give_up(self) -> None:
+        """As above: what is submitted from now on is a new series."""
+        self._series += 1
+
+    def close(self) -> None:
+        """As above; nothing can be submitted any more."""
+        self._thread.shutdown()
+
+    def _run(self, plan: StepPlan, series: int) -> StepResult:
+        # The engine hears of a failure later than this thread takes the next plan, which must not be begun then.
+        if series == self._failed_series:
+            raise RuntimeError("the step before this one failed")
+        try:
+            return self.executor.execute(plan)
+        except BaseException:
+            self._failed_series = series
+            raise
+
+
+@dataclass(slots=True)
+class Refused:
+    """The ticket of a plan that the executor did not take."""
+
+    error: Exception
+
+
+class OwnQueue(StepQueue):
+    """Steps of an executor with a queue of its own."""
+
+    def __init__(self, executor: QueueingExecutor, max_in_flight: int) -> None:
+        super().__init__(executor, max_in_flight)
+        self._queueing = executor
+
+    def submit(self, plan: StepPlan) -> object:
+        """As above."""
+        try:
+            return self._queueing.submit(plan)
+        except Exception as error:
+            return Refused(error)  # told when it is this step's turn
+
+    def result(self, ticket: object) -> StepResult:
+        """As above."""
+        if isinstance(ticket, Refused):
+            raise ticket.error
+        return self._queueing.result(ticket)
+
+
+def step_queue(executor: Executor, *, ahead: bool) -> StepQueue:
+    """The queue for an executor. ahead: whether steps may be planned before the result of the one before is there."""
+    if isinstance(executor, QueueingExecutor):
+        return OwnQueue(executor, executor.max_in_flight if ahead else 1)
+    return ThreadQueue(executor) if ahead else StepQueue(executor)

@@ -1,0 +1,64 @@
+"""One step of the engine, from its plan to its result.
+
+Owns: `Step`: the plan, and everything that must be put right when the plan turns out never to have been computed.
+Never does: decide or change anything. Called by: the planner (fills it), the scheduler (finishes or fails it), the engine
+loop (has it computed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.api.step_plan import StepPlan
+from core.scheduler.running import DecodeView
+from core.scheduler.sequence import SequenceState
+
+
+class Chunk(NamedTuple):
+    """Known tokens of one sequence that a step computes.
+
+    num_tokens: how many.
+    completes:  whether they reach the last known token, so that the step samples.
+    """
+
+    sequence: SequenceState
+    num_tokens: int
+    completes: bool
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """What the scheduler knows of a plan under way.
+
+    plan:      what the executor is told. Its `removed` and `transfers` count as unheard of until the step is finished.
+    number:    names the step: 1, 2, 3, ... in the order of the plans.
+    decodes:   the sequences of the plan's first rows.
+    chunks:    those of the other rows.
+    num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
+    unwritten: blocks that others may share although this step, or one before it, has yet to write them.
+    ticket:    the executor's name for it while it is computed; None before and after.
+    """
+
+    plan: StepPlan = field(default_factory=StepPlan)
+    number: int = 0
+    decodes: DecodeView | None = None
+    chunks: list[Chunk] = field(default_factory=list)
+    num_departures: int = 0
+    unwritten: list[int] = field(default_factory=list)
+    ticket: object = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compute and nothing to tell the worker."""
+        return not self.plan.total_num_tokens and not self.plan.removed
+
+    @property
+    def num_decodes(self) -> int:
+        """Rows of the plan that continue a decode; the others are chunks."""
+        return 0 if self.decodes is None else len(self.decodes.slots)
+
+    def sequences(self) -> list[SequenceState]:
+        """All sequences of the step, in batch order."""
+        decoding = [] if self.decodes is None else self.decodes.sequences
+        return [*decoding, *(chunk.sequence for chunk in self.chunks)]

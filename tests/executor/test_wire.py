@@ -1,0 +1,202 @@
+"""Plans and results arrive as they were sent, whatever they hold, and plans of steady decode are small."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.api.kv_transfer import KVTransfers
+from core.api.messages import EngineRequest, TokenLogprobs
+from core.api.sampling_params import SamplingParams
+from core.api.step_plan import NewSequence, StepPlan, StepResult
+from core.executor.columns import WireError
+from core.executor.wire import PlanDecoder, PlanEncoder, decode_result, encode_result
+
+ROOT = Path(__file__).parents[2]
+quickly = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+token_lists = st.lists(st.integers(0, 300_000), max_size=6)
+slots = st.integers(0, 255)
+pages = st.binary(max_size=9).map(lambda data: np.frombuffer(data, np.uint8))
+
+
+def int32_column(values: list[int]) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+@st.composite
+def sampling_params(draw: st.DrawFn) -> SamplingParams:
+    return SamplingParams(
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.0])),
+        top_p=draw(st.floats(0.01, 1.0)),
+        top_k=draw(st.integers(-1, 50)),
+        max_tokens=draw(st.integers(1, 50)),
+        logprobs=draw(st.none() | st.integers(-1, 5)),
+        logit_bias=draw(st.none() | st.dictionaries(st.integers(0, 99), st.floats(-100, 100), max_size=3)),
+        extra_args=draw(st.none() | st.just({"plugin": [1, "two", {"three": None}]})),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> EngineRequest:
+    return EngineRequest(
+        draw(st.text(st.characters(codec="utf-8"), max_size=8)),
+        draw(st.integers(0, 9)),
+        draw(st.lists(st.integers(0, 300_000), min_size=1, max_size=9)),
+        draw(sampling_params()),
+        draw(st.integers(0, 2**64 - 1)),
+        stop_token_ids=draw(token_lists),
+        bad_words_ids=draw(st.lists(token_lists, max_size=2)),
+        allowed_ids=np.array(draw(token_lists), np.int64).tobytes(),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> StepPlan:
+    rows = draw(st.lists(slots, unique=True, max_size=7))
+    columns = [int32_column(draw(st.lists(int32, min_size=len(rows), max_size=len(rows)))) for _ in range(2)]
+    tables = st.lists(token_lists, max_size=3)
+    plan = StepPlan(int32_column(rows), *columns)
+    plan.total_num_tokens = draw(st.integers(0, 2**31))
+    plan.removed = draw(st.lists(slots, max_size=5))
+    plan.new_block_ids = draw(st.dictionaries(slots, tables, max_size=4))
+    plan.drafts = draw(st.dictionaries(slots, token_lists, max_size=4))
+    plan.draft_budget = draw(st.dictionaries(slots, st.integers(0, 9), max_size=4))
+    new = st.builds(NewSequence, slots, requests(), token_lists, st.integers(0, 99), tables)
+    plan.new = draw(st.lists(new, max_size=3))
+    loads = st.lists(st.tuples(st.integers(1, 99), pages), max_size=3)
+    transfers = st.builds(KVTransfers, st.integers(1, 2**40), token_lists, loads)
+    plan.transfers = draw(st.none() | transfers)
+    return plan
+
+
+def described(value: Any) -> Any:
+    """A plan or a result as plain values, with the types of their columns."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tolist()
+    if isinstance(value, StepPlan | StepResult | NewSequence | KVTransfers):
+        return {name: described(getattr(value, name)) for name in value.__slots__}
+    if isinstance(value, list | tuple):
+        return [described(item) for item in value]
+    if isinstance(value, dict):
+        return [(key, described(item)) for key, item in value.items()]
+    return value
+
+
+@quickly
+@given(st.lists(plans(), min_size=1, max_size=2))
+def test_plans_arrive_as_they_were_sent(sent: list[StepPlan]) -> None:
+    encoder, decoder = PlanEncoder(), PlanDecoder()
+    for plan in sent:
+        assert described(decoder.decode(encoder.encode(plan))) == described(plan)
+
+
+@st.composite
+def logprobs(draw: st.DrawFn) -> TokenLogprobs:
+    size = draw(st.integers(0, 4))
+    floats = st.lists(st.floats(allow_nan=False), min_size=size, max_size=size)
+    numbers = st.lists(st.integers(0, 300_000), min_size=size, max_size=size)
+    return TokenLogprobs(draw(numbers), draw(floats), draw(numbers))
+
+
+@st.composite
+def results(draw: st.DrawFn) -> StepResult:
+    rows = draw(st.lists(slots, unique=True, max_size=7))
+    token_ids = draw(st.lists(st.integers(0, 300_000), min_size=len(rows), max_size=len(rows)))
+    scored = st.dictionaries(slots, st.lists(logprobs(), max_size=3), max_size=3)
+    return StepResult(
+        int32_column(rows),
+        int32_column(token_ids),
+        draw(st.dictionaries(slots, token_lists, max_size=3)),
+        draw(scored),
+        draw(scored),
+        draw(st.dictionaries(slots, token_lists, max_size=3)),
+        draw(st.dictionaries(slots, st.text(st.characters(codec="utf-8"), max_size=9), max_size=3)),
+        draw(st.none() | st.lists(pages, max_size=3)),
+    )
+
+
+@quickly
+@given(results(), st.lists(slots, unique=True, max_size=7), st.booleans())
+def test_results_arrive_as_they_were_sent(result: StepResult, planned: list[int], same: bool) -> None:
+    plan = StepPlan(slots=result.slots.copy() if same else int32_column(planned))
+    arrived = decode_result(encode_result(result, plan), plan)
+    assert arrived.same_slots == np.array_equal(result.slots, plan.slots)
+    arrived.same_slots = result.same_slots
+    assert described(arrived) == described(result)
+
+
+def decode_step(length: int, count: int = 256, **more: Any) -> StepPlan:
+    """A step of steady decode, of sequences that know `length` tokens and more."""
+    columns = np.arange(count, dtype=np.int32), np.ones(count, np.int32), np.arange(count, dtype=np.int32) + length - 1
+    return StepPlan(*columns, total_num_tokens=count, **more)
+
+
+def test_a_plan_that_repeats_its_batch_has_a_few_bytes() -> None:
+    encoder, decoder = PlanEncoder(), PlanDecoder()
+    decoder.decode(encoder.encode(decode_step(100)))
+    for length in (101, 102, 103):
+        plan = decode_step(length, same_batch=True)
+        message = encoder.encode(plan)
+        assert len(message) < 40
+        assert described(decoder.decode(message)) == described(plan)
+    growing = decode_step(104, same_batch=True, new_block_ids={3: [[17]], 200: [[18]]})
+    message = encoder.encode(growing)
+    assert len(message) < 240
+    assert described(decoder.decode(message)) == described(growing)
+
+
+def test_lengths_that_do_not_go_on_are_sent() -> None:
+    encoder, decoder = PlanEncoder(), PlanDecoder()
+    decoder.decode(encoder.encode(decode_step(100)))
+    for length in (101, 99, 120):
+        plan = decode_step(length, same_batch=True)
+        assert described(decoder.decode(encoder.encode(plan))) == described(plan)
+
+
+def test_copies_between_steps_leave_the_batch_as_it_was() -> None:
+    encoder, decoder = PlanEncoder(), PlanDecoder()
+    decoder.decode(encoder.encode(decode_step(100)))
+    decoder.decode(encoder.encode(StepPlan(transfers=KVTransfers(1, [5], []))))
+    plan = decode_step(101, same_batch=True)
+    assert described(decoder.decode(encoder.encode(plan))) == described(plan)
+
+
+def test_a_worker_that_missed_a_plan_says_so() -> None:
+    encoder = PlanEncoder()
+    encoder.encode(decode_step(100))
+    with pytest.raises(WireError, match=r"repeats the 256 sequences of the one before it, which had 0 here"):
+        PlanDecoder().decode(encoder.encode(decode_step(101, same_batch=True)))
+
+
+def test_a_message_that_is_cut_off_is_refused() -> None:
+    message = PlanEncoder().encode(decode_step(100))
+    with pytest.raises(WireError, match=r"The column 'num_computed' has 1024 bytes from \d+ on; the message has"):
+        PlanDecoder().decode(message[:-8])
+
+
+def test_who_asked_is_not_told_to_workers() -> None:
+    request = EngineRequest("a", 0, [1], SamplingParams(), 1, user="a-secret-key", cache_salt="a-secret-salt")
+    message = PlanEncoder().encode(StepPlan(new=[NewSequence(0, request, [], 0, [[1]])]))
+    assert b"secret" not in message
+    assert request.user == "a-secret-key"
+
+
+def test_a_page_keeps_nothing_else_in_memory() -> None:
+    result = StepResult(pages=[np.zeros(1000, np.uint8), np.ones(10, np.uint8)])
+    arrived = decode_result(encode_result(result, StepPlan()), StepPlan())
+    assert all(page.base is None and page.flags.writeable for page in arrived.pages or [])
+
+
+def test_nothing_is_pickled() -> None:
+    forbidden = re.compile(r"\b(pickle|cloudpickle|dill|marshal|allow_pickle)\b")
+    for folder in ("executor", "engine"):
+        for path in (ROOT / "core" / folder).rglob("*.py"):
+            assert not forbidden.search(path.read_text(encoding="utf-8")), path

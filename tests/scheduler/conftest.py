@@ -1,0 +1,14 @@
+"""Runs a test with the fake executor in place and once more behind a wire."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler.fake_model import FakeExecutor
+
+from core.testing.wired import wired
+
+
+@pytest.fixture(params=["in place", "wired"])
+def also_wired(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "wired":
+        monkeypatch.setattr(FakeExecutor, "execute", wired(FakeExecutor.execute))
