@@ -182,14 +182,17 @@ class AsyncEngine:
         """
         limit = self.config.stall_timeout_s
         try:
-            return await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit) == "true"
+            return bool(await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit))
         except TimeoutError:
             raise EngineStalledError(
                 f"The engine did not answer within {limit:g} s (--engine-stall-timeout); the prefix cache may be reset later."
             ) from None
 
     async def check_integrity(self) -> None:
-        """Check every invariant of the scheduler and the KV cache. Raises EngineDeadError naming the violated one."""
+        """Check every invariant of the scheduler and the KV cache.
+
+        Raises UtilityError naming the violated one, EngineDeadError when the engine is gone.
+        """
         await self._live_client().call("check_integrity")
 
     async def check_health(self) -> None:

@@ -7,9 +7,9 @@ sampling. Called by: `InprocClient` and the engine process, which decide when to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, EngineDeadError, PluginError
@@ -18,6 +18,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.policy import SchedulingPolicy
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
+from core.engine.utilities import call_utility
 from core.kv.manager import KVManager
 from core.kv.services import KVServices
 from core.plugin.hookspecs import LoadContext
@@ -156,16 +157,17 @@ class EngineCore:
         self.kv_services.report(stats)
         return stats
 
-    def call(self, method: str) -> str:
-        """A utility by name: `reset_prefix_cache` (answers `true` or `false`), `check_integrity` or `ping` (answer `ok`)."""
-        if method == "ping":
-            return "ok"
-        if method == "reset_prefix_cache":
-            return "true" if self.scheduler.reset_prefix_cache() else "false"
-        if method == "check_integrity":
-            self.scheduler.check_integrity()
-            return "ok"
-        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache, check_integrity or ping.")
+    def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None).
+
+        Raises UtilityError for an unknown method or argument.
+        """
+        utilities: dict[str, Callable[..., Any]] = {
+            "ping": lambda: None,
+            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
+            "check_integrity": self.scheduler.check_integrity,
+        }
+        return call_utility(utilities, method, arguments or {})
 
     def close(self) -> None:
         """Wait for a step under way, save what is cached to disk if asked for, and close the executor."""

@@ -87,7 +87,8 @@ class Scheduler:
                 f"The request id '{request.request_id}' (choice {request.choice}) is in use; choose another one.",
                 param="request_id",
             )
-        problem = self._state.limits.why_never(len(request.prompt_token_ids))
+        limits = self._state.limits
+        problem = limits.why_never(len(request.prompt_token_ids)) or limits.why_not_resumed(request)
         if problem:
             self._state.ended.append(
                 EngineOutput(*request.key, 0, [], finish_reason="error", stop_reason=problem, handle=request.handle)
