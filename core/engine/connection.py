@@ -6,8 +6,8 @@ Never does: know requests, or own the process. Called by: `ZmqClient` and whoeve
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Awaitable
 
 import msgspec
 import zmq
@@ -20,6 +20,7 @@ from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem
 
 logger = logging.getLogger(__name__)
+
 
 class EngineConnection:
     """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
@@ -64,10 +65,9 @@ class EngineConnection:
         except msgspec.DecodeError as error:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
 
-    def post(self, payload: bytes) -> asyncio.Future[object]:
+    def post(self, payload: bytes) -> Awaitable[object]:
         """Send. Messages leave in the order of the calls, and the socket's queue has no limit: nobody need wait."""
-        sent: asyncio.Future[object] = self._socket.send(payload)
-        return sent
+        return self._socket.send(payload)
 
     async def until_lost(self) -> None:
         """Until the engine's end of the connection is gone."""

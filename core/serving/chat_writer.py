@@ -5,10 +5,12 @@ Owns: roles, deltas, logprobs of answers. Never does: run anything. Called by: `
 
 from __future__ import annotations
 
+import msgspec
+
 from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
-from core.serving.protocol.chat import ChatChoice, ChatLogprobs, ChatMessage, ChatRequest, ChunkChoice, Delta
+from core.serving.protocol.chat import ChatChoice, ChatChunk, ChatLogprobs, ChatMessage, ChatRequest, ChunkChoice, Delta
 from core.serving.protocol.messages import message_text
 from core.serving.usage_counter import UsageCounter
 
@@ -20,23 +22,29 @@ class ChatWriter:
         messages = request.messages or []
         last = messages[-1]
         self.request = request
-        self.role = context.server.response_role if request.opens_answer else str(last["role"])
-        self.prefix = message_text(last) if request.echo and last["role"] == self.role else ""
-        as_ids = request.return_tokens_as_token_ids
-        self.logprobs = LogprobsFormatter(
-            context.engine.tokenizer, context.server.return_tokens_as_token_ids if as_ids is None else as_ids
-        )
+        self.role = str(last["role"])
+        if request.opens_answer:
+            self.role = context.server.response_role
+        self.prefix = ""
+        if request.echo and last["role"] == self.role:
+            self.prefix = message_text(last)
+        self.logprobs = LogprobsFormatter.of(context, request)
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
 
-    def opening(self) -> list[ChunkChoice]:
+    def opening(self, chunk: ChatChunk, output: RequestOutput) -> list[ChatChunk]:
         """What a stream begins with: the role of each choice, and the echoed text."""
         delta = Delta(role=self.role, content=self.prefix)
-        return [ChunkChoice(index, delta, None, None) for index in range(self.request.n or 1)]
+        opening = msgspec.structs.replace(chunk)
+        if self.request.return_token_ids:
+            opening.prompt_token_ids = output.prompt_token_ids
+        choices = [ChunkChoice(index, delta, None, None) for index in range(self.request.n or 1)]
+        return [msgspec.structs.replace(opening, choices=[choice]) for choice in choices]
 
-    def deltas(self, output: RequestOutput) -> list[ChunkChoice]:
+    def news(self, prompt_index: int, output: RequestOutput) -> list[ChunkChoice]:
         """What `output` adds; choices without anything to tell are left out."""
-        self.usage.add(0, output)
-        return [choice for completion in output.outputs if (choice := self._delta(completion)) is not None]
+        self.usage.add(prompt_index, output)
+        deltas = [self._delta(completion) for completion in output.outputs]
+        return [delta for delta in deltas if delta is not None]
 
     def choices(self, output: RequestOutput) -> list[ChatChoice]:
         """The whole answers in the final `output`."""
@@ -46,10 +54,11 @@ class ChatWriter:
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:
         logprobs = self._chat_logprobs(completion)
         ended = completion.finish_reason is not None
-        told = completion.text or ended or logprobs is not None or self.request.return_token_ids
-        if not told:
+        if not (completion.text or ended or logprobs is not None or self.request.return_token_ids):
             return None
-        delta = Delta(content=completion.text) if completion.text or not ended else Delta()
+        delta = Delta()
+        if completion.text or not ended:
+            delta.content = completion.text
         choice = ChunkChoice(completion.index, delta, logprobs, completion.finish_reason)
         if completion.stop_reason is not None:
             choice.stop_reason = completion.stop_reason

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.api.outputs import Logprob, PositionLogprobs
+from core.serving.context import ServingContext
 from core.serving.protocol.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from core.serving.protocol.completions import CompletionLogprobs
+from core.serving.protocol.sampling import GenerationRequest
 from core.tokens.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -23,45 +25,56 @@ class LogprobsFormatter:
         self.tokenizer = tokenizer
         self.tokens_as_ids = tokens_as_ids
 
+    @classmethod
+    def of(cls, context: ServingContext, request: GenerationRequest) -> LogprobsFormatter:
+        """As the request wants tokens written, else as the server is set."""
+        as_ids = request.return_tokens_as_token_ids
+        if as_ids is None:
+            as_ids = context.server.return_tokens_as_token_ids
+        return cls(context.engine.tokenizer, as_ids)
+
     def completion(
         self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offsets: list[int]
     ) -> CompletionLogprobs:
         """OpenAI's older form. offsets: characters of text before each token."""
         result = CompletionLogprobs([], [], [], offsets)
         for token_id, position in zip(token_ids, positions, strict=True):
-            chosen = position.get(token_id) if position else None
             result.tokens.append(self._piece(token_id))
+            if not position:
+                result.token_logprobs.append(None)
+                result.top_logprobs.append(None)
+                continue
+            chosen = position.get(token_id)
             result.token_logprobs.append(_finite(chosen.logprob) if chosen else None)
-            result.top_logprobs.append(self._by_text(position) if position else None)
+            result.top_logprobs.append(self._by_text(position))
         return result
 
     def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
         """OpenAI's newer form. top: alternatives to show at each position, -1 for all."""
-        content = []
-        for token_id, position in zip(token_ids, positions, strict=True):
-            ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
-            shown = [] if top == 0 else ranked if top < 0 else ranked[:top]
-            chosen = position.get(token_id, Logprob(LOWEST))
-            content.append(
-                TokenLogprob(
-                    self._text(token_id, chosen),
-                    _finite(chosen.logprob),
-                    self._bytes(token_id),
-                    [TopLogprob(self._text(i, entry), _finite(entry.logprob), self._bytes(i)) for i, entry in shown],
-                )
-            )
-        return ChatLogprobs(content)
+        pairs = zip(token_ids, positions, strict=True)
+        return ChatLogprobs([self._chat_entry(token_id, position, top) for token_id, position in pairs])
 
     def prompt(self, positions: Iterable[PositionLogprobs | None]) -> list[Any]:
         """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
-        return [
-            position
-            and {
-                str(i): {"logprob": _finite(entry.logprob), "rank": entry.rank, "decoded_token": self._text(i, entry)}
-                for i, entry in position.items()
-            }
-            for position in positions
-        ]
+        return [position and self._by_id(position) for position in positions]
+
+    def _chat_entry(self, token_id: int, position: PositionLogprobs, top: int) -> TokenLogprob:
+        chosen = position.get(token_id, Logprob(LOWEST))
+        shown: list[TopLogprob] = []
+        if top != 0:
+            ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
+            if top > 0:
+                ranked = ranked[:top]
+            for other, entry in ranked:
+                shown.append(TopLogprob(self._text(other, entry), _finite(entry.logprob), self._bytes(other)))
+        return TokenLogprob(self._text(token_id, chosen), _finite(chosen.logprob), self._bytes(token_id), shown)
+
+    def _by_id(self, position: PositionLogprobs) -> dict[str, dict[str, Any]]:
+        result: dict[str, dict[str, Any]] = {}
+        for token_id, entry in position.items():
+            text = self._text(token_id, entry)
+            result[str(token_id)] = {"logprob": _finite(entry.logprob), "rank": entry.rank, "decoded_token": text}
+        return result
 
     def _by_text(self, position: PositionLogprobs) -> dict[str, float]:
         result: dict[str, float] = {}

@@ -259,7 +259,9 @@ def test_columns_are_cut_by_client_and_stay_columns() -> None:
     numbers = [clients.receive()[0].number for _ in range(3)]  # type: ignore[index]
     handles = np.array([numbers[1] << CLIENT_SHIFT, (numbers[0] << CLIENT_SHIFT) + 9, (numbers[1] << CLIENT_SHIFT) + 4])
     tokens = TokenColumns(
-        handles.astype(np.int64).tobytes(), np.arange(3, dtype=np.int32).tobytes(), np.array([5, 6, 7], np.int32).tobytes()
+        handles.astype(np.int64).tobytes(),
+        np.arange(3, dtype=np.int32).tobytes(),
+        np.array([5, 6, 7], np.int32).tobytes(),
     )
     record = EngineOutput("name", 0, 3, [8], finish_reason="stop", handle=(numbers[2] << CLIENT_SHIFT) + 1)
     shares = dict(

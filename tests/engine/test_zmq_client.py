@@ -93,7 +93,10 @@ def test_tokens_come_as_without_a_process() -> None:
             assert [t for output in ear.outputs("b") for t in output.token_ids] == reference(list(range(40)), 4)
             assert await client.call("check_integrity") is None
             assert await client.call("reset_prefix_cache") is True
-            with pytest.raises(UtilityError, match="'format_disk' is unknown; expected one of check_integrity, ping, reset_prefix_cache"):
+            with pytest.raises(
+                UtilityError,
+                match="'format_disk' is unknown; expected one of check_integrity, ping, reset_prefix_cache",
+            ):
                 await client.call("format_disk")
             assert client.dead_error is None
         finally:

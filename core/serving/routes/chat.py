@@ -6,13 +6,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.outputs import RequestOutput
+from core.serving.answer_stream import AnswerStream
 from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
-from core.serving.context import ServingContext, context_of, response_id, user_of
+from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
@@ -21,8 +21,6 @@ from core.serving.long_work import written
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter(tags=["generation"])
-
-_encode = msgspec.json.Encoder().encode
 
 
 @router.post("/v1/chat/completions")
@@ -38,8 +36,8 @@ async def create_chat_completion(request: Request) -> Response:
             final = await until_disconnect(request.receive, _last(outputs))
             return await written(final, lambda: json_response(_whole(body, final, writer, answer_id, model)))
         first = await until_disconnect(request.receive, anext(outputs))
-        head = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
-        return EventStream(_events(context, body, first, outputs, writer, head))
+        chunk = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
+        return EventStream(AnswerStream(context, body, first, outputs).events(chunk, writer))
 
 
 async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
@@ -57,36 +55,3 @@ def _whole(body: ChatRequest, final: RequestOutput, writer: ChatWriter, answer_i
     if body.return_token_ids:
         answer.prompt_token_ids = final.prompt_token_ids
     return answer
-
-
-async def _events(
-    context: ServingContext,
-    body: ChatRequest,
-    first: PromptOutput,
-    outputs: AsyncGenerator[PromptOutput, None],
-    writer: ChatWriter,
-    head: ChatChunk,
-) -> AsyncGenerator[bytes, None]:
-    forced = context.server.enable_force_include_usage
-    included, continuous = body.include_usage(forced=forced), body.continuous_usage(forced=forced)
-    if included:
-        head.usage = None  # as OpenAI's chunks say where the last one will bring it
-    async with aclosing(outputs):
-        if body.return_token_ids:
-            head.prompt_token_ids = first[1].prompt_token_ids
-        for choice in writer.opening():
-            head.choices = [choice]
-            yield b"data: " + _encode(head) + b"\n\n"
-        head.prompt_token_ids = msgspec.UNSET
-        item: PromptOutput | None = first
-        while item is not None:
-            for choice in writer.deltas(item[1]):
-                head.choices = [choice]
-                if continuous:
-                    head.usage = writer.usage.usage()
-                yield b"data: " + _encode(head) + b"\n\n"
-            item = await anext(outputs, None)
-    if included:
-        head.choices = []
-        head.usage = writer.usage.usage()
-        yield b"data: " + _encode(head) + b"\n\n"
