@@ -24,6 +24,7 @@ from core.engine.default_params import default_sampling_params
 from core.engine.inproc import InprocClient
 from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
 from core.engine.output_processor import OutputProcessor
+from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
@@ -205,7 +206,7 @@ class LLM:
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            return self._input.process(str(next(self._ids)), prompts[index], params, priority=priority)
+            return self._input.process(str(next(self._ids)), prompts[index], params, RequestTerms(priority=priority))
         except RequestError as error:
             if len(prompts) == 1:
                 raise

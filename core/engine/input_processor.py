@@ -20,6 +20,7 @@ from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
 from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
+from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
 
 MAX_N = 128
@@ -75,28 +76,25 @@ class InputProcessor:
         request_id: str,
         prompt: PromptInput,
         params: SamplingParams,
+        terms: RequestTerms = LENIENT,
         *,
-        priority: int = 0,
-        strict_length: bool = False,
-        arrival_time: float | None = None,
-        user: str = "",
         deadline: float = 0.0,
+        arrival_time: float | None = None,
     ) -> ProcessedInput:
         """Check a request and split it into its choices. Raises RequestError with the field at fault.
 
-        strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
-        arrival_time:  seconds since the epoch; None is now.
-        user:          whose request it is. deadline: monotonic seconds at which it ends; 0.0: never.
+        deadline:     monotonic seconds at which it ends; 0.0: never.
+        arrival_time: seconds since the epoch; None is now.
         """
         arrival = time.time() if arrival_time is None else arrival_time
         check_unicode("request_id", request_id)
-        check_unicode("user", user)
+        check_unicode("user", terms.user)
         self._check_params(params)
         parsed = self.parse(prompt)
         check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
-        resolved = self._resolve_length(len(token_ids), params, strict_length)
+        resolved = self._resolve_length(len(token_ids), params, terms.strict_length)
         eos = [] if params.ignore_eos else list(self.model.eos_token_ids)
         stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
         bad_words = self._bad_words(params)
@@ -115,9 +113,9 @@ class InputProcessor:
                 bad_words_ids=bad_words,
                 allowed_ids=array("q", allowed).tobytes(),
                 arrival_time=arrival,
-                priority=priority,
+                priority=terms.priority,
                 cache_salt=parsed.cache_salt,
-                user=user,
+                user=terms.user,
                 deadline=deadline,
             )
             for choice in range(params.n)
