@@ -1,7 +1,7 @@
 """A client's connection to an engine process.
 
 Owns: `EngineConnection`: the client's socket, the greeting, and noticing that the other end is gone.
-Never does: know requests, or own the process. Called by: `ZmqClient` and whoever starts an engine.
+Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `ZmqClient`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from core.api.errors import EngineDeadError, PluginError, UserError
-from core.api.messages import EngineFailed, EngineMessage, EngineReady
+from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem
 
@@ -25,18 +25,18 @@ logger = logging.getLogger(__name__)
 class EngineConnection:
     """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
 
-    watches: whether `until_lost` is going to be called: a client that has no process to watch.
+    linger_ms: how long what was sent last has for leaving when the connection is closed.
     """
 
-    def __init__(self, address: str, *, watches: bool = False) -> None:
+    linger_ms = 200
+
+    def __init__(self, address: str) -> None:
         self.address = address
         self._decoder = wire.engine_message_decoder()
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
         wire.configure(self._socket)
-        self._monitor: zmq.asyncio.Socket | None = None
-        if watches:
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(address)
 
     async def greet(self, start: wire.StartEngine | None = None) -> EngineReady:
@@ -69,17 +69,24 @@ class EngineConnection:
         """Send. Messages leave in the order of the calls, and the socket's queue has no limit: nobody need wait."""
         return self._socket.send(payload)
 
-    async def until_lost(self) -> None:
-        """Until the engine's end of the connection is gone."""
-        assert self._monitor is not None
+    async def until_ended(self) -> str:
+        """Until the engine is gone; returns how it ended, as far as can be told from here."""
         await recv_monitor_message(self._monitor)
+        return "The engine has closed the connection: its process ended."
 
-    def close(self, linger_ms: int = 0) -> None:
-        """Give the socket back. linger_ms: how long what was posted just now has for leaving."""
-        if self._monitor is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(linger=0)
-        self._socket.close(linger=linger_ms)
+    async def leave(self, grace_s: float) -> None:
+        """Say that this client goes away, unless there is no time for that."""
+        if grace_s > 0:
+            await self.post(wire.encode(Leave()))
+
+    def give_up(self) -> None:
+        """The engine cannot be trusted any more. It is not ours to end."""
+
+    def close(self) -> None:
+        """Give the socket back; whoever waits for a message must have been cancelled."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=self.linger_ms)
         self._context.term()
 
 

@@ -28,7 +28,6 @@ from core.api.messages import (
     EngineReady,
     EngineRequest,
     Leave,
-    Shutdown,
     UtilityResult,
 )
 from core.api.step_plan import SequenceKey
@@ -36,16 +35,14 @@ from core.engine import wire
 from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.connection import EngineConnection
-from core.engine.handshake import start_engine
 from core.engine.ledger import Ledger
+from core.engine.owned_engine import OwnedEngine
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-LEAVE_MS = 200
-"""How long the last message of a client may take to leave."""
 
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
@@ -58,12 +55,11 @@ class ZmqClient:
     dead_error: why the engine is gone, or None. Once set, every call raises it.
     """
 
-    def __init__(self, connection: EngineConnection, ready: EngineReady, process: EngineProcess | None = None) -> None:
+    def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
         self.ready = ready
         self.epoch = ready.epoch
         self.dead_error: EngineDeadError | None = None
-        self._connection = connection
-        self._process = process
+        self._engine = engine
         self._ledger = Ledger(ready.epoch, ready.client)
         self._on_outputs: OutputsHandler | None = None
         self._on_death: DeathHandler | None = None
@@ -90,20 +86,10 @@ class ZmqClient:
         timeout_s: seconds until the start is given up.
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
         """
-        if process is None:
-            process = EngineProcess.spawn(executor)
-        connection = EngineConnection(process.address)
+        engine = OwnedEngine(process or EngineProcess.spawn(executor))
         log_level = logging.getLogger("core").getEffectiveLevel()
-        try:
-            ready = await start_engine(connection, process, wire.StartEngine(epoch, config, log_level), timeout_s)
-        except BaseException:
-            try:
-                await process.stop(0.0)
-            finally:
-                connection.close()
-            raise
-        process.forget_output()
-        return cls(connection, ready, process)
+        ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
+        return cls(engine, ready)
 
     @classmethod
     async def connect(cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ZmqClient:
@@ -111,16 +97,15 @@ class ZmqClient:
 
         Raises EngineDeadError when nobody answers for `timeout_s` seconds, or in another version of the protocol.
         """
-        connection = EngineConnection(address, watches=True)
+        engine = EngineConnection(address)
         try:
-            ready = await asyncio.wait_for(connection.greet(), timeout_s)
-        except TimeoutError:
-            connection.close()
-            raise EngineDeadError(f"No engine answered at {address} for {timeout_s:g} s; is it running?") from None
-        except BaseException:
-            connection.close()
+            ready = await asyncio.wait_for(engine.greet(), timeout_s)
+        except BaseException as error:
+            engine.close()
+            if isinstance(error, TimeoutError):
+                raise EngineDeadError(f"No engine answered at {address} for {timeout_s:g} s; is it running?") from None
             raise
-        return cls(connection, ready)
+        return cls(engine, ready)
 
     def listen(self, on_outputs: OutputsHandler, on_death: DeathHandler) -> None:
         """From now on hand each step's outputs to `on_outputs`, and the cause of death, once, to `on_death`."""
@@ -130,14 +115,14 @@ class ZmqClient:
     @property
     def address(self) -> str:
         """Where further clients `connect`."""
-        return self._connection.address
+        return self._engine.address
 
     @property
     def pid(self) -> int:
         """Process id of the engine. Only its owner knows it."""
-        if self._process is None:
+        if not isinstance(self._engine, OwnedEngine):
             raise ValueError("This client did not start the engine; ask the one that did for its process id.")
-        return self._process.pid
+        return self._engine.pid
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold."""
@@ -200,20 +185,14 @@ class ZmqClient:
         if self._closing:
             return
         self._closing = True
-        lives = self.dead_error is None
-        if lives and self._process is None:
-            self._connection.post(wire.encode(Leave()))
-        elif lives and grace_s > 0:
-            await self._connection.post(wire.encode(Shutdown()))
         try:
-            if self._process is not None:
-                await self._process.stop(grace_s if lives else 0.0)
+            await self._engine.leave(grace_s if self.dead_error is None else 0.0)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._calls.fail(EngineDeadError("The engine was closed."))
-            self._connection.close(linger_ms=LEAVE_MS if self._process is None else 0)
+            self._engine.close()
 
     @property
     def _is_awaited(self) -> bool:
@@ -238,17 +217,17 @@ class ZmqClient:
 
     async def _send(self, payload: bytes) -> None:
         self._check_open()
-        await self._connection.post(payload)
+        await self._engine.post(payload)
 
     def _post(self, message: ClientMessage) -> None:
         """Send without waiting, unless the engine is gone."""
         if self.dead_error is None and not self._closing:
-            self._connection.post(wire.encode(message))
+            self._engine.post(wire.encode(message))
 
     async def _receive(self) -> None:
         try:
             while self.dead_error is None:
-                message = await self._connection.receive()
+                message = await self._engine.receive()
                 self._heard_at = time.monotonic()
                 self._dispatch(message)
         except EngineDeadError as error:
@@ -273,12 +252,7 @@ class ZmqClient:
 
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
-        if self._process is None:
-            await self._connection.until_lost()
-            end = "The engine has closed the connection: its process ended."
-        else:
-            await self._process.wait()
-            end = f"The engine process ended unexpectedly: it {self._process.obituary()}"
+        end = await self._engine.until_ended()
         await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
         self._die(EngineDeadError(end))
 
@@ -286,9 +260,7 @@ class ZmqClient:
         if self.dead_error is not None or self._closing:
             return
         self.dead_error = error
-        if self._process is not None:
-            self._process.kill()
-            self._process.remove_directory()
+        self._engine.give_up()
         self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
