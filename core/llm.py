@@ -22,8 +22,9 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
 from core.engine.default_params import default_sampling_params
 from core.engine.inproc import InprocClient
-from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
+from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
+from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.tokens.chat_template import ChatTemplate

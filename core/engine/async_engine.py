@@ -19,8 +19,9 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.child import EngineProcess
 from core.engine.health import check_silence
-from core.engine.input_processor import InputProcessor, PromptInput
+from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
+from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.startup import start_engine_and_tokenizer
