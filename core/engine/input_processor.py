@@ -19,8 +19,7 @@ from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
-from core.engine.prompt_parser import PromptInput, PromptParser
-from core.engine.request_checks import check_token_ids, check_unicode, need_tokenizer
+from core.engine.prompt_parser import PromptInput, PromptParser, check_token_ids, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
 

@@ -1,7 +1,7 @@
 """What users give as a prompt: text, token ids, or a dictionary with either.
 
-Owns: `PromptParser`, which takes prompts apart and tokenizes text. Never does: know lengths or templates.
-Called by: the input processor.
+Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the checks of text and token ids that other fields
+of a request need too. Never does: know lengths or templates. Called by: the input processor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
-from core.engine.request_checks import check_token_ids, need_tokenizer
 from core.tokens.tokenizer import Tokenizer
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
@@ -84,3 +83,37 @@ class PromptParser:
                 raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
         check_token_ids(param, ids, self._model)
         return ids
+
+
+def check_unicode(param: str, text: str) -> None:
+    """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{param} holds {text[error.start]!r} at character {error.start}, which is half of a character and cannot be "
+            "encoded as UTF-8; send whole characters.",
+            param=param,
+        ) from error
+
+
+def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
+    """Raises RequestError for a token id that is not in the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
+        return
+    wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
+    raise RequestError(
+        f"{param} holds the token id {wrong}; the vocabulary of {model.served_names[0]!r} goes from 0 to "
+        f"{model.vocab_size - 1}.",
+        param=param,
+    )
+
+
+def need_tokenizer(tokenizer: Tokenizer | None, what: str, param: str) -> Tokenizer:
+    """The tokenizer. Raises RequestError, which says what it was needed for, when the model has none."""
+    if tokenizer is None:
+        raise RequestError(
+            f"The model has no tokenizer, so {what} cannot be used; pass token ids, or name one with --tokenizer.",
+            param=param,
+        )
+    return tokenizer

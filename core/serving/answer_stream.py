@@ -1,12 +1,13 @@
 """An answer as it is streamed: one loop for conversations and completions.
 
-Owns: the order of chunks (opening, news, usage), and where usage is told. Never does: send, or format choices (the writers
-do). Called by: the completion routes, which hand the events to `EventStream`.
+Owns: the order of chunks (opening, news, usage), where usage is told, and where long outputs are written. Never does: send, or
+format choices (the writers do). Called by: the completion routes, which hand the events to `EventStream`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -17,10 +18,13 @@ from msgspec import UnsetType
 from core.api.outputs import RequestOutput
 from core.serving.context import ServingContext
 from core.serving.generation import PromptOutput
-from core.serving.long_work import written
 from core.serving.protocol.sampling import GenerationRequest
-from core.serving.protocol.usage import Usage
-from core.serving.usage_counter import UsageCounter
+from core.serving.protocol.usage import Usage, UsageCounter
+
+T = TypeVar("T")
+
+LIGHT = 2000
+"""Tokens and log-probabilities that take some milliseconds to write."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -99,3 +103,21 @@ class AnswerStream:
 
 def _event(chunk: Chunk) -> bytes:
     return b"data: " + _encode(chunk) + b"\n\n"
+
+
+async def written(output: RequestOutput, work: Callable[[], T]) -> T:
+    """The result of `work`, which writes `output`: at once when that is quick, else beside the streams of other clients."""
+    if num_entries(output) <= LIGHT:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def num_entries(output: RequestOutput) -> int:
+    """Tokens and log-probabilities to write."""
+    count = 0
+    for completion in output.outputs:
+        first = completion.logprobs[0] if completion.logprobs else ()
+        count += len(completion.token_ids) * (1 + len(first))
+    if output.prompt_logprobs is not None and len(output.prompt_logprobs) > 1:
+        count += len(output.prompt_logprobs) * (1 + len(output.prompt_logprobs[1] or ()))
+    return count

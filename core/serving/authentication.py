@@ -10,31 +10,12 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 
-from starlette.requests import Request
-from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from core.api.errors import RequestError
 from core.serving.errors import error_response
-
-OPEN = ("/health", "/ping", "/version", "/metrics")
-"""The paths that need no key."""
-
-
-class PathSet:
-    """Paths, matched by the routes' own code on what it will match: no spelling is one thing here, another there."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self.routes = [Route(path, _nothing) for path in paths]
-
-    def has(self, scope: Scope) -> bool:
-        """Whether the request is for one of them, whatever its method."""
-        return any(route.matches(scope)[0] != Match.NONE for route in self.routes)
-
-
-def _nothing(request: Request) -> None:
-    """Never called: routes want an endpoint."""
+from core.serving.middleware import OPEN, PathSet
 
 
 class Authentication:

@@ -12,7 +12,7 @@ from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.protocol.chat import ChatChoice, ChatChunk, ChatLogprobs, ChatMessage, ChatRequest, ChunkChoice, Delta
 from core.serving.protocol.messages import message_text
-from core.serving.usage_counter import UsageCounter
+from core.serving.protocol.usage import UsageCounter
 
 
 class ChatWriter:

@@ -18,8 +18,8 @@ from core.serving.protocol.completions import (
     CompletionRequest,
     CompletionResponse,
 )
+from core.serving.protocol.usage import UsageCounter
 from core.serving.text_offsets import TextOffsets
-from core.serving.usage_counter import UsageCounter
 
 
 class CompletionWriter:

@@ -1,4 +1,4 @@
-"""Plain ASGI middleware: request ids, HEAD, the path that a proxy adds.
+"""Plain ASGI middleware: request ids, HEAD, the path that a proxy adds; and sets of paths, which other middleware asks.
 
 Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`.
 """
@@ -6,12 +6,33 @@ Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+OPEN = ("/health", "/ping", "/version", "/metrics")
+"""The paths that need no key."""
+
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+
+
+class PathSet:
+    """Paths, matched by the routes' own code on what it will match: no spelling is one thing here, another there."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.routes = [Route(path, _nothing) for path in paths]
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the request is for one of them, whatever its method."""
+        return any(route.matches(scope)[0] != Match.NONE for route in self.routes)
+
+
+def _nothing(request: Request) -> None:
+    """Never called: routes want an endpoint."""
 
 
 class RequestIds:

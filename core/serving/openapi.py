@@ -13,8 +13,8 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from core.serving.authentication import OPEN
 from core.serving.errors import ErrorBody
+from core.serving.middleware import OPEN
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
 from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer

@@ -10,7 +10,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from core.serving.authentication import OPEN, PathSet
+from core.serving.middleware import OPEN, PathSet
 
 BATCH = 4  # requests that begin in one turn of the event loop; each takes a millisecond or two
 

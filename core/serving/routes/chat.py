@@ -9,7 +9,7 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request, Response
 
 from core.api.outputs import RequestOutput
-from core.serving.answer_stream import AnswerStream
+from core.serving.answer_stream import AnswerStream, written
 from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import context_of, response_id, user_of
@@ -17,7 +17,6 @@ from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
-from core.serving.long_work import written
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter(tags=["generation"])
