@@ -27,7 +27,7 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN) -> None:
         self.app = app
-        self.digests = [[hashlib.sha256(spelling).digest() for spelling in _spellings(key)] for key in keys]
+        self.digests = [_digests(key) for key in keys]
         self.open = PathSet(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,13 +56,22 @@ class Authentication:
 
     def _matching_key(self, scope: Scope) -> int | None:
         """Which key the request carries. All are compared, each in constant time."""
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        headers = scope["headers"]
+        header = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, token = header.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
         given = hashlib.sha256(token.strip()).digest()
-        matches = [any([hmac.compare_digest(given, own) for own in spellings]) for spellings in self.digests]
-        return matches.index(True) if True in matches else None
+        matching: int | None = None
+        for number, digests in enumerate(self.digests):
+            matches = [hmac.compare_digest(given, digest) for digest in digests]
+            if matching is None and any(matches):
+                matching = number
+        return matching
+
+
+def _digests(key: str) -> list[bytes]:
+    return [hashlib.sha256(spelling).digest() for spelling in _spellings(key)]
 
 
 def _spellings(key: str) -> set[bytes]:

@@ -49,32 +49,55 @@ class CompletionWriter:
         self.usage.add(prompt_index, output)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
-        return [self._choice(prompt_index, output, completion) for completion in output.outputs]
+        choices: list[CompletionChoice] = []
+        for completion in output.outputs:
+            choices.append(self._choice(prompt_index, output, completion))
+        return choices
 
     def _tells(self, choice: CompletionChoice) -> bool:
-        return bool(choice.text or choice.finish_reason or choice.logprobs or self.request.return_token_ids)
+        if choice.text or choice.finish_reason or choice.logprobs:
+            return True
+        return bool(self.request.return_token_ids)
 
     def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
         index = prompt_index * (self.request.n or 1) + completion.index
         first = index not in self._offsets
+        if first:
+            self._offsets[index] = self._text_offsets(output)
         text = completion.text
         token_ids = list(completion.token_ids)
         positions: list[PositionLogprobs | None] = list(completion.logprobs or ())
-        if first:
-            self._offsets[index] = self._text_offsets(output)
         if first and self.request.echo:
             text = self._prompt_text(prompt_index, output) + text
             token_ids = output.prompt_token_ids + token_ids
             positions = [*self._prompt_logprobs.get(prompt_index, ()), *positions]
-        logprobs = self._completion_logprobs(index, token_ids, positions)
-        choice = CompletionChoice(index, text, logprobs, completion.finish_reason, completion.stop_reason)
+        choice = CompletionChoice(
+            index=index,
+            text=text,
+            logprobs=self._completion_logprobs(index, token_ids, positions),
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+        )
+        self._add_extras(choice, prompt_index, output, completion, first=first)
+        return choice
+
+    def _add_extras(
+        self,
+        choice: CompletionChoice,
+        prompt_index: int,
+        output: RequestOutput,
+        completion: CompletionOutput,
+        *,
+        first: bool,
+    ) -> None:
+        """Token ids and log-probabilities of the prompt, for whoever asked for them. first: whether the choice begins here."""
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
-        if self.request.return_token_ids and first:
-            choice.prompt_token_ids = output.prompt_token_ids
-        if self.request.prompt_logprobs is not None and prompt_index in self._prompt_logprobs:
-            choice.prompt_logprobs = self.logprobs.prompt(self._prompt_logprobs[prompt_index])
-        return choice
+            if first:
+                choice.prompt_token_ids = output.prompt_token_ids
+        prompt_logprobs = self._prompt_logprobs.get(prompt_index)
+        if self.request.prompt_logprobs is not None and prompt_logprobs is not None:
+            choice.prompt_logprobs = self.logprobs.prompt(prompt_logprobs)
 
     @property
     def _skips_special_tokens(self) -> bool:
@@ -94,8 +117,10 @@ class CompletionWriter:
         return self.logprobs.completion(token_ids, positions, offsets)
 
     def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
+        """The prompt as the user wrote it, unless it was cut or came as tokens."""
         prompt = self.prompts[prompt_index]
-        if prompt.text is not None and len(prompt.token_ids) == len(output.prompt_token_ids):
+        was_cut = len(prompt.token_ids) != len(output.prompt_token_ids)
+        if prompt.text is not None and not was_cut:
             return prompt.text
         return self.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=self._skips_special_tokens)
 

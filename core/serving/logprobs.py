@@ -39,20 +39,24 @@ class LogprobsFormatter:
         """OpenAI's older form. offsets: characters of text before each token."""
         result = CompletionLogprobs([], [], [], offsets)
         for token_id, position in zip(token_ids, positions, strict=True):
+            logprob: float | None = None
+            top: dict[str, float] | None = None
+            if position:
+                chosen = position.get(token_id)
+                if chosen is not None:
+                    logprob = _finite(chosen.logprob)
+                top = self._by_text(position)
             result.tokens.append(self._piece(token_id))
-            if not position:
-                result.token_logprobs.append(None)
-                result.top_logprobs.append(None)
-                continue
-            chosen = position.get(token_id)
-            result.token_logprobs.append(_finite(chosen.logprob) if chosen else None)
-            result.top_logprobs.append(self._by_text(position))
+            result.token_logprobs.append(logprob)
+            result.top_logprobs.append(top)
         return result
 
     def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
         """OpenAI's newer form. top: alternatives to show at each position, -1 for all."""
-        pairs = zip(token_ids, positions, strict=True)
-        return ChatLogprobs([self._chat_entry(token_id, position, top) for token_id, position in pairs])
+        content: list[TokenLogprob] = []
+        for token_id, position in zip(token_ids, positions, strict=True):
+            content.append(self._chat_entry(token_id, position, top))
+        return ChatLogprobs(content)
 
     def prompt(self, positions: Iterable[PositionLogprobs | None]) -> list[Any]:
         """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
@@ -60,26 +64,40 @@ class LogprobsFormatter:
 
     def _chat_entry(self, token_id: int, position: PositionLogprobs, top: int) -> TokenLogprob:
         chosen = position.get(token_id, Logprob(LOWEST))
+        return TokenLogprob(
+            token=self._text(token_id, chosen),
+            logprob=_finite(chosen.logprob),
+            bytes=self._bytes(token_id),
+            top_logprobs=self._alternatives(position, top),
+        )
+
+    def _alternatives(self, position: PositionLogprobs, top: int) -> list[TopLogprob]:
+        if top == 0:
+            return []
+        ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
+        if top > 0:
+            ranked = ranked[:top]
         shown: list[TopLogprob] = []
-        if top != 0:
-            ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
-            if top > 0:
-                ranked = ranked[:top]
-            for other, entry in ranked:
-                shown.append(TopLogprob(self._text(other, entry), _finite(entry.logprob), self._bytes(other)))
-        return TokenLogprob(self._text(token_id, chosen), _finite(chosen.logprob), self._bytes(token_id), shown)
+        for token_id, entry in ranked:
+            text = self._text(token_id, entry)
+            shown.append(TopLogprob(text, _finite(entry.logprob), self._bytes(token_id)))
+        return shown
 
     def _by_id(self, position: PositionLogprobs) -> dict[str, dict[str, Any]]:
         result: dict[str, dict[str, Any]] = {}
         for token_id, entry in position.items():
-            text = self._text(token_id, entry)
-            result[str(token_id)] = {"logprob": _finite(entry.logprob), "rank": entry.rank, "decoded_token": text}
+            result[str(token_id)] = {
+                "logprob": _finite(entry.logprob),
+                "rank": entry.rank,
+                "decoded_token": self._text(token_id, entry),
+            }
         return result
 
     def _by_text(self, position: PositionLogprobs) -> dict[str, float]:
         result: dict[str, float] = {}
         for token_id, entry in position.items():
-            result.setdefault(self._piece(token_id), _finite(entry.logprob))
+            piece = self._piece(token_id)
+            result.setdefault(piece, _finite(entry.logprob))
         return result
 
     def _piece(self, token_id: int) -> str:

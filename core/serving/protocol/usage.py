@@ -36,7 +36,8 @@ class UsageCounter:
         """Count `output`, the next one of its prompt."""
         self.prompt_tokens[prompt_index] = len(output.prompt_token_ids)
         self.cached_tokens[prompt_index] = output.num_cached_tokens
-        self.completion_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        for completion in output.outputs:
+            self.completion_tokens += len(completion.token_ids)
 
     def usage(self) -> Usage:
         """The counts so far."""

@@ -17,7 +17,7 @@ from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
-from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
+from core.serving.protocol.chat import ChatChunk
 
 router = APIRouter(tags=["generation"])
 
@@ -29,14 +29,22 @@ async def create_chat_completion(request: Request) -> Response:
     async with intake(request, context.preparer.chat) as (prepared, arrival):
         body, model = prepared.body, prepared.model
         answer_id = response_id(request, "chatcmpl", body.request_id)
-        outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
+        user = user_of(request, body.user)
+        outputs = run_prompts(context, prepared, answer_id, user, arrival)
         writer = ChatWriter(context, body)
         if not body.stream:
             final = await until_disconnect(request.receive, _last(outputs))
-            return await written(final, lambda: json_response(_whole(body, final, writer, answer_id, model)))
+            return await written(final, lambda: json_response(writer.whole(final, answer_id, model)))
         first = await until_disconnect(request.receive, anext(outputs))
-        chunk = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
-        return EventStream(AnswerStream(context, body, first, outputs).events(chunk, writer))
+        chunk = ChatChunk(
+            id=answer_id,
+            object="chat.completion.chunk",
+            created=int(time.time()),
+            model=model,
+            choices=[],
+        )
+        stream = AnswerStream(context, body, first, outputs)
+        return EventStream(stream.events(chunk, writer))
 
 
 async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
@@ -44,13 +52,3 @@ async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
         async for _, output in outputs:
             final = output
     return final
-
-
-def _whole(body: ChatRequest, final: RequestOutput, writer: ChatWriter, answer_id: str, model: str) -> ChatResponse:
-    choices = writer.choices(final)
-    answer = ChatResponse(answer_id, "chat.completion", int(time.time()), model, choices, writer.usage.usage())
-    if body.prompt_logprobs is not None and final.prompt_logprobs is not None:
-        answer.prompt_logprobs = writer.logprobs.prompt(final.prompt_logprobs)
-    if body.return_token_ids:
-        answer.prompt_token_ids = final.prompt_token_ids
-    return answer
