@@ -122,7 +122,7 @@ class LLM:
         return self._run(prompts, params, [0] * len(prompts), use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What `generate` uses without parameters: the checkpoint's recommendations, else our defaults."""
+        """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -135,7 +135,7 @@ class LLM:
 
     @property
     def model_path(self) -> str:
-        """Where the checkpoint lies on disk."""
+        """The path of the checkpoint on disk."""
         return self._config.model.model
 
     def reset_prefix_cache(self) -> bool:

@@ -34,7 +34,7 @@ CLIENT_SHIFT = 40
 
 
 class Resume(msgspec.Struct, array_like=True):
-    """What a sequence has already given, by this engine or another one: it goes on as if it had been preempted behind it.
+    """The past of a sequence that this engine, or another one, has begun: it goes on as if it had been preempted there.
 
     output_token_ids:  the output tokens so far. Outputs begin at start index `len(output_token_ids)`.
     num_cached_tokens: prompt tokens that came from the prefix cache when it first began, as was reported then.

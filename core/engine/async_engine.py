@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import TYPE_CHECKING
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, PluginError
@@ -24,14 +23,11 @@ from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
 from core.engine.request_terms import STRICT, RequestTerms
-from core.engine.startup import start_engine_and_tokenizer
+from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from core.config.resolve import Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +72,7 @@ class AsyncEngine:
 
     @classmethod
     async def start(
-        cls, resolution: Resolution, *, executor: str | None = None, process: EngineProcess | None = None
+        cls, resolution: Resolved, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> AsyncEngine:
         """Start the engine process and load the tokenizer meanwhile; without a plugin that fails, where that is allowed.
 
@@ -95,7 +91,7 @@ class AsyncEngine:
 
     @property
     def ready(self) -> EngineReady:
-        """What the engine said when it was up: sizes, numerics, phases of the start."""
+        """The engine's first message: sizes, numerics, phases of the start."""
         return self._client.ready
 
     @property
@@ -147,7 +143,7 @@ class AsyncEngine:
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks.
 
-        Raises EngineDeadError, or EngineStalledError when the engine does not answer for as long as it may be silent.
+        Raises EngineDeadError, or EngineStalledError when the engine is silent for longer than it may be.
         """
         limit = self.config.stall_timeout_s
         try:
@@ -208,7 +204,7 @@ class AsyncEngine:
             "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
         )
         if self.is_running:
-            self._client.ping()  # when nobody waits any more, the engine still owes this answer
+            self._client.ping()  # so that the engine owes an answer even when no request is left
         last = self._forget(request_id, "timeout", sentence)
         self._num_overdue += len(last)
         self.stats.num_timeouts += len(last)

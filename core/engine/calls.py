@@ -25,7 +25,7 @@ class OpenCalls:
 
     def begin(self, method: str, arguments: Mapping[str, Any]) -> tuple[Utility, asyncio.Future[Any]]:
         """The message of a new call, and the future of its answer: a value, UtilityError or
-        EngineDeadError. Nobody need wait for it."""
+        EngineDeadError. Awaiting it is optional."""
         self._num_calls += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_note_error)
@@ -51,6 +51,6 @@ class OpenCalls:
 
 
 def _note_error(answer: asyncio.Future[Any]) -> None:
-    """Look at the error of an answer that nobody waits for, so that asyncio does not report it."""
+    """Retrieve the error of an answer, so that asyncio does not report one that is not awaited."""
     if not answer.cancelled():
         answer.exception()

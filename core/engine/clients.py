@@ -1,6 +1,6 @@
 """The clients of an engine process.
 
-Owns: who is connected, the requests of each that have not ended, and who hears what of a step.
+Owns: the connected clients, the unfinished requests of each, and the division of a step's outputs among them.
 Never does: schedule, or know what a request says. Called by: the engine process and its loop.
 
 A client is known by the identity that its socket has and by a number that it is given here. Two clients may use the same
@@ -42,7 +42,7 @@ class Client:
     live: dict[str, set[int]] = field(default_factory=dict)
 
     def name(self, request_id: str) -> str:
-        """What the engine calls a request of this client: no two clients have the same name for anything."""
+        """The engine's name for a request of this client, different from every name of another client."""
         return f"{self.number}:{request_id}"
 
     def owns(self, handle: int) -> bool:
@@ -106,7 +106,7 @@ class Clients:
         return self._post(client.identity, wire.encode(message))
 
     def share(self, step: EngineOutputs) -> list[tuple[Client, EngineOutputs]]:
-        """What each client hears of a step: its own outputs, and the state of the engine."""
+        """The message of a step for each client: its own outputs, and the state of the engine."""
         for output in step.outputs:
             if output.finish_reason is not None:
                 self._end(output)

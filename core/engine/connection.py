@@ -66,7 +66,7 @@ class EngineConnection:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """Send. Messages leave in the order of the calls, and the socket's queue has no limit: nobody need wait."""
+        """Send. Messages leave in the order of the calls, and the socket's queue has no limit: awaiting it is optional."""
         return self._socket.send(payload)
 
     async def until_ended(self) -> str:
@@ -83,7 +83,7 @@ class EngineConnection:
         """The engine cannot be trusted any more. It is not ours to end."""
 
     def close(self) -> None:
-        """Give the socket back; whoever waits for a message must have been cancelled."""
+        """Give the socket back; tasks that wait for a message must have been cancelled."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=self.linger_ms)

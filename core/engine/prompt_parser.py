@@ -1,4 +1,4 @@
-"""What users give as a prompt: text, token ids, or a dictionary with either.
+"""Prompts as users give them: text, token ids, or a dictionary with either.
 
 Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the checks of text and token ids that other fields
 of a request need too. Never does: know lengths or templates. Called by: the input processor.

@@ -1,7 +1,7 @@
 """How a request is served, whatever it asks for.
 
-Owns: `RequestTerms`. Never does: check or enforce them. Called by: the server and `LLM`, which make them, and whoever hands a
-request on to the engine.
+Owns: `RequestTerms`. Never does: check or enforce them. Called by: the server and `LLM`, which make
+them, and the parts that hand a request on to the engine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestTerms:
 
 
 LENIENT = RequestTerms()
-"""What `LLM` asks for: output stops where the context ends."""
+"""The terms of `LLM`: output stops where the context ends."""
 
 STRICT = RequestTerms(strict_length=True)
-"""What a server asks for: a client that wants more tokens than fit is told so."""
+"""The terms of a server: asking for more tokens than fit is an error."""

@@ -1,4 +1,4 @@
-"""What an asyncio server needs of a new engine, made at the same time.
+"""A new engine process and its tokenizer, made at the same time.
 
 Owns: `start_engine_and_tokenizer`. Never does: decide what follows a failure. Called by: `AsyncEngine.start`.
 """
@@ -6,20 +6,37 @@ Owns: `start_engine_and_tokenizer`. Never does: decide what follows a failure. C
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
-from core.api.errors import UserError
+from core.api.checkpoint import CheckpointManifest
+from core.api.config import EngineConfig
+from core.api.errors import PluginError, UserError
 from core.engine.child import EngineProcess
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from core.config.resolve import Resolution
+
+class Resolved(Protocol):
+    """A resolved configuration, as far as the start of an engine looks at it."""
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The configuration."""
+        ...
+
+    @property
+    def manifest(self) -> CheckpointManifest:
+        """The checkpoint."""
+        ...
+
+    def without(self, error: PluginError) -> Self:
+        """The same without the plugin that failed. Raises `error` where that is not allowed."""
+        ...
 
 
 async def start_engine_and_tokenizer(
-    resolution: Resolution, executor: str | None, process: EngineProcess | None
+    resolution: Resolved, executor: str | None, process: EngineProcess | None
 ) -> tuple[ZmqClient, Tokenizer]:
     """The client that owns a new engine, and the tokenizer of its model, which is loaded meanwhile.
 

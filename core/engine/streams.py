@@ -15,7 +15,7 @@ from core.api.outputs import RequestOutput
 
 
 class RequestStream:
-    """What comes of one request."""
+    """The outputs of one request."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
@@ -50,13 +50,13 @@ class RequestStreams:
             del self._streams[request_id]
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        """Hand outputs to their streams; those of requests that nobody reads are dropped."""
+        """Hand outputs to their streams; outputs of requests without a stream are dropped."""
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:
                 stream.put(output)
 
     def end(self, error: EngineDeadError) -> None:
-        """Nothing more will come, for anybody."""
+        """End every stream with this error."""
         for stream in self._streams.values():
             stream.put(error)

@@ -1,6 +1,6 @@
 """Calls of an engine's utilities by name.
 
-Owns: `call_utility`, which checks name and arguments. Never does: know what a utility does.
+Owns: `call_utility`, which checks name and arguments. Never does: know any utility.
 Called by: `EngineCore.call`, which has the table.
 """
 
@@ -14,7 +14,7 @@ from core.api.errors import UtilityError, nearest
 
 
 def call_utility(utilities: Mapping[str, Callable[..., Any]], method: str, arguments: Mapping[str, Any]) -> Any:
-    """What the utility `method` returns for these arguments.
+    """Call the utility `method` with these arguments; returns its answer.
 
     utilities: functions by name. Their parameters are the arguments that a call may have.
     Raises UtilityError, which lists what is known, for another name, another argument, or one that is missing.

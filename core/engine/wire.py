@@ -24,7 +24,10 @@ RECONNECT_MS = 10
 
 
 class StartEngine(msgspec.Struct, frozen=True):
-    """What makes a client the owner of an engine process. log_level: a number of the `logging` module."""
+    """The configuration of an engine process; the client that sends it owns the engine.
+
+    log_level: a number of the `logging` module.
+    """
 
     epoch: int
     config: EngineConfig

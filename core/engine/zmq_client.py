@@ -93,9 +93,9 @@ class ZmqClient:
 
     @classmethod
     async def connect(cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ZmqClient:
-        """Become one more client of an engine that somebody else has started. address: `address` of its owner's client.
+        """Become one more client of an engine that another client has started. address: the owner's `address`.
 
-        Raises EngineDeadError when nobody answers for `timeout_s` seconds, or in another version of the protocol.
+        Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
         """
         engine = EngineConnection(address)
         try:
@@ -114,7 +114,7 @@ class ZmqClient:
 
     @property
     def address(self) -> str:
-        """Where further clients `connect`."""
+        """The address that further clients `connect` to."""
         return self._engine.address
 
     @property
@@ -155,7 +155,7 @@ class ZmqClient:
         self._post(Leave(client))
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """What a utility of the engine core returns.
+        """Call a utility of the engine core; returns its answer.
 
         Raises UtilityError when the utility refuses or fails, EngineDeadError when the engine dies.
         """

@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chunk(Protocol):
-    """What is sent again and again, each time with other choices.
+    """The message of one event; the same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
     """
@@ -43,7 +43,7 @@ ChunkT = TypeVar("ChunkT", bound=Chunk)
 
 
 class StreamWriter(Protocol[ChunkT]):
-    """What turns outputs into choices. usage: counts what went through."""
+    """Turns outputs into choices. usage: counts their tokens."""
 
     usage: UsageCounter
 
@@ -52,7 +52,7 @@ class StreamWriter(Protocol[ChunkT]):
         ...
 
     def news(self, prompt_index: int, output: RequestOutput) -> Iterable[Any]:
-        """The choices that `output` adds; those without anything to tell are left out."""
+        """The choices that `output` adds to, without the empty ones."""
         ...
 
 

@@ -44,7 +44,7 @@ class ChatWriter:
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
 
     def opening(self, chunk: ChatChunk, output: RequestOutput) -> list[ChatChunk]:
-        """What a stream begins with: the role of each choice, and the echoed text."""
+        """The first chunks of a stream: the role of each choice, and the echoed text."""
         first = msgspec.structs.replace(chunk)
         if self.request.return_token_ids:
             first.prompt_token_ids = output.prompt_token_ids
@@ -56,7 +56,7 @@ class ChatWriter:
         return opening
 
     def news(self, prompt_index: int, output: RequestOutput) -> list[ChunkChoice]:
-        """What `output` adds; choices without anything to tell are left out."""
+        """The choices that `output` adds to, without the empty ones."""
         self.usage.add(prompt_index, output)
         deltas = [self._delta(completion) for completion in output.outputs]
         return [delta for delta in deltas if delta is not None]

@@ -39,7 +39,7 @@ class CompletionWriter:
         return []
 
     def news(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
-        """What `output` adds; choices without anything to tell are left out."""
+        """The choices that `output` adds to, without the empty ones."""
         return [choice for choice in self.choices(prompt_index, output) if self._tells(choice)]
 
     def choices(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
@@ -90,7 +90,10 @@ class CompletionWriter:
         *,
         first: bool,
     ) -> None:
-        """Token ids and log-probabilities of the prompt, for whoever asked for them. first: whether the choice begins here."""
+        """Token ids and log-probabilities of the prompt, where the request asks for them.
+
+        first: whether the choice begins here.
+        """
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
             if first:

@@ -1,4 +1,4 @@
-"""What the server needs of an engine.
+"""An engine as the server needs it.
 
 Owns: the Protocol. Never does: implement it (`core.engine.async_engine.AsyncEngine` does). Called by:
 routes, generation, metrics; tests put a small fake in its place.
