@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from core.engine.child import child_environment
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
 from core.engine.zmq_client import ZmqClient
+
+ENDLESS = 1500
+"""Tokens that take longer than any test."""
 
 
 class User:
@@ -69,22 +73,54 @@ class User:
         self._news.set()
 
 
-def with_two_clients(use: Callable[[User, User], Awaitable[None]], **options: Any) -> None:
+Use = Callable[[User, User], Awaitable[None]]
+
+
+async def start(**options: Any) -> User:
+    return User(
+        await ZmqClient.start(
+            make_config(options={"num_blocks": 2048, **options}, max_model_len=2048), executor=TARGET, epoch=3
+        )
+    )
+
+
+async def use_with_guest(owner: User, use: Use) -> None:
+    guest = User(await ZmqClient.connect(owner.client.address))
+    try:
+        await use(owner, guest)
+    finally:
+        await guest.client.close()
+
+
+@pytest.fixture(scope="module")
+def with_guest() -> Iterator[Callable[[Use], None]]:
+    """Runs a test with an owner and a guest of one engine, which all tests share."""
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+        owner = runner.run(start(delay_s=0.005))
+
+        def run(use: Use) -> None:
+            owner.tokens.clear()
+            owner.finished.clear()
+            runner.run(use_with_guest(owner, use))
+            runner.run(owner.client.call("check_integrity"))
+
+        yield run
+        runner.run(owner.client.close())
+
+
+def with_own_engine(use: Use) -> None:
     async def run() -> None:
-        owner = User(await ZmqClient.start(make_config(options=options), executor=TARGET, epoch=3))
+        owner = await start()
         try:
-            guest = User(await ZmqClient.connect(owner.client.address))
-            try:
-                await use(owner, guest)
-            finally:
-                await guest.client.close()
+            await use_with_guest(owner, use)
         finally:
             await owner.client.close()
 
     asyncio.run(run())
 
 
-def test_each_client_gets_its_own_tokens_under_equal_ids() -> None:
+def test_each_client_gets_its_own_tokens_under_equal_ids(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
         mine, theirs = owner.client.ready, guest.client.ready
         assert (mine.epoch, mine.num_blocks, mine.numerics) == (theirs.epoch, theirs.num_blocks, theirs.numerics)
@@ -97,49 +133,54 @@ def test_each_client_gets_its_own_tokens_under_equal_ids() -> None:
         assert owner.tokens == {"a": reference([0, 1, 2], 25), "b": reference(list(range(20)), 25)}
         assert guest.tokens == {"a": reference([1, 2], 25), "b": reference(list(range(1, 20)), 25)}
         assert await owner.client.call("check_integrity") is None
+        await owner.until(lambda: owner.num_running == 0)
         assert await guest.client.call("reset_prefix_cache") is True
         with pytest.raises(UtilityError, match="'ping' has no argument 'twice'"):
             await guest.client.call("ping", {"twice": 1})
 
-    with_two_clients(use)
+    with_guest(use)
 
 
-def test_a_client_comes_and_goes_while_the_other_streams() -> None:
+def test_a_client_comes_and_goes_while_the_other_streams(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
-        await owner.ask("same", [1, 2], 55)
+        await owner.ask("same", [1, 2], ENDLESS)
         await owner.until(lambda: owner.tokens)
         late = User(await ZmqClient.connect(owner.client.address))
-        await late.ask("same", [7], 55)
-        await late.ask("other", [8], 55)
+        await late.ask("same", [7], ENDLESS)
+        await late.ask("other", [8], ENDLESS)
         await late.until(lambda: len(late.tokens) == 2)
         await late.client.close()
         await owner.until(lambda: owner.num_running == 1)
+        num_tokens = len(owner.tokens["same"])
+        await owner.until(lambda: len(owner.tokens["same"]) > num_tokens)
+        owner.client.abort(["same"])
+        streamed = owner.tokens["same"]
+        assert streamed == reference([1, 2], len(streamed))
         assert not owner.finished
-        await owner.until(lambda: owner.finished)
-        assert owner.tokens == {"same": reference([1, 2], 55)}
         assert not guest.tokens
 
-    with_two_clients(use, delay_s=0.01)
+    with_guest(use)
 
 
-def test_aborts_reach_only_the_clients_own_requests() -> None:
+def test_aborts_reach_only_the_clients_own_requests(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
-        for user in (owner, guest):
-            await user.ask("x", [1], 50)
-            await user.ask("y", [2], 50)
+        for user, length in ((owner, 50), (guest, ENDLESS)):
+            await user.ask("x", [1], length)
+            await user.ask("y", [2], length)
             await user.until(lambda user=user: len(user.tokens) == 2)
         guest.client.abort(["x"])
         guest.client.abort_choices([("y", 0)])
         await owner.until(lambda: owner.finished == {"x", "y"})
         assert owner.tokens == {"x": reference([1], 50), "y": reference([2], 50)}
+        await owner.until(lambda: owner.num_running == 0)
         assert not guest.finished
 
-    with_two_clients(use, delay_s=0.005)
+    with_guest(use)
 
 
-def test_the_owner_declares_a_client_gone() -> None:
+def test_the_owner_declares_a_client_gone(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
-        await guest.ask("a", [1], 60)
+        await guest.ask("a", [1], ENDLESS)
         await guest.until(lambda: guest.tokens)
         guest.client.declare_gone(owner.client.ready.client)
         owner.client.declare_gone(guest.client.ready.client)
@@ -149,7 +190,7 @@ def test_the_owner_declares_a_client_gone() -> None:
         await owner.until(lambda: owner.finished and owner.num_running == 0)
         assert owner.tokens == {"b": reference([2], 4)}
 
-    with_two_clients(use, delay_s=0.01)
+    with_guest(use)
 
 
 KILLED = """
@@ -161,14 +202,14 @@ from core.engine.zmq_client import ZmqClient
 async def main():
     client = await ZmqClient.connect(sys.argv[1])
     client.listen(lambda message: os.kill(os.getpid(), signal.SIGKILL), print)
-    await client.add([EngineRequest("a", 0, [5], SamplingParams(max_tokens=60), seed=1)])
+    await client.add([EngineRequest("a", 0, [5], SamplingParams(max_tokens=1500), seed=1)])
     await asyncio.sleep(60)
 
 asyncio.run(main())
 """
 
 
-def test_a_client_that_was_killed_leaves_no_requests() -> None:
+def test_a_client_that_was_killed_leaves_no_requests(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
         command = [sys.executable, "-c", KILLED, owner.client.address]
         killed = await asyncio.to_thread(subprocess.run, command, timeout=30, env=child_environment())
@@ -178,7 +219,7 @@ def test_a_client_that_was_killed_leaves_no_requests() -> None:
         await owner.until(lambda: owner.finished)
         assert owner.tokens == {"a": reference([1], 3)}
 
-    with_two_clients(use, delay_s=0.02)
+    with_guest(use)
 
 
 def test_clients_hear_of_the_engines_end() -> None:
@@ -198,11 +239,11 @@ def test_clients_hear_of_the_engines_end() -> None:
 
         assert "closed the connection" in await ended(guest, kill)
 
-    with_two_clients(by_owner)
-    with_two_clients(by_signal)
+    with_own_engine(by_owner)
+    with_own_engine(by_signal)
 
 
-def test_a_resumed_request_goes_on_in_its_place() -> None:
+def test_a_resumed_request_goes_on_in_its_place(with_guest: Callable[[Use], None]) -> None:
     async def use(owner: User, guest: User) -> None:
         whole = reference([1, 2, 3], 20)
         await guest.ask("a", [1, 2, 3], 20, given=whole[:11])
@@ -211,10 +252,10 @@ def test_a_resumed_request_goes_on_in_its_place() -> None:
         assert guest.tokens == {"a": whole[11:], "b": []}
         assert guest.death is None
 
-    with_two_clients(use)
+    with_guest(use)
 
 
-def test_another_version_of_the_protocol_is_refused_with_a_sentence() -> None:
+def test_another_version_of_the_protocol_is_refused_with_a_sentence(with_guest: Callable[[Use], None]) -> None:
     assert greeting_problem(b"core-engine %d.%d" % (MAJOR, MINOR + 7), "engine") == ""
     older = greeting_problem(b"core-engine %d.4" % (MAJOR - 1), "engine")
     assert f"version {MAJOR - 1}.4 of the engine protocol and this end {MAJOR}.{MINOR}" in older
@@ -229,7 +270,7 @@ def test_another_version_of_the_protocol_is_refused_with_a_sentence() -> None:
         await owner.ask("a", [1], 3)
         await owner.until(lambda: owner.finished)
 
-    with_two_clients(use)
+    with_guest(use)
 
 
 def test_nobody_answers() -> None:
