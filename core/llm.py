@@ -22,8 +22,10 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
 from core.engine.default_params import default_sampling_params
 from core.engine.inproc import InprocClient
-from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
+from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
+from core.engine.prompt_parser import PromptInput
+from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
@@ -120,7 +122,7 @@ class LLM:
         return self._run(prompts, params, [0] * len(prompts), use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What `generate` uses without parameters: the checkpoint's recommendations, else our defaults."""
+        """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -133,7 +135,7 @@ class LLM:
 
     @property
     def model_path(self) -> str:
-        """Where the checkpoint lies on disk."""
+        """The path of the checkpoint on disk."""
         return self._config.model.model
 
     def reset_prefix_cache(self) -> bool:
@@ -205,7 +207,7 @@ class LLM:
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            return self._input.process(str(next(self._ids)), prompts[index], params, priority=priority)
+            return self._input.process(str(next(self._ids)), prompts[index], params, RequestTerms(priority=priority))
         except RequestError as error:
             if len(prompts) == 1:
                 raise

@@ -84,6 +84,10 @@ class EngineStalledError(CoreError):
     """The engine process lives, but has been silent for too long; it may go on. The sentence says since when."""
 
 
+class UtilityError(CoreError):
+    """A call of an engine's utility was wrong or failed; the engine goes on. The sentence says what was expected."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
     if len(name) > LONGEST_NAME:

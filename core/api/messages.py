@@ -1,17 +1,24 @@
-"""The messages between a client and an engine: one Struct each way, msgpack on the wire.
+"""The messages between clients and an engine: one Struct each way, msgpack on the wire.
 
 Owns: the wire types. Never does: send, decode text, or keep state.
 Called by: the engine clients and the engine loop; in process the same objects are passed without encoding.
 
-Each output carries (engine epoch, the client's number of the sequence, start index): a stale epoch or a number that is
-live no more is dropped, a gap in the start index is fatal to that engine, and the finish reason travels with its last
-token. The common case, one more token of a sequence with nothing else to say, is a row of `TokenColumns`.
+Each output carries (engine epoch, handle of the sequence, start index): a stale epoch or a handle that is live no more
+is dropped, a gap in the start index is fatal to that engine, and the finish reason travels with its last token. The
+common case, one more token of a sequence with nothing else to say, is a row of `TokenColumns`.
+
+How messages may change: a new field is appended, with a default. All Structs here are arrays on the wire, so an older
+peer ignores what it does not know at the end, and a newer one takes the default for what is not there. That raises the
+minor version of the protocol (`core.engine.greeting`). Anything else (a field that goes, moves or changes its type, another
+value of a `Literal`, a message that is sent to a peer that did not ask for it) raises the major version, and peers of
+different major versions do not talk to each other. `SamplingParams` is strict instead: it travels without its defaults, and
+a parameter that the engine does not know ends the request that uses it, since to ignore it would change its tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,8 +29,22 @@ FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
 NO_HANDLE = -1
 
+CLIENT_SHIFT = 40
+"""A handle is `client << CLIENT_SHIFT | number`: the engine's number of the client, and the client's number of the sequence."""
 
-class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
+
+class Resume(msgspec.Struct, array_like=True):
+    """The past of a sequence that this engine, or another one, has begun: it goes on as if it had been preempted there.
+
+    output_token_ids:  the output tokens so far. Outputs begin at start index `len(output_token_ids)`.
+    num_cached_tokens: prompt tokens that came from the prefix cache when it first began, as was reported then.
+    """
+
+    output_token_ids: list[int]
+    num_cached_tokens: int = 0
+
+
+class EngineRequest(msgspec.Struct, array_like=True):
     """One sequence to generate: a request with n choices is n of these with the same `request_id`.
 
     request_id:       the client's id, unique among live requests; with `choice` it names the sequence.
@@ -41,8 +62,10 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     cache_salt:       requests share cached prefixes only when their salts are equal.
     user:             whose request it is, for the fair policy: an API key, or the request's `user` field.
     deadline:         `time.monotonic()` at which it ends with `timeout`, the same clock at both ends; 0.0: never.
-    handle:           the client's number of this sequence, never used twice; `NO_HANDLE` has every output sent as an
+    handle:           names this sequence (see `CLIENT_SHIFT`), never used twice; `NO_HANDLE` has every output sent as an
                       `EngineOutput`.
+    resume:           the tokens that it has already given, or None for a new one. Prompt log-probabilities came with the
+                      first of them and do not come again.
     """
 
     request_id: str
@@ -60,6 +83,7 @@ class EngineRequest(msgspec.Struct, forbid_unknown_fields=True, array_like=True)
     user: str = ""
     deadline: float = 0.0
     handle: int = NO_HANDLE
+    resume: Resume | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -90,7 +114,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     finish_reason:     None while the sequence runs.
     stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
-    handle:            the client's number of the sequence: ids come again, it does not.
+    handle:            names the sequence: ids come again, it does not.
     """
 
     request_id: str
@@ -137,7 +161,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
     """One new token of each of some sequences, as columns in the machine's byte order (both ends share the machine).
 
-    handles:   int64, the client's numbers of the sequences.
+    handles:   int64, which sequences.
     starts:    int32, output tokens of each sequence before this one.
     token_ids: int32.
     """
@@ -173,8 +197,16 @@ class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
 
 
 class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
-    """The engine is up. Sizes for the client; `phases` are (name, seconds) of the start; `numerics` names what results
-    depend on."""
+    """The engine is up, and answers a client that has greeted it.
+
+    epoch:         of the engine; all its outputs carry it.
+    num_blocks:    blocks of the KV cache.
+    block_size:    tokens of one block.
+    max_model_len: tokens of the longest sequence.
+    numerics:      names what results depend on.
+    phases:        (name, seconds) of the start.
+    client:        the engine's number of this client, the upper part of its handles; 0 is the one that owns the engine.
+    """
 
     epoch: int
     num_blocks: int
@@ -182,12 +214,16 @@ class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
     max_model_len: int
     numerics: str
     phases: list[tuple[str, float]]
+    client: int = 0
 
 
 class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
-    """The engine stops. `user_error` says whether `message` is a sentence for the user; `details` is for the log.
+    """The engine stops.
 
-    plugin: the one whose failure it was, or None.
+    message:    why.
+    user_error: whether `message` is a sentence for the user.
+    details:    for the log.
+    plugin:     the one whose failure it was, or None.
     """
 
     epoch: int
@@ -198,11 +234,15 @@ class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
 
 
 class UtilityResult(msgspec.Struct, array_like=True, tag="result"):
-    """Answer to a `Utility` call."""
+    """Answer to a `Utility` call.
+
+    ok:    whether the call went well.
+    value: what it returned, of the types that msgpack has; a sentence when it failed.
+    """
 
     call_id: int
     ok: bool
-    value: str
+    value: Any
 
 
 EngineMessage = EngineOutputs | EngineReady | EngineFailed | UtilityResult
@@ -211,7 +251,8 @@ EngineMessage = EngineOutputs | EngineReady | EngineFailed | UtilityResult
 class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Put a request into the waiting queue, all of its choices: what they share travels once.
 
-    request: the first choice. handles: the client's numbers of all choices, in their order.
+    request: the first choice. One that is resumed travels alone.
+    handles: of this choice and of those behind it, in their order.
     """
 
     request: EngineRequest
@@ -219,8 +260,11 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
 
     def choices(self) -> list[EngineRequest]:
         """One entry a choice; they share the prompt and the parameters."""
-        replace = msgspec.structs.replace
-        return [replace(self.request, choice=choice, handle=handle) for choice, handle in enumerate(self.handles)]
+        first = self.request.choice
+        return [
+            msgspec.structs.replace(self.request, choice=choice, handle=handle)
+            for choice, handle in enumerate(self.handles, start=first)
+        ]
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
@@ -236,14 +280,29 @@ class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
 
 
 class Utility(msgspec.Struct, array_like=True, tag="call"):
-    """Call `method` of the engine core: `reset_prefix_cache`, `check_integrity` or `ping`."""
+    """Call a utility of the engine core, such as `ping` (see `EngineCore.call`).
+
+    call_id:   the client's number of the call; the answer has the same.
+    method:    its name.
+    arguments: by name, of the types that msgpack has.
+    """
 
     call_id: int
     method: str
+    arguments: dict[str, Any] = {}
+
+
+class Leave(msgspec.Struct, array_like=True, tag="leave"):
+    """A client goes away, and its requests with it.
+
+    client: whom the engine's owner declares gone; None: the sender itself.
+    """
+
+    client: int | None = None
 
 
 class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
-    """End the engine process."""
+    """End the engine process. Only its owner may ask for that."""
 
 
-ClientMessage = AddRequest | AbortRequests | AbortChoices | Utility | Shutdown
+ClientMessage = AddRequest | AbortRequests | AbortChoices | Utility | Leave | Shutdown

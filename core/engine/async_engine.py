@@ -10,21 +10,22 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError, UserError
+from core.api.errors import EngineDeadError, EngineStalledError, PluginError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.child import EngineProcess
 from core.engine.health import check_silence
-from core.engine.input_processor import InputProcessor, ProcessedInput, PromptInput
+from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
+from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
-from core.engine.resolved import Resolved
+from core.engine.request_terms import STRICT, RequestTerms
+from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
-from core.engine.tokenizing import load_shared_tokenizer
+from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
 
@@ -42,7 +43,8 @@ OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 class AsyncEngine:
     """One engine process and the streams of its requests. Build it with `start`; use it from one event loop.
 
-    tokenizer:    of the checkpoint, or None. model_config: the model as it runs. ready: what the engine said at its start.
+    tokenizer:    of the checkpoint, or None.
+    model_config: the model as it runs.
     stats:        state of the engine after its latest step.
     queue:        how many requests wait, and may.
     dead_error:   why the engine is gone, or None.
@@ -64,7 +66,7 @@ class AsyncEngine:
         self._input = InputProcessor(config.model, tokenizer)
         self._output = OutputProcessor(tokenizer, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
-        self._streams: dict[str, asyncio.Queue[RequestOutput | EngineDeadError]] = {}
+        self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
         client.listen(self._on_step, self._on_dead)
 
@@ -80,31 +82,16 @@ class AsyncEngine:
         """
         while True:
             try:
-                return await cls._start(resolution, executor, process)
+                client, tokenizer = await start_engine_and_tokenizer(resolution, executor, process)
             except PluginError as error:
-                resolution, process = await asyncio.to_thread(resolution.without, error), None
-
-    @classmethod
-    async def _start(cls, resolution: Resolved, executor: str | None, process: EngineProcess | None) -> AsyncEngine:
-        config, source = resolution.engine, resolution.manifest.tokenizer
-        loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, source, config.model))
-        starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))
-        try:
-            tokenizer, client = await asyncio.gather(loading, starting)
-        except BaseException:
-            starting.cancel()
-            await asyncio.gather(loading, starting, return_exceptions=True)
-            if not starting.cancelled() and starting.exception() is None:
-                await starting.result().close()
-            raise
-        if tokenizer is None:
-            await client.close()
-            raise UserError(f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer.")
-        return cls(config, tokenizer, client)
+                resolution = await asyncio.to_thread(resolution.without, error)
+                process = None
+            else:
+                return cls(resolution.engine, tokenizer, client)
 
     @property
     def ready(self) -> EngineReady:
-        """What the engine said when it was up: sizes, numerics, phases of the start."""
+        """The engine's first message: sizes, numerics, phases of the start."""
         return self._client.ready
 
     @property
@@ -118,21 +105,9 @@ class AsyncEngine:
         return not self._closed and self.dead_error is None
 
     async def generate(
-        self,
-        prompt: PromptInput,
-        params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        strict_length: bool = True,
-        user: str = "",
-        timeout_s: float | None = None,
-        arrival: float | None = None,
+        self, prompt: PromptInput, params: SamplingParams, request_id: str, terms: RequestTerms = STRICT
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
-
-        user: whose it is, for the fair policy. timeout_s: seconds until it ends with finish reason `timeout`; None: those
-        of the configuration. arrival: monotonic seconds from which on they count; None: now.
 
         The deadline holds even when the engine does not answer.
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
@@ -141,53 +116,48 @@ class AsyncEngine:
         client = self._live_client()
         if request_id not in self.queue:
             self.queue.check()
-        more = {"priority": priority, "strict_length": strict_length, "user": user}
-        most = timeout_s or self.config.scheduler.request_timeout_s
-        more["deadline"] = (time.monotonic() if arrival is None else arrival) + most if most else 0.0
-        entry = await self._process(prompt, params, request_id, more)
-        if request_id in self._streams:
-            raise RequestError(f"The request id {request_id!r} is in use; choose another.", param="request_id")
-        self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
-        stream: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
-        self._streams[request_id] = stream
-        self._output.add(entry)
-        alarm = self._set_alarm(request_id, entry.requests[0].deadline)
-        try:
-            await client.add(entry.requests)
-            while True:
-                item = await stream.get()
-                if isinstance(item, EngineDeadError):
-                    raise item
-                yield item
-                if item.finished:
-                    return
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-            self.queue.leave(request_id)
-            if self._streams.get(request_id) is stream:
-                del self._streams[request_id]
-            self._forget(request_id)
+        deadline = terms.deadline(self.config.scheduler.request_timeout_s)
+        prompt = await self._tokenized(prompt)
+        entry = self._input.process(request_id, prompt, params, terms, deadline=deadline)
+        with self._streams.open(request_id) as stream:
+            self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
+            self._output.add(entry)
+            alarm = self._set_alarm(request_id, deadline)
+            try:
+                await client.add(entry.requests)
+                while True:
+                    output = await stream.next()
+                    yield output
+                    if output.finished:
+                        return
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+                self.queue.leave(request_id)
+                self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
-        self._deliver(self._forget(request_id))
+        self._streams.deliver(self._forget(request_id))
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks.
 
-        Raises EngineDeadError, or EngineStalledError when the engine does not answer for as long as it may be silent.
+        Raises EngineDeadError, or EngineStalledError when the engine is silent for longer than it may be.
         """
         limit = self.config.stall_timeout_s
         try:
-            return await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit) == "true"
+            return bool(await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit))
         except TimeoutError:
             raise EngineStalledError(
                 f"The engine did not answer within {limit:g} s (--engine-stall-timeout); the prefix cache may be reset later."
             ) from None
 
     async def check_integrity(self) -> None:
-        """Check every invariant of the scheduler and the KV cache. Raises EngineDeadError naming the violated one."""
+        """Check every invariant of the scheduler and the KV cache.
+
+        Raises UtilityError naming the violated one, EngineDeadError when the engine is gone.
+        """
         await self._live_client().call("check_integrity")
 
     async def check_health(self) -> None:
@@ -201,7 +171,7 @@ class AsyncEngine:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._end_streams(EngineDeadError("The engine was closed."))
+            self._streams.end(EngineDeadError("The engine was closed."))
             await self._client.close()
 
     def _live_client(self) -> ZmqClient:
@@ -211,41 +181,34 @@ class AsyncEngine:
             raise EngineDeadError("The engine was closed; start another one.")
         return self._client
 
-    async def _process(
-        self, prompt: PromptInput, params: SamplingParams, request_id: str, more: dict[str, Any]
-    ) -> ProcessedInput:
-        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        if isinstance(text, str) and len(text) > LONG_TEXT:
-            given = prompt if isinstance(prompt, Mapping) else {"prompt": text}
-            if given.get("prompt_token_ids") is None:
-                prompt = {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
-        return self._input.process(request_id, prompt, params, **more)
+    async def _tokenized(self, prompt: PromptInput) -> PromptInput:
+        """The prompt, with token ids when its text is long: then it is tokenized outside the event loop."""
+        given = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
+        text = given.get("prompt")
+        if not isinstance(text, str) or len(text) <= LONG_TEXT or given.get("prompt_token_ids") is not None:
+            return prompt
+        return {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
 
     def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
         """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""
         if not deadline:
             return None
         begin = time.monotonic()
+        delay = deadline - begin + DEADLINE_GRACE_S
+        return asyncio.get_running_loop().call_later(delay, self._time_out, request_id, begin)
 
-        def ring() -> None:
-            sentence = (
-                f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
-                "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
-            )
-            if self.is_running:
-                self._client.ping()  # when nobody waits any more, the engine still owes this answer
-            last = self._forget(request_id, "timeout", sentence)
-            self._num_overdue += len(last)
-            self.stats.num_timeouts += len(last)
-            self._deliver(last)
-
-        return asyncio.get_running_loop().call_later(deadline - begin + DEADLINE_GRACE_S, ring)
-
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is not None:
-                stream.put_nowait(output)
+    def _time_out(self, request_id: str, begin: float) -> None:
+        """End a request whose deadline has passed. begin: monotonic seconds at which it began."""
+        sentence = (
+            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
+            "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
+        )
+        if self.is_running:
+            self._client.ping()  # so that the engine owes an answer even when no request is left
+        last = self._forget(request_id, "timeout", sentence)
+        self._num_overdue += len(last)
+        self.stats.num_timeouts += len(last)
+        self._streams.deliver(last)
 
     def _forget(
         self, request_id: str, reason: FinishReason = "abort", sentence: str | None = None
@@ -263,7 +226,7 @@ class AsyncEngine:
             if news.start == 0:
                 self.queue.leave(news.request_id)
         processed = self._output.process(message.outputs)
-        self._deliver(processed.outputs)
+        self._streams.deliver(processed.outputs)
         if processed.stopped:
             self._client.abort_choices(processed.stopped)
         if self._stats_log is not None:
@@ -277,10 +240,6 @@ class AsyncEngine:
     def _on_dead(self, error: EngineDeadError) -> None:
         self.dead_error = error
         logger.error("%s", error)
-        self._end_streams(error)
+        self._streams.end(error)
         if self.on_death is not None:
             self.on_death(error)
-
-    def _end_streams(self, error: EngineDeadError) -> None:
-        for stream in self._streams.values():
-            stream.put_nowait(error)

@@ -56,7 +56,7 @@ def run_batch(
 
 
 def log_errors(output: RequestOutput) -> None:
-    """A completion that failed is returned like the others; the reason must not be overlooked."""
+    """A completion that failed is returned like the others; so the log tells the reason."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
             logger.error("Request %s failed: %s", output.request_id, completion.stop_reason)
@@ -93,7 +93,7 @@ class ProgressBar:
 
 
 def default_bar() -> Callable[..., Any]:
-    """tqdm, in a notebook's clothes where there is one."""
+    """tqdm; its notebook bar when in a notebook."""
     from tqdm.auto import tqdm
 
     make: Callable[..., Any] = tqdm

@@ -6,8 +6,10 @@ Owns: their numbers and futures. Never does: send or receive. Called by: `ZmqCli
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-from core.api.errors import EngineDeadError
+from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import Utility, UtilityResult
 
 
@@ -15,21 +17,20 @@ class OpenCalls:
     """Calls without an answer. Use it from one event loop."""
 
     def __init__(self) -> None:
-        self._open: dict[int, asyncio.Future[str]] = {}
+        self._open: dict[int, asyncio.Future[Any]] = {}
         self._num_calls = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, method: str) -> tuple[Utility, asyncio.Future[str]]:
-        """The message of a new call and where its answer will be: a value, or EngineDeadError. Nobody need wait for it."""
+    def begin(self, method: str, arguments: Mapping[str, Any]) -> tuple[Utility, asyncio.Future[Any]]:
+        """The message of a new call, and the future of its answer: a value, UtilityError or
+        EngineDeadError. Awaiting it is optional."""
         self._num_calls += 1
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # an error that nobody reads is no news
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_note_error)
         self._open[self._num_calls] = answer
-        return Utility(self._num_calls, method), answer
+        return Utility(self._num_calls, method, dict(arguments)), answer
 
     def settle(self, result: UtilityResult) -> None:
         """Hand an answer over."""
@@ -39,7 +40,7 @@ class OpenCalls:
         if result.ok:
             answer.set_result(result.value)
         else:
-            answer.set_exception(EngineDeadError(f"The engine's utility failed: {result.value}"))
+            answer.set_exception(UtilityError(str(result.value)))
 
     def fail(self, error: EngineDeadError) -> None:
         """No answer will come any more."""
@@ -47,3 +48,9 @@ class OpenCalls:
             if not answer.done():
                 answer.set_exception(error)
         self._open.clear()
+
+
+def _note_error(answer: asyncio.Future[Any]) -> None:
+    """Retrieve the error of an answer, so that asyncio does not report one that is not awaited."""
+    if not answer.cancelled():
+        answer.exception()

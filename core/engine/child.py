@@ -36,8 +36,8 @@ class EngineProcess:
         self._ended: Future[None] = Future()
         self._relayed: Future[None] = Future()
         for work, done in ((process.wait, self._ended), (self._relay_output, self._relayed)):
-            done.set_running_or_notify_cancel()  # nobody who waits can cancel it from here on
-            threading.Thread(target=_settle, args=(work, done), name="engine-child", daemon=True).start()
+            done.set_running_or_notify_cancel()  # from here on, a waiting task that is cancelled does not cancel it
+            threading.Thread(target=_run_and_report, args=(work, done), name="engine-child", daemon=True).start()
 
     @classmethod
     def spawn(cls, executor: str | None = None) -> EngineProcess:
@@ -63,7 +63,7 @@ class EngineProcess:
 
     @property
     def address(self) -> str:
-        """Where the client binds and the process connects."""
+        """The address that the process binds and clients connect to."""
         return self._directory.address
 
     @property
@@ -77,7 +77,7 @@ class EngineProcess:
         await asyncio.wait({asyncio.wrap_future(self._relayed)}, timeout=LAST_WORDS_S)
 
     def forget_output(self) -> None:
-        """What was printed so far is of no interest for the cause of death: the start went well."""
+        """Drop the output so far: the start went well, so it says nothing about a later death."""
         self._tail = b""
 
     def obituary(self) -> str:
@@ -127,7 +127,7 @@ class EngineProcess:
             self._process.stdin.close()
 
     def _relay_output(self) -> None:
-        """Read to the end whatever becomes of the writing: an engine whose output nobody reads stands still."""
+        """Read to the end even when writing fails: an engine whose output is not read blocks."""
         stream = self._process.stdout
         while stream is not None and (chunk := os.read(stream.fileno(), TAIL_BYTES)):
             self._tail = (self._tail + chunk)[-TAIL_BYTES:]
@@ -135,8 +135,8 @@ class EngineProcess:
                 print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
 
-def _settle(work: Callable[[], object], done: Future[None]) -> None:
-    """Do something and say that it is done, however it ended."""
+def _run_and_report(work: Callable[[], object], done: Future[None]) -> None:
+    """Run `work` and resolve `done`, however it ended."""
     try:
         work()
     finally:

@@ -57,11 +57,10 @@ class CompletionState:
 
     def update(self, output: EngineOutput) -> bool:
         """Take in new tokens. Returns whether a stop string ended the choice while the engine still runs it."""
-        stop = self._append_text(output)
-        taken = self._num_taken
-        self.token_ids += output.token_ids[:taken]
+        num_kept, stop = self._append_text(output)
+        self.token_ids += output.token_ids[:num_kept]
         if output.logprobs is not None and self.logprobs is not None:
-            self._append_logprobs(output.logprobs[:taken])
+            self._append_logprobs(output.logprobs[:num_kept])
         if stop is not None:
             self.finish_reason, self.stop_reason = "stop", stop
             return output.finish_reason is None
@@ -90,11 +89,11 @@ class CompletionState:
             stop_reason=self.stop_reason,
         )
 
-    def _append_text(self, output: EngineOutput) -> str | None:
-        """Detokenize; returns the stop string that was met. Sets how many of the tokens are kept."""
-        self._num_taken = len(output.token_ids)
+    def _append_text(self, output: EngineOutput) -> tuple[int, str | None]:
+        """Detokenize. Returns how many of the tokens are kept, and the stop string that was met."""
+        num_tokens = len(output.token_ids)
         if self._detokenizer is None:
-            return None
+            return num_tokens, None
         shown = output.token_ids
         if output.finish_reason == "stop" and not self._params.include_stop_str_in_output:
             shown = shown[:-1]
@@ -102,13 +101,13 @@ class CompletionState:
             self.text += self._detokenizer.push(shown)
         else:
             for count, token in enumerate(shown, start=1):
-                stop = self._release(self._detokenizer.push([token]), matching=self._may_stop(count))
+                text = self._detokenizer.push([token])
+                stop = self._release(text, matching=self._may_stop(count))
                 if stop is not None:
-                    self._num_taken = count
-                    return stop
-        if output.finish_reason is not None:
-            return self._release(self._detokenizer.flush(), matching=self._may_stop(len(shown)), final=True)
-        return None
+                    return count, stop
+        if output.finish_reason is None:
+            return num_tokens, None
+        return num_tokens, self._release(self._detokenizer.flush(), matching=self._may_stop(len(shown)), final=True)
 
     def _may_stop(self, num_new: int) -> bool:
         """Stop strings count only in text after the first `min_tokens` tokens."""

@@ -7,17 +7,18 @@ sockets, text, or sampling. Called by: `InprocClient` and the engine process, wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, EngineDeadError, PluginError
+from core.api.errors import CoreError, PluginError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.executor import Executor
 from core.engine.faults import Faults
 from core.engine.scheduling import build_scheduler
 from core.engine.step_queue import step_queue
+from core.engine.utilities import call_utility
 from core.kv.services import KVServices
 from core.plugin.table import PluginTable
 from core.scheduler.results import StepOutputs
@@ -114,16 +115,17 @@ class EngineCore:
         self.kv_services.report(stats)
         return stats
 
-    def call(self, method: str) -> str:
-        """A utility by name: `reset_prefix_cache` (answers `true` or `false`), `check_integrity` or `ping` (answer `ok`)."""
-        if method == "ping":
-            return "ok"
-        if method == "reset_prefix_cache":
-            return "true" if self.scheduler.reset_prefix_cache() else "false"
-        if method == "check_integrity":
-            self.scheduler.check_integrity()
-            return "ok"
-        raise EngineDeadError(f"Utility {method!r} is unknown; expected reset_prefix_cache, check_integrity or ping.")
+    def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None).
+
+        Raises UtilityError for an unknown method or argument.
+        """
+        utilities: dict[str, Callable[..., Any]] = {
+            "ping": lambda: None,
+            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
+            "check_integrity": self.scheduler.check_integrity,
+        }
+        return call_utility(utilities, method, arguments or {})
 
     def close(self) -> None:
         """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""

@@ -23,7 +23,7 @@ def recommended_values(model: ModelConfig) -> dict[str, Any]:
 
 
 def default_sampling_params(model: ModelConfig) -> SamplingParams:
-    """What a request without parameters gets. Raises ConfigError when the checkpoint recommends something invalid."""
+    """The parameters of a request that gives none. Raises ConfigError when the checkpoint recommends something invalid."""
     try:
         return SamplingParams(**recommended_values(model))
     except RequestError as error:

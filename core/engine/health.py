@@ -12,7 +12,7 @@ from core.api.errors import EngineStalledError
 from core.engine.zmq_client import ZmqClient
 
 LISTEN_S = 0.25
-"""Seconds to listen once more before an engine is called unhealthy: it may be us who were held up."""
+"""Seconds to listen once more before an engine is called unhealthy: the delay may be ours."""
 
 
 async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> None:

@@ -57,7 +57,7 @@ class InprocClient:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks."""
-        return self.core.call("reset_prefix_cache") == "true"
+        return bool(self.core.call("reset_prefix_cache"))
 
     def close(self) -> None:
         """Give the engine's memory and threads back; may be called twice."""

@@ -1,6 +1,6 @@
 """Which output the client expects next of each live sequence.
 
-Owns: the client's numbers of its sequences, the check of epochs and start indices, and the spelling out of columns.
+Owns: the handles of the client's sequences, the check of epochs and start indices, and the spelling out of columns.
 Never does: receive or deliver. Called by: both clients.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.api.errors import EngineDeadError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
+from core.api.messages import CLIENT_SHIFT, EngineOutput, EngineOutputs, EngineRequest
 from core.api.step_plan import SequenceKey
 
 
@@ -24,23 +24,24 @@ class Expected:
 
 
 class Ledger:
-    """The next start index of every live sequence of one engine epoch."""
+    """The next start index of every live sequence of one engine epoch. client: the engine's number of this client."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, client: int = 0) -> None:
         self.epoch = epoch
         self._live: dict[str, dict[int, Expected]] = {}
         self._by_handle: dict[int, Expected] = {}
-        self._num_handles = 0
+        self._next_handle = client << CLIENT_SHIFT
 
     def __len__(self) -> int:
         return len(self._live)
 
     def admit(self, requests: Iterable[EngineRequest]) -> None:
-        """Expect outputs of these sequences, from index 0, under the handles that they are given here."""
+        """Expect outputs of these sequences, behind what they have already given, under the handles that they get here."""
         for request in requests:
-            request.handle = self._num_handles
-            self._num_handles += 1
-            expected = Expected(request.key, request.handle)
+            request.handle = self._next_handle
+            self._next_handle += 1
+            num_given = 0 if request.resume is None else len(request.resume.output_token_ids)
+            expected = Expected(request.key, request.handle, num_given)
             self._live.setdefault(request.request_id, {})[request.choice] = expected
             self._by_handle[request.handle] = expected
 
@@ -60,7 +61,8 @@ class Ledger:
     def accept(self, message: EngineOutputs) -> list[EngineOutput]:
         """The outputs of live sequences, those in columns too; none when the epoch is stale.
 
-        Sequences are known by their handles: what comes late of an id that was aborted is not that of who has it now.
+        Sequences are known by their handles: late outputs of an aborted request are not taken for those of a new one with
+        the same id, and outputs get the client's own id back, whatever the engine calls the request.
         Raises EngineDeadError when a live sequence's tokens do not continue where the last ones ended.
         """
         if message.epoch != self.epoch:
@@ -76,8 +78,10 @@ class Ledger:
             expected = self._by_handle.get(output.handle)
             if expected is None:
                 continue
-            self._check(expected, output.start)
+            if not _is_refusal(output):
+                self._check(expected, output.start)
             expected.next_start += len(output.token_ids)
+            output.request_id, output.choice = expected.key
             accepted.append(output)
             if output.finish_reason is not None:
                 self._drop(expected)
@@ -98,3 +102,8 @@ class Ledger:
                 f"Request {request_id!r} (choice {choice}) continued at token {start} where {expected.next_start} was "
                 "expected; the engine lost outputs and cannot be trusted."
             )
+
+
+def _is_refusal(output: EngineOutput) -> bool:
+    """Whether a request ended before it began in this engine, whatever it had been given before by another one."""
+    return output.start == 0 and output.finish_reason == "error" and not output.token_ids

@@ -90,7 +90,7 @@ class RequestState:
                 self._news[index] = choice
 
     def take(self, interval: int = 1) -> RequestOutput | None:
-        """What the user is to see now, or None: final outputs come once, deltas and states when there is news.
+        """The output to show the user now, or None: final outputs come once, deltas and states when there is news.
 
         interval: new tokens of a choice that are news; its first token and its end always are.
         """

@@ -41,7 +41,7 @@ class QueueLimit:
         return len(self._waiting) + self._num_arriving
 
     def check(self, num_requests: int = 1) -> None:
-        """Raise RequestError (429) when so many more requests may not wait."""
+        """Raise RequestError (429) when `num_requests` more may not wait."""
         waiting = len(self)
         if self.max_requests and waiting + num_requests > self.max_requests:
             self._refuse(f"{waiting} requests wait already; at most {self.max_requests} may (--max-num-queued-reqs).")
@@ -94,7 +94,7 @@ class QueueLimit:
         )
 
     def _seconds_per_request(self) -> float:
-        """How long it lately took, while any waited, until the next request left the queue."""
+        """Recent mean seconds between two requests leaving the queue, counted only while requests wait."""
         if not self._gaps:
             return 1.0
         still = self._clock() - self._since

@@ -44,7 +44,7 @@ class SocketDirectory:
 
     @property
     def address(self) -> str:
-        """Where the client binds and the engine connects."""
+        """The address that the engine binds and clients connect to."""
         return f"ipc://{self.path}/{SOCKET}"
 
     def remove(self) -> None:

@@ -1,10 +1,12 @@
-"""How messages travel between a client and an engine process.
+"""How messages travel between clients and an engine process.
 
-Owns: the first message, the encoders and the socket's settings; one ROUTER (client, binds) and one DEALER (engine,
-connects) over an ipc socket, one msgpack message a frame. Never does: keep state. Called by: both ends.
+Owns: the first message of the owner, the encoders and the settings of sockets: one ROUTER (the engine, binds in its run
+directory) and any number of DEALERs (clients, connect) over an ipc socket, one msgpack message a frame.
+Never does: keep state. Called by: both ends.
 
-The engine greets with `HELLO`; the client answers with `StartEngine`; then `ClientMessage` goes one way and
-`EngineMessage` the other.
+A client greets (`core.engine.greeting`); the client that owns the engine adds `StartEngine` as a second frame. The engine
+answers with its own greeting and, once it is up, with `EngineReady`. Then `ClientMessage` goes one way and `EngineMessage`
+the other.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import zmq.asyncio
 from core.api.config import EngineConfig
 from core.api.messages import ClientMessage, EngineMessage
 
-HELLO = b"core-engine-1"
-ENGINE_IDENTITY = b"engine"
 RECONNECT_MS = 10
 
 
 class StartEngine(msgspec.Struct, frozen=True):
-    """The first message to an engine process. log_level: a number of the `logging` module."""
+    """The configuration of an engine process; the client that sends it owns the engine.
+
+    log_level: a number of the `logging` module.
+    """
 
     epoch: int
     config: EngineConfig
@@ -47,8 +50,8 @@ def engine_message_decoder() -> msgspec.msgpack.Decoder[EngineMessage]:
 
 
 def configure(socket: zmq.Socket[Any] | zmq.asyncio.Socket) -> None:
-    """No limit of queued messages (the scheduler bounds the work), and last words leave within a second. The engine may
-    connect before the client binds: it tries again every few milliseconds."""
+    """No limit of queued messages (the scheduler bounds the work), and last words leave within a second. A client may
+    connect before the engine binds: it tries again every few milliseconds."""
     socket.set_hwm(0)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.LINGER, 1000)

@@ -1,7 +1,9 @@
-"""The asyncio client for an engine in its own process.
+"""The asyncio client for an engine in a process of its own.
 
-Owns: `ZmqClient`: start, messages both ways, and noticing at once when the engine dies. Never does: text, or restarting.
+Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies. Never does: text, or restarting.
 Called by: `AsyncEngine`.
+
+The client that starts an engine owns it and ends it. Others connect to the same engine and leave again.
 """
 
 from __future__ import annotations
@@ -9,15 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-import zmq
-import zmq.asyncio
-
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, PluginError, RequestError, UserError
+from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import (
     NO_TOKENS,
     AbortChoices,
@@ -29,18 +27,21 @@ from core.api.messages import (
     EngineOutputs,
     EngineReady,
     EngineRequest,
-    Shutdown,
+    Leave,
     UtilityResult,
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
+from core.engine.connection import EngineConnection
 from core.engine.ledger import Ledger
+from core.engine.owned_engine import OwnedEngine
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 
 OutputsHandler = Callable[[EngineOutputs], None]
@@ -48,31 +49,25 @@ DeathHandler = Callable[[EngineDeadError], None]
 
 
 class ZmqClient:
-    """One engine process. `start` it, `listen`, then `add` requests.
+    """One client of one engine. `start` an engine or `connect` to one, `listen`, then `add` requests.
 
     ready:      what the engine said when it was up.
     dead_error: why the engine is gone, or None. Once set, every call raises it.
     """
 
-    ready: EngineReady
-
-    def __init__(self, process: EngineProcess, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
+        self.ready = ready
+        self.epoch = ready.epoch
         self.dead_error: EngineDeadError | None = None
-        self._process = process
-        self._ledger = Ledger(epoch)
+        self._engine = engine
+        self._ledger = Ledger(ready.epoch, ready.client)
         self._on_outputs: OutputsHandler | None = None
         self._on_death: DeathHandler | None = None
-        self._decoder = wire.engine_message_decoder()
         self._calls = OpenCalls()
-        self._ping: asyncio.Future[str] | None = None
+        self._ping: asyncio.Future[Any] | None = None
         self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.ROUTER)
-        wire.configure(self._socket)
-        self._socket.bind(process.address)
 
     @classmethod
     async def start(
@@ -84,20 +79,33 @@ class ZmqClient:
         process: EngineProcess | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> ZmqClient:
-        """Start the process and wait until it is ready.
+        """Start the process and wait until it is ready. This client owns it: `close` ends it.
 
-        executor: MODULE:CLASS of another executor than the default. process: one that was spawned already; this client
-        then ends it. timeout_s: seconds until the start is given up.
+        executor:  MODULE:CLASS of another executor than the default.
+        process:   one that was spawned already.
+        timeout_s: seconds until the start is given up.
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
         """
-        client = cls(process or EngineProcess.spawn(executor), epoch)
+        engine = OwnedEngine(process or EngineProcess.spawn(executor))
+        log_level = logging.getLogger("core").getEffectiveLevel()
+        ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
+        return cls(engine, ready)
+
+    @classmethod
+    async def connect(cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ZmqClient:
+        """Become one more client of an engine that another client has started. address: the owner's `address`.
+
+        Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
+        """
+        engine = EngineConnection(address)
         try:
-            client.ready = await client._handshake(config, timeout_s)
-        except BaseException:
-            await client.close(grace_s=0.0)
+            ready = await asyncio.wait_for(engine.greet(), timeout_s)
+        except BaseException as error:
+            engine.close()
+            if isinstance(error, TimeoutError):
+                raise EngineDeadError(f"No engine answered at {address} for {timeout_s:g} s; is it running?") from None
             raise
-        client._process.forget_output()
-        return client
+        return cls(engine, ready)
 
     def listen(self, on_outputs: OutputsHandler, on_death: DeathHandler) -> None:
         """From now on hand each step's outputs to `on_outputs`, and the cause of death, once, to `on_death`."""
@@ -105,24 +113,32 @@ class ZmqClient:
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
 
     @property
+    def address(self) -> str:
+        """The address that further clients `connect` to."""
+        return self._engine.address
+
+    @property
     def pid(self) -> int:
-        """Process id of the engine."""
-        return self._process.pid
+        """Process id of the engine. Only its owner knows it."""
+        if not isinstance(self._engine, OwnedEngine):
+            raise ValueError("This client did not start the engine; ask the one that did for its process id.")
+        return self._engine.pid
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold."""
         self._note_question()
         self._ledger.admit(requests)
         try:
-            payload = wire.encode(AddRequest(requests[0], [request.handle for request in requests]))
+            payloads = [wire.encode(message) for message in _messages(requests)]
         except (TypeError, OverflowError, ValueError) as error:
             self._ledger.forget([request.request_id for request in requests])
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
-        await self._send(payload)
+        for payload in payloads:
+            await self._send(payload)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget all choices of these requests; their outputs are no longer delivered. Their ids are free at once: the
-        engine hears of the abort before it hears of whoever has them next. Does nothing when the engine is gone."""
+        engine hears of the abort before it hears of a new request with such an id. Does nothing when the engine is gone."""
         self._ledger.forget(request_ids)
         self._post(AbortRequests(list(request_ids)))
 
@@ -131,19 +147,29 @@ class ZmqClient:
         self._ledger.forget_choices(keys)
         self._post(AbortChoices(list(keys)))
 
-    async def call(self, method: str) -> str:
-        """Call a utility of the engine core. Raises EngineDeadError when it dies or the utility fails."""
-        self._check_open()
-        return await self._ask(method)
+    def declare_gone(self, client: int) -> None:
+        """Tell the engine, as its owner, that another client will not come back: its requests end.
 
-    def ping(self) -> asyncio.Future[str]:
+        client: that client's `ready.client`.
+        """
+        self._post(Leave(client))
+
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility of the engine core; returns its answer.
+
+        Raises UtilityError when the utility refuses or fails, EngineDeadError when the engine dies.
+        """
+        self._check_open()
+        return await self._ask(method, arguments or {})
+
+    def ping(self) -> asyncio.Future[Any]:
         """Ask for a sign of life, unless the last such question is still open. The engine answers between two steps.
 
         Raises EngineDeadError.
         """
         self._check_open()
         if self._ping is None or self._ping.done():
-            self._ping = self._ask("ping")
+            self._ping = self._ask("ping", {})
         return self._ping
 
     @property
@@ -152,21 +178,21 @@ class ZmqClient:
         return time.monotonic() - max(self._asked_at, self._heard_at) if self._is_awaited else 0.0
 
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask the engine to end, wait, terminate it if it does not; remove its sockets. May be called twice."""
+        """Leave the engine; its owner ends it. May be called twice.
+
+        grace_s: seconds that an engine of ours has for ending by itself before it is terminated.
+        """
         if self._closing:
             return
         self._closing = True
-        if self.dead_error is None and grace_s > 0:
-            await self._socket.send_multipart([wire.ENGINE_IDENTITY, wire.encode(Shutdown())])
         try:
-            await self._process.stop(grace_s if self.dead_error is None else 0.0)
+            await self._engine.leave(grace_s if self.dead_error is None else 0.0)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._calls.fail(EngineDeadError("The engine was closed."))
-            self._socket.close(linger=0)
-            self._context.term()
+            self._engine.close()
 
     @property
     def _is_awaited(self) -> bool:
@@ -177,9 +203,9 @@ class ZmqClient:
         if not self._is_awaited:
             self._asked_at = time.monotonic()
 
-    def _ask(self, method: str) -> asyncio.Future[str]:
+    def _ask(self, method: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
         self._note_question()
-        message, answer = self._calls.begin(method)
+        message, answer = self._calls.begin(method, arguments)
         self._post(message)
         return answer
 
@@ -191,62 +217,21 @@ class ZmqClient:
 
     async def _send(self, payload: bytes) -> None:
         self._check_open()
-        await self._socket.send_multipart([wire.ENGINE_IDENTITY, payload])
+        await self._engine.post(payload)
 
     def _post(self, message: ClientMessage) -> None:
-        """Send without waiting: messages leave in the order of the calls, and the socket's queue has no limit."""
+        """Send without waiting, unless the engine is gone."""
         if self.dead_error is None and not self._closing:
-            self._socket.send_multipart([wire.ENGINE_IDENTITY, wire.encode(message)])
-
-    async def _handshake(self, config: EngineConfig, timeout_s: float) -> EngineReady:
-        """Greeting, configuration, readiness; watches the process meanwhile."""
-        conversation = asyncio.create_task(self._converse(config))
-        exit_ = asyncio.create_task(self._process.wait())
-        try:
-            await asyncio.wait({conversation, exit_}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if exit_.done() and not conversation.done():
-                await asyncio.wait({conversation}, timeout=LAST_WORDS_S)
-            if conversation.done():
-                return conversation.result()
-            if exit_.done():
-                raise EngineDeadError(f"The engine process ended while it started: it {self._process.obituary()}")
-            raise EngineDeadError(f"The engine was not ready after {timeout_s:g} s; it was stopped.")
-        finally:
-            conversation.cancel()
-            exit_.cancel()
-            await asyncio.gather(conversation, exit_, return_exceptions=True)
-
-    async def _converse(self, config: EngineConfig) -> EngineReady:
-        _, greeting = await self._socket.recv_multipart()
-        if greeting != wire.HELLO:
-            raise EngineDeadError(f"The engine process greeted with {greeting!r}; expected {wire.HELLO!r}.")
-        level = logging.getLogger("core").getEffectiveLevel()
-        start = wire.encode(wire.StartEngine(self.epoch, config, level))
-        await self._socket.send_multipart([wire.ENGINE_IDENTITY, start])
-        _, payload = await self._socket.recv_multipart()
-        message: Any = self._decoder.decode(payload)
-        if isinstance(message, EngineReady):
-            return message
-        if isinstance(message, EngineFailed):
-            if message.user_error:
-                raise UserError(message.message)
-            if message.plugin is not None:
-                logger.debug("A plugin failed.\n%s", message.details)
-                raise PluginError(message.message, message.plugin)
-            logger.error("The engine failed to start.\n%s", message.details)
-            raise EngineDeadError(f"The engine failed to start: {message.message}")
-        raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")
+            self._engine.post(wire.encode(message))
 
     async def _receive(self) -> None:
         try:
             while self.dead_error is None:
-                _, payload = await self._socket.recv_multipart()
+                message = await self._engine.receive()
                 self._heard_at = time.monotonic()
-                self._dispatch(self._decoder.decode(payload))
+                self._dispatch(message)
         except EngineDeadError as error:
             self._die(error)
-        except msgspec.DecodeError as error:
-            self._die(EngineDeadError(f"The engine sent a message that cannot be read: {error}."))
         except Exception as error:
             logger.error("The engine's outputs could not be handled.", exc_info=error)
             self._die(EngineDeadError(f"The engine's outputs could not be handled ({type(error).__name__}: {error})."))
@@ -266,17 +251,23 @@ class ZmqClient:
                 raise EngineDeadError("The engine process said twice that it is ready; it cannot be trusted.")
 
     async def _watch(self) -> None:
-        """The process has ended: what it still had to say comes first, else how it ended is the cause."""
-        await self._process.wait()
+        """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
+        end = await self._engine.until_ended()
         await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
-        self._die(EngineDeadError(f"The engine process ended unexpectedly: it {self._process.obituary()}"))
+        self._die(EngineDeadError(end))
 
     def _die(self, error: EngineDeadError) -> None:
         if self.dead_error is not None or self._closing:
             return
         self.dead_error = error
-        self._process.kill()
-        self._process.remove_directory()
+        self._engine.give_up()
         self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
+
+
+def _messages(requests: Sequence[EngineRequest]) -> list[AddRequest]:
+    """The choices of one request share a message, unless they are resumed: then each has tokens of its own."""
+    if any(request.resume is not None for request in requests):
+        return [AddRequest(request, [request.handle]) for request in requests]
+    return [AddRequest(requests[0], [request.handle for request in requests])]

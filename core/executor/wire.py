@@ -180,6 +180,7 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
         priority=0,
         cache_salt=None,
         user="",
+        resume=None,
         deadline=0.0,
         handle=NO_HANDLE,
     )

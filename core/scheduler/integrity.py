@@ -38,16 +38,15 @@ def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
         require(idle, "waiting_sequences", f"{sequence.key} waits but holds blocks, a slot or another status")
     for sequence in awaiting:
         aside = sequence.status is SequenceStatus.WAITING_FOR_KV and sequence.queue is None
-        idle = sequence.slot == NO_SLOT and not sequence.block_ids
-        require(
-            aside and idle, "awaiting_kv", f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
-        )
+        holds_nothing = sequence.slot == NO_SLOT and not sequence.block_ids
+        wrong = f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
+        require(aside and holds_nothing, "awaiting_kv", wrong)
     for sequence in running:
         _check_running(state, sequence, num_in_flight)
     _check_order(state)
     pressed = sum(sequence.was_preempted for sequence in live)
-    counted = state.seats.num_pressed
-    require(pressed == counted, "pressed", f"{pressed} live sequences were preempted, {counted} counted")
+    num_pressed = state.seats.num_pressed
+    require(pressed == num_pressed, "pressed", f"{pressed} live sequences were preempted, {num_pressed} counted")
 
 
 def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:

@@ -6,6 +6,7 @@ Called by: the scheduler.
 
 from __future__ import annotations
 
+from core.api.messages import EngineRequest
 from core.kv.manager import KVManager
 
 
@@ -31,6 +32,22 @@ class LengthLimits:
         if self.max_length < self.max_model_len:
             return f"{problem}{self._capacity}: shorten the prompt or give the cache more memory."
         return f"{problem}The context holds {self.max_length} and one is left for the output: shorten the prompt."
+
+    def why_not_resumed(self, request: EngineRequest) -> str:
+        """Why a request that has already got tokens can get no more, as a sentence, or an empty string."""
+        if request.resume is None:
+            return ""
+        num_given = len(request.resume.output_token_ids)
+        most = request.params.max_tokens
+        if most is not None and num_given >= most:
+            return f"The request resumes after {num_given} tokens; expected fewer than its max_tokens, {most}."
+        length = len(request.prompt_token_ids) + num_given
+        if length < self.max_length:
+            return ""
+        return (
+            f"The request resumes at {length} tokens (prompt and output); expected at most {self.max_length - 1}. "
+            f"{self._capacity}, and the context {self.max_model_len} tokens."
+        )
 
     def why_full(self, length: int) -> str | None:
         """Why a sequence of that length had to end, when the cache and not the request or the context is the reason."""

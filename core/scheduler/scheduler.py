@@ -104,7 +104,7 @@ class Scheduler:
                 f"The request id '{request.request_id}' (choice {request.choice}) is in use; choose another one.",
                 param="request_id",
             )
-        problem = state.limits.why_never(len(request.prompt_token_ids))
+        problem = state.limits.why_never(len(request.prompt_token_ids)) or state.limits.why_not_resumed(request)
         if problem:
             output = EngineOutput(*request.key, 0, [], handle=request.handle)
             output.finish_reason = "error"

@@ -26,7 +26,7 @@ class SequenceStatus(IntEnum):
 
 
 class SequenceState(KVSequence):
-    """A sequence from its arrival to its end.
+    """A sequence from its arrival to its end. One that is resumed begins as if it had been preempted.
 
     What steps have confirmed is `token_ids` and `num_computed_tokens`; what is planned beyond that, `num_planned_tokens`.
 
@@ -71,7 +71,9 @@ class SequenceState(KVSequence):
     )
 
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
-        super().__init__(list(request.prompt_token_ids), request.cache_salt)
+        resume = request.resume
+        given = [] if resume is None else resume.output_token_ids
+        super().__init__([*request.prompt_token_ids, *given], request.cache_salt)
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key
@@ -80,20 +82,22 @@ class SequenceState(KVSequence):
         self.slot: Slot = NO_SLOT
         self.first_step = 0
         self.status = SequenceStatus.WAITING
-        self.num_prompt_tokens = len(self.token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_length = max_length
         if params.max_tokens is not None:
             self.max_length = min(max_length, self.num_prompt_tokens + params.max_tokens)
         self.min_stop_length = self.num_prompt_tokens + params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
-        self.num_charged_tokens = 0
+        self.num_charged_tokens = len(given)
         self.drafts: list[int] = []
-        self.num_cached_tokens = -1
+        self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None
         self.was_preempted = False
         self.is_long = False
-        self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
+        self.prompt_logprobs: list[TokenLogprobs] | None = None
+        if params.prompt_logprobs is not None and not given:
+            self.prompt_logprobs = []
 
     @property
     def num_computed_tokens(self) -> int:

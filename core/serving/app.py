@@ -15,11 +15,12 @@ from core.api.config import CacheConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
+from core.serving.authentication import Authentication
 from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import OPEN, Authentication, HeadRequests, RequestIds, RootPath
+from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
 from core.serving.preparation import PreparationSettings
 from core.serving.preparer import Preparer

@@ -12,9 +12,14 @@ from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.preparation import Prompt
-from core.serving.protocol.completions import CompletionChoice, CompletionLogprobs, CompletionRequest
+from core.serving.protocol.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    CompletionResponse,
+)
+from core.serving.protocol.usage import UsageCounter
 from core.serving.text_offsets import TextOffsets
-from core.serving.usage_counter import UsageCounter
 
 
 class CompletionWriter:
@@ -24,13 +29,18 @@ class CompletionWriter:
         self.request = request
         self.prompts = prompts
         self.tokenizer = context.engine.tokenizer
-        as_ids = request.return_tokens_as_token_ids
-        self.logprobs = LogprobsFormatter(
-            self.tokenizer, context.server.return_tokens_as_token_ids if as_ids is None else as_ids
-        )
+        self.logprobs = LogprobsFormatter.of(context, request)
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
         self._offsets: dict[int, TextOffsets] = {}
         self._prompt_logprobs: dict[int, Sequence[PositionLogprobs | None]] = {}
+
+    def opening(self, chunk: CompletionResponse, output: RequestOutput) -> list[CompletionResponse]:
+        """Nothing: the first chunk of a completion has text."""
+        return []
+
+    def news(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
+        """The choices that `output` adds to, without the empty ones."""
+        return [choice for choice in self.choices(prompt_index, output) if self._tells(choice)]
 
     def choices(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
         """The choices in `output`, each with what is new of it."""
@@ -39,11 +49,21 @@ class CompletionWriter:
         self.usage.add(prompt_index, output)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
-        return [self._choice(prompt_index, output, completion) for completion in output.outputs]
+        choices: list[CompletionChoice] = []
+        for completion in output.outputs:
+            choices.append(self._choice(prompt_index, output, completion))
+        return choices
+
+    def _tells(self, choice: CompletionChoice) -> bool:
+        if choice.text or choice.finish_reason or choice.logprobs:
+            return True
+        return bool(self.request.return_token_ids)
 
     def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
         index = prompt_index * (self.request.n or 1) + completion.index
         first = index not in self._offsets
+        if first:
+            self._offsets[index] = self._text_offsets(output)
         text = completion.text
         token_ids = list(completion.token_ids)
         positions: list[PositionLogprobs | None] = list(completion.logprobs or ())
@@ -51,41 +71,70 @@ class CompletionWriter:
             text = self._prompt_text(prompt_index, output) + text
             token_ids = output.prompt_token_ids + token_ids
             positions = [*self._prompt_logprobs.get(prompt_index, ()), *positions]
-        if first:
-            before = [] if self.request.echo else output.prompt_token_ids
-            skip = self.request.skip_special_tokens is not False
-            self._offsets[index] = TextOffsets(self.tokenizer, before, skip)
-        logprobs = self._completion_logprobs(index, token_ids, positions)
-        choice = CompletionChoice(index, text, logprobs, completion.finish_reason, completion.stop_reason)
+        choice = CompletionChoice(
+            index=index,
+            text=text,
+            logprobs=self._completion_logprobs(index, token_ids, positions),
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+        )
+        self._add_extras(choice, prompt_index, output, completion, first=first)
+        return choice
+
+    def _add_extras(
+        self,
+        choice: CompletionChoice,
+        prompt_index: int,
+        output: RequestOutput,
+        completion: CompletionOutput,
+        *,
+        first: bool,
+    ) -> None:
+        """Token ids and log-probabilities of the prompt, where the request asks for them.
+
+        first: whether the choice begins here.
+        """
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
             if first:
                 choice.prompt_token_ids = output.prompt_token_ids
-        if self.request.prompt_logprobs is not None and prompt_index in self._prompt_logprobs:
-            choice.prompt_logprobs = self.logprobs.prompt(self._prompt_logprobs[prompt_index])
-        return choice
+        prompt_logprobs = self._prompt_logprobs.get(prompt_index)
+        if self.request.prompt_logprobs is not None and prompt_logprobs is not None:
+            choice.prompt_logprobs = self.logprobs.prompt(prompt_logprobs)
+
+    @property
+    def _skips_special_tokens(self) -> bool:
+        return self.request.skip_special_tokens is not False
+
+    def _text_offsets(self, output: RequestOutput) -> TextOffsets:
+        """The count of characters of one choice, whose text continues the prompt or begins with it."""
+        before = [] if self.request.echo else output.prompt_token_ids
+        return TextOffsets(self.tokenizer, before, self._skips_special_tokens)
 
     def _completion_logprobs(
         self, index: int, token_ids: list[int], positions: list[PositionLogprobs | None]
     ) -> CompletionLogprobs | None:
         if self.request.logprobs is None:
             return None
-        return self.logprobs.completion(token_ids, positions, self._offsets[index].take(token_ids))
+        offsets = self._offsets[index].take(token_ids)
+        return self.logprobs.completion(token_ids, positions, offsets)
 
     def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
+        """The prompt as the user wrote it, unless it was cut or came as tokens."""
         prompt = self.prompts[prompt_index]
-        if prompt.text is not None and len(prompt.token_ids) == len(output.prompt_token_ids):
+        was_cut = len(prompt.token_ids) != len(output.prompt_token_ids)
+        if prompt.text is not None and not was_cut:
             return prompt.text
-        return self.tokenizer.decode(
-            output.prompt_token_ids, skip_special_tokens=self.request.skip_special_tokens is not False
-        )
+        return self.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=self._skips_special_tokens)
 
 
 def _drop_generated(output: RequestOutput) -> None:
+    """Leave nothing of the one token that the engine had to generate although none was asked for."""
     for completion in output.outputs:
         completion.text = ""
         completion.token_ids = []
-        completion.logprobs = None if completion.logprobs is None else []
         completion.stop_reason = None
+        if completion.logprobs is not None:
+            completion.logprobs = []
         if completion.finish_reason is not None:
             completion.finish_reason = "length"

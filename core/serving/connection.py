@@ -83,7 +83,7 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request is served; what the client sends next would be another protocol, which nobody speaks here.
+            # The request is served. Anything that the client sends next would be a protocol that is not spoken here.
             self.refused = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:

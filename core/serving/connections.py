@@ -78,7 +78,7 @@ class Connections:
             self._next_line = now + LOG_SECONDS
 
     def _check_reader(self, connection: Connection, now: float) -> None:
-        """An answer that waits for its client, who takes nothing of it, is given up."""
+        """Give up an answer whose client does not read it."""
         unsent = connection.transport.get_write_buffer_size()
         if unsent == 0 or unsent != connection.unsent:
             connection.unsent, connection.silent_since = unsent, now

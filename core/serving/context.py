@@ -1,4 +1,4 @@
-"""What every route needs: the engine, the settings, what prepares requests, the metrics.
+"""The things that every route needs: engine, settings, preparation of requests, metrics.
 
 Owns: `ServingContext`. Never does: handle a request.
 Called by: `core.serving.app` (builds it), routes (through `context_of`).
@@ -41,7 +41,7 @@ def context_of(request: Request) -> ServingContext:
 
 
 def user_of(request: Request, named: object) -> str:
-    """Whose request it is: that of an API key where there are several, else of the body's `user` field."""
+    """The user of a request: its API key where there are several keys, else the body's `user` field."""
     if len(context_of(request).server.api_keys) > 1:
         return f"API key {request.state.api_key}"
     return named if isinstance(named, str) else ""

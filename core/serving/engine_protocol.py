@@ -1,4 +1,4 @@
-"""What the server needs of an engine.
+"""An engine as the server needs it.
 
 Owns: the Protocol. Never does: implement it (`core.engine.async_engine.AsyncEngine` does). Called by:
 routes, generation, metrics; tests put a small fake in its place.
@@ -13,6 +13,7 @@ from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import QueueLimit
+from core.engine.request_terms import RequestTerms
 from core.tokens.tokenizer import Tokenizer
 
 
@@ -35,21 +36,9 @@ class ServingEngine(Protocol):
         ...
 
     def generate(
-        self,
-        prompt: Mapping[str, Any],
-        params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        strict_length: bool = True,
-        user: str = "",
-        timeout_s: float | None = None,
-        arrival: float | None = None,
+        self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, terms: RequestTerms
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, of the kind that `params.output_kind` says. Closing it early aborts the request.
-
-        user: whose it is. timeout_s: seconds until it ends with `timeout`; None: the server's own. arrival: monotonic
-        seconds from which on they count.
 
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """

@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
 
 CLIENT_CLOSED_REQUEST = 499
-LONGEST_MESSAGE, LONGEST_PARAM = 2000, 200
+LONGEST_MESSAGE = 2000
+LONGEST_PARAM = 200
 """Characters."""
 
 
@@ -44,12 +45,9 @@ class ErrorBody(msgspec.Struct):
 
 
 def describe(error: Exception) -> tuple[int, ErrorBody]:
-    """HTTP status and body for `error`; what nobody foresaw becomes a 500 without details."""
+    """HTTP status and body for `error`. An exception of an unknown kind becomes a 500 without details."""
     if isinstance(error, RequestError):
-        param = None if error.param is None else _cut(error.param, LONGEST_PARAM)
-        kind = "invalid_request_error" if error.status < 500 else "server_error"
-        kind = "rate_limit_error" if error.status == 429 else kind
-        return error.status, ErrorBody(ErrorObject(_cut(str(error), LONGEST_MESSAGE), kind, param, error.code))
+        return error.status, ErrorBody(_describe_request(error))
     if isinstance(error, EngineDeadError):
         return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
     if isinstance(error, EngineStalledError):
@@ -59,9 +57,24 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     return 500, ErrorBody(ErrorObject("The server failed on this request; its log says why.", "server_error"))
 
 
+def _describe_request(error: RequestError) -> ErrorObject:
+    kind = "invalid_request_error"
+    if error.status == 429:
+        kind = "rate_limit_error"
+    elif error.status >= 500:
+        kind = "server_error"
+    param = error.param
+    if param is not None:
+        param = _cut(param, LONGEST_PARAM)
+    return ErrorObject(_cut(str(error), LONGEST_MESSAGE), kind, param, error.code)
+
+
 def _cut(text: str, most: int) -> str:
     """A text whose middle is left out when it is longer: errors quote what clients sent, which may be anything."""
-    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+    if len(text) <= most:
+        return text
+    begin, end = text[: most // 2], text[-most // 2 :]
+    return f"{begin} … {end}"
 
 
 def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:
@@ -98,15 +111,13 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:
-    path, method = request.url.path, request.method
+    """The answer to a request that no route takes."""
+    path = request.url.path
     headers = dict(error.headers or {})
+    message, code = str(error.detail), None
     if error.status_code == 404:
-        message = f"There is nothing at {path}.{nearest(path, paths)}"
+        message, code = f"There is nothing at {path}.{nearest(path, paths)}", "not_found"
     elif error.status_code == 405:
-        message = (
-            f"{path} does not take {method}; it takes {headers.get('allow') or headers.get('Allow', 'other methods')}."
-        )
-    else:
-        message = str(error.detail)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        allowed = headers.get("allow") or headers.get("Allow", "other methods")
+        message, code = f"{path} does not take {request.method}; it takes {allowed}.", "method_not_allowed"
     return error_response(RequestError(message, status=error.status_code, code=code), headers)

@@ -12,17 +12,18 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Any
 from uuid import uuid4
 
 from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import Arrival
+from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
 from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
-from core.serving.protocol.sampling import GenerationRequest
 
 logger = logging.getLogger("core.serving")
 
@@ -51,10 +52,17 @@ async def run_prompts(
     try:
         arrival.end()
         queue.enter({request_id: len(prompt.token_ids) for request_id, prompt in zip(ids, prompts, strict=True)})
-        runs = [
-            _run_one(context, prepared.body, prompt, copy.copy(params), request_id, user, arrival.begin)
-            for request_id, prompt in zip(ids, prompts, strict=True)
-        ]
+        terms = RequestTerms(
+            priority=prepared.body.priority or 0,
+            user=user,
+            strict_length=True,
+            timeout_s=prepared.body.timeout,
+            arrival=arrival.begin,
+        )
+        runs: list[AsyncGenerator[RequestOutput, None]] = []
+        for request_id, prompt in zip(ids, prompts, strict=True):
+            given = prompt.as_input(prepared.body.cache_salt)
+            runs.append(_run_one(context, given, copy.copy(params), request_id, terms))
         async with aclosing(_alone(runs[0]) if len(runs) == 1 else _merge(runs)) as outputs:
             async for item in outputs:
                 yield item
@@ -70,25 +78,10 @@ async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Pro
 
 
 async def _run_one(
-    context: ServingContext,
-    request: GenerationRequest,
-    prompt: Prompt,
-    params: SamplingParams,
-    request_id: str,
-    user: str,
-    arrival: float,
+    context: ServingContext, prompt: dict[str, Any], params: SamplingParams, request_id: str, terms: RequestTerms
 ) -> AsyncGenerator[RequestOutput, None]:
     meter = RequestMeter(context.metrics, params)
-    given = prompt.as_input(request.cache_salt)
-    stream = context.engine.generate(
-        given,
-        params,
-        request_id,
-        priority=request.priority or 0,
-        user=user,
-        timeout_s=request.timeout,
-        arrival=arrival,
-    )
+    stream = context.engine.generate(prompt, params, request_id, terms)
     try:
         async with aclosing(stream) as outputs:
             async for output in outputs:

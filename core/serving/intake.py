@@ -25,7 +25,7 @@ T = TypeVar("T")
 async def intake(
     request: Request, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[T, Arrival]]:
-    """What `prepare` makes of the request's body, and the place in the queue that is kept for it.
+    """The prepared body of a request, and the place in the queue that is kept for it.
 
     Raises RequestError, with status 429 before anything is read, and ClientGone.
     """

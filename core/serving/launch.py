@@ -60,7 +60,7 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody caught: a sentence when the system refused something, a traceback when we are to blame."""
+    """Report an uncaught exception: a sentence when the system refused something, a traceback when the fault is ours."""
     error = context.get("exception")
     if isinstance(error, OSError):
         logger.error("%s: %s", context["message"], error)

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.api.outputs import Logprob, PositionLogprobs
+from core.serving.context import ServingContext
 from core.serving.protocol.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from core.serving.protocol.completions import CompletionLogprobs
+from core.serving.protocol.sampling import GenerationRequest
 from core.tokens.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no infinity
@@ -23,50 +25,79 @@ class LogprobsFormatter:
         self.tokenizer = tokenizer
         self.tokens_as_ids = tokens_as_ids
 
+    @classmethod
+    def of(cls, context: ServingContext, request: GenerationRequest) -> LogprobsFormatter:
+        """As the request wants tokens written, else as the server is set."""
+        as_ids = request.return_tokens_as_token_ids
+        if as_ids is None:
+            as_ids = context.server.return_tokens_as_token_ids
+        return cls(context.engine.tokenizer, as_ids)
+
     def completion(
         self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offsets: list[int]
     ) -> CompletionLogprobs:
         """OpenAI's older form. offsets: characters of text before each token."""
         result = CompletionLogprobs([], [], [], offsets)
         for token_id, position in zip(token_ids, positions, strict=True):
-            chosen = position.get(token_id) if position else None
+            logprob: float | None = None
+            top: dict[str, float] | None = None
+            if position:
+                chosen = position.get(token_id)
+                if chosen is not None:
+                    logprob = _finite(chosen.logprob)
+                top = self._by_text(position)
             result.tokens.append(self._piece(token_id))
-            result.token_logprobs.append(_finite(chosen.logprob) if chosen else None)
-            result.top_logprobs.append(self._by_text(position) if position else None)
+            result.token_logprobs.append(logprob)
+            result.top_logprobs.append(top)
         return result
 
     def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
         """OpenAI's newer form. top: alternatives to show at each position, -1 for all."""
-        content = []
+        content: list[TokenLogprob] = []
         for token_id, position in zip(token_ids, positions, strict=True):
-            ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
-            shown = [] if top == 0 else ranked if top < 0 else ranked[:top]
-            chosen = position.get(token_id, Logprob(LOWEST))
-            content.append(
-                TokenLogprob(
-                    self._text(token_id, chosen),
-                    _finite(chosen.logprob),
-                    self._bytes(token_id),
-                    [TopLogprob(self._text(i, entry), _finite(entry.logprob), self._bytes(i)) for i, entry in shown],
-                )
-            )
+            content.append(self._chat_entry(token_id, position, top))
         return ChatLogprobs(content)
 
     def prompt(self, positions: Iterable[PositionLogprobs | None]) -> list[Any]:
         """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
-        return [
-            position
-            and {
-                str(i): {"logprob": _finite(entry.logprob), "rank": entry.rank, "decoded_token": self._text(i, entry)}
-                for i, entry in position.items()
+        return [position and self._by_id(position) for position in positions]
+
+    def _chat_entry(self, token_id: int, position: PositionLogprobs, top: int) -> TokenLogprob:
+        chosen = position.get(token_id, Logprob(LOWEST))
+        return TokenLogprob(
+            token=self._text(token_id, chosen),
+            logprob=_finite(chosen.logprob),
+            bytes=self._bytes(token_id),
+            top_logprobs=self._alternatives(position, top),
+        )
+
+    def _alternatives(self, position: PositionLogprobs, top: int) -> list[TopLogprob]:
+        if top == 0:
+            return []
+        ranked = sorted(position.items(), key=lambda item: -item[1].logprob)
+        if top > 0:
+            ranked = ranked[:top]
+        shown: list[TopLogprob] = []
+        for token_id, entry in ranked:
+            text = self._text(token_id, entry)
+            shown.append(TopLogprob(text, _finite(entry.logprob), self._bytes(token_id)))
+        return shown
+
+    def _by_id(self, position: PositionLogprobs) -> dict[str, dict[str, Any]]:
+        result: dict[str, dict[str, Any]] = {}
+        for token_id, entry in position.items():
+            result[str(token_id)] = {
+                "logprob": _finite(entry.logprob),
+                "rank": entry.rank,
+                "decoded_token": self._text(token_id, entry),
             }
-            for position in positions
-        ]
+        return result
 
     def _by_text(self, position: PositionLogprobs) -> dict[str, float]:
         result: dict[str, float] = {}
         for token_id, entry in position.items():
-            result.setdefault(self._piece(token_id), _finite(entry.logprob))
+            piece = self._piece(token_id)
+            result.setdefault(piece, _finite(entry.logprob))
         return result
 
     def _piece(self, token_id: int) -> str:

@@ -1,26 +1,22 @@
-"""Plain ASGI middleware: API keys, request ids, HEAD, the path that a proxy adds.
+"""Plain ASGI middleware: request ids, HEAD, the path that a proxy adds; and sets of paths, which other middleware asks.
 
 Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocketClose
 
-from core.api.errors import RequestError
-from core.serving.errors import error_response
+OPEN = ("/health", "/ping", "/version", "/metrics")
+"""The paths that need no key."""
 
-OPEN = ("/health", "/ping", "/version", "/metrics")  # what needs no key
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 
 
@@ -37,61 +33,6 @@ class PathSet:
 
 def _nothing(request: Request) -> None:
     """Never called: routes want an endpoint."""
-
-
-class Authentication:
-    """Lets requests through that carry `Authorization: Bearer KEY`, and those for one of the few paths that are open.
-
-    Everything else is refused, whether it exists or not. Keys are kept as hashes; which one matched is told as
-    `request.state.api_key`.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN) -> None:
-        self.app = app
-        self.digests = [[hashlib.sha256(spelling).digest() for spelling in _spellings(key)] for key in keys]
-        self.open = PathSet(open_paths)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer with 401."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        number = self._matching_key(scope)
-        if number is not None:
-            scope.setdefault("state", {})["api_key"] = number
-        elif not self.open.has(scope):
-            await self._refuse(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await WebSocketClose()(scope, receive, send)
-            return
-        error = RequestError(
-            "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'.",
-            status=401,
-            code="invalid_api_key",
-        )
-        await error_response(error, {"www-authenticate": "Bearer"})(scope, receive, send)
-
-    def _matching_key(self, scope: Scope) -> int | None:
-        """Which key the request carries. All are compared, each in constant time."""
-        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = header.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return None
-        given = hashlib.sha256(token.strip()).digest()
-        matches = [any([hmac.compare_digest(given, own) for own in spellings]) for spellings in self.digests]
-        return matches.index(True) if True in matches else None
-
-
-def _spellings(key: str) -> set[bytes]:
-    """The bytes that clients send for `key`: UTF-8, or Latin-1 where the key has it."""
-    spellings = {key.encode("utf-8", "surrogateescape")}
-    if all(ord(character) < 256 for character in key):
-        spellings.add(key.encode("latin-1"))
-    return spellings
 
 
 class RequestIds:

@@ -32,7 +32,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the steps depend on beside the tokenizer.
+    """The settings of the steps, besides the tokenizer.
 
     served_names:        names of the model. max_model_len, vocab_size: in tokens.
     max_logprobs:        most that a request may ask for, -1: any.
@@ -89,7 +89,7 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "detokenize": DetokenizeResponse,
     }
 )
-"""What the steps for each kind of body, the method of the same name, give."""
+"""The results of the steps for each kind of body; `Preparation` has a method of the same name."""
 
 
 class Preparation:

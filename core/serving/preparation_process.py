@@ -31,7 +31,7 @@ GROWN_BYTES = 256 << 20
 
 
 class Start(msgspec.Struct, array_like=True):
-    """What the process needs to know once."""
+    """The facts that the process needs once, at its start."""
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
@@ -60,12 +60,12 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 def header(num_bytes: int) -> bytes:
-    """What goes over the socket before a message of so many bytes."""
+    """The header of a message of this many bytes."""
     return num_bytes.to_bytes(HEADER_BYTES, "little")
 
 
 def job_header(kind: str, num_bytes: int) -> bytes:
-    """What goes over the socket before a body of so many bytes."""
+    """The header of a body of this many bytes."""
     return header(1 + num_bytes) + bytes([KINDS.index(kind)])
 
 

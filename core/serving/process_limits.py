@@ -1,4 +1,4 @@
-"""What the system allows this process: open files and stack.
+"""The system's limits for this process: open files and stack.
 
 Owns: raising these limits as far as allowed, refusing what is too little, and telling when files run out.
 Never does: count or close connections. Called by: `core serve`, before it starts the engine process, which inherits the
@@ -30,7 +30,7 @@ RESERVED_FILES = 72
 LEAST_CONNECTIONS = 8
 STACK_BYTES = 8 << 20
 LEAST_STACK_BYTES = 1 << 20
-"""What nested bodies and templates may need."""
+"""Stack that nested bodies and templates may need."""
 WATCH_SECONDS = 1.0
 
 

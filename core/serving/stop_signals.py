@@ -46,7 +46,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> bool:
-        """What was before, unless a signal has come: then the end is near, and another one would only make it untidy."""
+        """Restore the former handlers. Once a signal has come, further ones are ignored: they would only disturb the end."""
         sys.unraisablehook = self._report
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.stopped else handler)

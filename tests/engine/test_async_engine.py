@@ -23,6 +23,7 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.async_engine import LONG_TEXT, AsyncEngine
 from core.engine.child import child_environment
+from core.engine.request_terms import RequestTerms
 
 
 @asynccontextmanager
@@ -164,7 +165,7 @@ def test_wrong_requests_leave_nothing() -> None:
         for prompt, params in wrong:
             with pytest.raises(RequestError):
                 await anext(engine.generate(prompt, params, "a"))
-        relaxed = [o async for o in engine.generate("abc", SamplingParams(max_tokens=99), "a", strict_length=False)]
+        relaxed = [o async for o in engine.generate("abc", SamplingParams(max_tokens=99), "a", RequestTerms())]
         assert len(relaxed[-1].outputs[0].token_ids) == 61
         first = engine.generate([1], delta(max_tokens=50), "same")
         await anext(first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import EOS, FAIL, RAISE, FakeExecutor, make_config, reference
 
-from core.api.errors import EngineDeadError
+from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.core import EngineCore
@@ -190,7 +190,9 @@ def test_a_scheduler_without_progress_is_an_error(core: EngineCore, monkeypatch:
 
 
 def test_utilities(core: EngineCore) -> None:
-    assert core.call("check_integrity") == "ok"
-    assert core.call("reset_prefix_cache") == "true"
-    with pytest.raises(EngineDeadError, match="unknown"):
+    assert core.call("check_integrity") is None
+    assert core.call("reset_prefix_cache") is True
+    with pytest.raises(UtilityError, match="'close' is unknown; expected one of check_integrity, ping"):
         core.call("close")
+    with pytest.raises(UtilityError, match="'ping' has no argument 'loudly'; expected: none"):
+        core.call("ping", {"loudly": True})

@@ -15,6 +15,7 @@ from core.api.errors import EngineStalledError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine import async_engine
 from core.engine.async_engine import AsyncEngine
+from core.engine.request_terms import RequestTerms
 
 
 @asynccontextmanager
@@ -54,10 +55,10 @@ def test_deadlines_hold_while_the_engine_hangs() -> None:
     async def run() -> None:
         async with running(stall_timeout_s=0.3) as engine:
             params = SamplingParams(n=2, max_tokens=60, output_kind=RequestOutputKind.DELTA)
-            begun = engine.generate([1, 2], params, "begun", timeout_s=0.5)
+            begun = engine.generate([1, 2], params, "begun", RequestTerms(timeout_s=0.5))
             await anext(begun)
             with stopped(engine):
-                late = engine.generate([1, 2], params, "late", timeout_s=0.2)
+                late = engine.generate([1, 2], params, "late", RequestTerms(timeout_s=0.2))
                 for stream in (begun, late):
                     async for output in stream:
                         last = output
@@ -80,7 +81,7 @@ def test_the_engines_own_word_on_a_deadline_goes_first(monkeypatch: pytest.Monke
     async def run() -> None:
         async with running() as engine:
             params = SamplingParams(max_tokens=60)
-            outputs = [output async for output in engine.generate([1], params, "a", timeout_s=0.05)]
+            outputs = [output async for output in engine.generate([1], params, "a", RequestTerms(timeout_s=0.05))]
             (last,) = outputs[-1].outputs
             assert last.finish_reason == "timeout"
             assert f"with {len(last.token_ids)} tokens generated" in str(last.stop_reason)

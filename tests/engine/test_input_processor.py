@@ -11,6 +11,7 @@ from fakes import EOS, byte_source, make_config
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.engine.input_processor import MAX_N, InputProcessor
+from core.engine.request_terms import RequestTerms
 from core.tokens.tokenizer import Tokenizer
 
 
@@ -46,7 +47,7 @@ def test_half_a_character_is_refused_by_the_name_of_its_field(processor: InputPr
     }
     for param, (name, prompt, params, user) in wrong.items():
         with pytest.raises(RequestError, match=param if param != "prompt" else "whole characters") as caught:
-            processor.process(name, prompt, params, user=user)
+            processor.process(name, prompt, params, RequestTerms(user=user))
         assert caught.value.param == param
 
 
@@ -129,7 +130,9 @@ def test_whole_vocabulary_of_logprobs_when_allowed(tokenizer: Tokenizer) -> None
 def test_output_length(processor: InputProcessor) -> None:
     def resolved(strict: bool, max_tokens: int | None) -> int | None:
         params = SamplingParams(max_tokens=max_tokens)
-        return processor.process("r", "x" * 50, params, strict_length=strict).requests[0].params.max_tokens
+        return (
+            processor.process("r", "x" * 50, params, RequestTerms(strict_length=strict)).requests[0].params.max_tokens
+        )
 
     assert resolved(True, None) == 14
     assert resolved(True, 14) == 14
@@ -144,7 +147,9 @@ def test_output_length(processor: InputProcessor) -> None:
 def test_truncation_keeps_the_end(processor: InputProcessor) -> None:
     def kept(text: str, keep: int, max_tokens: int = 4) -> bytes:
         params = SamplingParams(truncate_prompt_tokens=keep, max_tokens=max_tokens)
-        return bytes(processor.process("r", text, params, strict_length=True).requests[0].prompt_token_ids)
+        return bytes(
+            processor.process("r", text, params, RequestTerms(strict_length=True)).requests[0].prompt_token_ids
+        )
 
     assert kept("abcdef", 2) == b"ef"
     assert kept("abcdef", 50) == b"abcdef"
@@ -152,7 +157,7 @@ def test_truncation_keeps_the_end(processor: InputProcessor) -> None:
 
 
 def test_choices_share_everything_but_their_index(processor: InputProcessor) -> None:
-    entry = processor.process("r", "abc", SamplingParams(n=3, seed=-1), priority=5, arrival_time=12.5)
+    entry = processor.process("r", "abc", SamplingParams(n=3, seed=-1), RequestTerms(priority=5), arrival_time=12.5)
     assert [request.choice for request in entry.requests] == [0, 1, 2]
     assert {request.seed for request in entry.requests} == {2**64 - 1}
     assert {(request.priority, request.arrival_time) for request in entry.requests} == {(5, 12.5)}

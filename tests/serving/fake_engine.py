@@ -86,8 +86,8 @@ class FakeClient:
     def ping(self) -> asyncio.Future[str]:
         return asyncio.get_running_loop().create_future()
 
-    async def call(self, method: str) -> str:
-        return "false" if self.live else "true"
+    async def call(self, method: str) -> bool:
+        return not self.live
 
     async def close(self) -> None:
         self.abort_choices(list(self.live))

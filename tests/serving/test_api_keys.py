@@ -13,8 +13,9 @@ from starlette.types import Message
 from core.api.config import ServerConfig
 from core.engine.async_engine import AsyncEngine
 from core.serving.app import create_app
+from core.serving.authentication import Authentication
 from core.serving.context import user_of
-from core.serving.middleware import OPEN, Authentication
+from core.serving.middleware import OPEN
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import make_engine
 

@@ -132,14 +132,14 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """What is new in an answer."""
+    """The new part of an answer."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, omit_defaults=True):
-    """What is new of one choice."""
+    """The new part of one choice."""
 
     index: int
     delta: Delta

@@ -90,7 +90,7 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class CompletionChoice(msgspec.Struct, omit_defaults=True):
-    """One completion, or what is new of it in a stream."""
+    """One completion, or in a stream its new part."""
 
     index: int
     text: str

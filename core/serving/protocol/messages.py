@@ -20,7 +20,7 @@ RESERVED = frozenset(
 
 
 class Conversation:
-    """What the bodies with messages have in common. A mixin: each body declares these fields itself.
+    """The common part of bodies with messages. A mixin: each body declares these fields itself.
 
     messages: {role, content, ...}; content is text or a list of text parts.
     add_generation_prompt: None means true, unless the final message is to be continued.

@@ -1,9 +1,11 @@
-"""Token counts as OpenAI reports them. Owns: the `Usage` body. Called by: completions, chat."""
+"""Token counts as OpenAI reports them. Owns: the `Usage` body and `UsageCounter`. Called by: the answer writers and routes."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from core.api.outputs import RequestOutput
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -19,3 +21,28 @@ class Usage(msgspec.Struct, omit_defaults=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+
+
+class UsageCounter:
+    """Adds up outputs, whether deltas or final ones. details: also report cached prompt tokens."""
+
+    def __init__(self, details: bool) -> None:
+        self.details = details
+        self.prompt_tokens: dict[int, int] = {}
+        self.cached_tokens: dict[int, int] = {}
+        self.completion_tokens = 0
+
+    def add(self, prompt_index: int, output: RequestOutput) -> None:
+        """Count `output`, the next one of its prompt."""
+        self.prompt_tokens[prompt_index] = len(output.prompt_token_ids)
+        self.cached_tokens[prompt_index] = output.num_cached_tokens
+        for completion in output.outputs:
+            self.completion_tokens += len(completion.token_ids)
+
+    def usage(self) -> Usage:
+        """The counts so far."""
+        prompt = sum(self.prompt_tokens.values())
+        usage = Usage(prompt, self.completion_tokens, prompt + self.completion_tokens)
+        if self.details:
+            usage.prompt_tokens_details = PromptTokensDetails(sum(self.cached_tokens.values()))
+        return usage

@@ -6,23 +6,20 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.outputs import RequestOutput
+from core.serving.answer_stream import AnswerStream, written
 from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
-from core.serving.context import ServingContext, context_of, response_id, user_of
+from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
-from core.serving.long_work import written
-from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
+from core.serving.protocol.chat import ChatChunk
 
 router = APIRouter(tags=["generation"])
-
-_encode = msgspec.json.Encoder().encode
 
 
 @router.post("/v1/chat/completions")
@@ -32,14 +29,22 @@ async def create_chat_completion(request: Request) -> Response:
     async with intake(request, context.preparer.chat) as (prepared, arrival):
         body, model = prepared.body, prepared.model
         answer_id = response_id(request, "chatcmpl", body.request_id)
-        outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
+        user = user_of(request, body.user)
+        outputs = run_prompts(context, prepared, answer_id, user, arrival)
         writer = ChatWriter(context, body)
         if not body.stream:
             final = await until_disconnect(request.receive, _last(outputs))
-            return await written(final, lambda: json_response(_whole(body, final, writer, answer_id, model)))
+            return await written(final, lambda: json_response(writer.whole(final, answer_id, model)))
         first = await until_disconnect(request.receive, anext(outputs))
-        head = ChatChunk(answer_id, "chat.completion.chunk", int(time.time()), model, [])
-        return EventStream(_events(context, body, first, outputs, writer, head))
+        chunk = ChatChunk(
+            id=answer_id,
+            object="chat.completion.chunk",
+            created=int(time.time()),
+            model=model,
+            choices=[],
+        )
+        stream = AnswerStream(context, body, first, outputs)
+        return EventStream(stream.events(chunk, writer))
 
 
 async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
@@ -47,46 +52,3 @@ async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
         async for _, output in outputs:
             final = output
     return final
-
-
-def _whole(body: ChatRequest, final: RequestOutput, writer: ChatWriter, answer_id: str, model: str) -> ChatResponse:
-    choices = writer.choices(final)
-    answer = ChatResponse(answer_id, "chat.completion", int(time.time()), model, choices, writer.usage.usage())
-    if body.prompt_logprobs is not None and final.prompt_logprobs is not None:
-        answer.prompt_logprobs = writer.logprobs.prompt(final.prompt_logprobs)
-    if body.return_token_ids:
-        answer.prompt_token_ids = final.prompt_token_ids
-    return answer
-
-
-async def _events(
-    context: ServingContext,
-    body: ChatRequest,
-    first: PromptOutput,
-    outputs: AsyncGenerator[PromptOutput, None],
-    writer: ChatWriter,
-    head: ChatChunk,
-) -> AsyncGenerator[bytes, None]:
-    forced = context.server.enable_force_include_usage
-    included, continuous = body.include_usage(forced=forced), body.continuous_usage(forced=forced)
-    if included:
-        head.usage = None  # as OpenAI's chunks say where the last one will bring it
-    async with aclosing(outputs):
-        if body.return_token_ids:
-            head.prompt_token_ids = first[1].prompt_token_ids
-        for choice in writer.opening():
-            head.choices = [choice]
-            yield b"data: " + _encode(head) + b"\n\n"
-        head.prompt_token_ids = msgspec.UNSET
-        item: PromptOutput | None = first
-        while item is not None:
-            for choice in writer.deltas(item[1]):
-                head.choices = [choice]
-                if continuous:
-                    head.usage = writer.usage.usage()
-                yield b"data: " + _encode(head) + b"\n\n"
-            item = await anext(outputs, None)
-    if included:
-        head.choices = []
-        head.usage = writer.usage.usage()
-        yield b"data: " + _encode(head) + b"\n\n"

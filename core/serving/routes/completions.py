@@ -7,22 +7,19 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
+from core.serving.answer_stream import AnswerStream, written
 from core.serving.body import json_response
 from core.serving.completion_writer import CompletionWriter
-from core.serving.context import ServingContext, context_of, response_id, user_of
+from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
-from core.serving.long_work import written
-from core.serving.protocol.completions import CompletionChoice, CompletionRequest, CompletionResponse
+from core.serving.protocol.completions import CompletionChoice, CompletionResponse
 
 router = APIRouter(tags=["generation"])
-
-_encode = msgspec.json.Encoder().encode
 
 
 @router.post("/v1/completions")
@@ -44,7 +41,7 @@ async def create_completion(request: Request) -> Response:
             whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
             return json_response(whole)
         first = await until_disconnect(request.receive, anext(outputs))
-        return EventStream(_events(context, body, first, outputs, writer, head))
+        return EventStream(AnswerStream(context, body, first, outputs).events(head, writer))
 
 
 async def _whole(
@@ -57,35 +54,3 @@ async def _whole(
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     return head
-
-
-async def _events(
-    context: ServingContext,
-    body: CompletionRequest,
-    first: PromptOutput,
-    outputs: AsyncGenerator[PromptOutput, None],
-    writer: CompletionWriter,
-    head: CompletionResponse,
-) -> AsyncGenerator[bytes, None]:
-    forced = context.server.enable_force_include_usage
-    included, continuous = body.include_usage(forced=forced), body.continuous_usage(forced=forced)
-    if included:
-        head.usage = None  # as OpenAI's chunks say where the last one will bring it
-    async with aclosing(outputs):
-        # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
-        choices = await written(first[1], partial(writer.choices, *first))
-        item: PromptOutput | None = first
-        while item is not None:
-            for choice in choices:
-                if not (choice.text or choice.finish_reason or choice.logprobs or body.return_token_ids):
-                    continue
-                head.choices = [choice]
-                if continuous:
-                    head.usage = writer.usage.usage()
-                yield b"data: " + _encode(head) + b"\n\n"
-            item = await anext(outputs, None)
-            choices = [] if item is None else writer.choices(*item)
-    if included:
-        head.choices = []
-        head.usage = writer.usage.usage()
-        yield b"data: " + _encode(head) + b"\n\n"

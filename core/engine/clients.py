@@ -1,0 +1,164 @@
+"""The clients of an engine process.
+
+Owns: the connected clients, the unfinished requests of each, and the division of a step's outputs among them.
+Never does: schedule, or know what a request says. Called by: the engine process and its loop.
+
+A client is known by the identity that its socket has and by a number that it is given here. Two clients may use the same
+request id: inside the engine each request is called `Client.name`. On the way back the client's ledger puts the id right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import zmq
+
+from core.api.messages import CLIENT_SHIFT, NO_TOKENS, EngineOutput, EngineOutputs, TokenColumns
+from core.api.step_plan import SequenceKey
+from core.engine import wire
+from core.engine.greeting import GREETING, greeting_problem
+
+logger = logging.getLogger(__name__)
+
+OWNER = 0
+"""The number of the client that started the engine."""
+
+
+@dataclass(slots=True)
+class Client:
+    """One client.
+
+    identity: of its socket.
+    number:   never used twice by one engine; the upper part of the client's handles.
+    live:     the choices that have not ended, by the engine's name of their request.
+    """
+
+    identity: bytes
+    number: int
+    live: dict[str, set[int]] = field(default_factory=dict)
+
+    def name(self, request_id: str) -> str:
+        """The engine's name for a request of this client, different from every name of another client."""
+        return f"{self.number}:{request_id}"
+
+    def owns(self, handle: int) -> bool:
+        """Whether a sequence is this client's."""
+        return handle >> CLIENT_SHIFT == self.number
+
+    def end(self, key: SequenceKey) -> None:
+        """A choice has ended; unknown ones are ignored."""
+        name, choice = key
+        choices = self.live.get(name)
+        if choices is not None:
+            choices.discard(choice)
+            if not choices:
+                del self.live[name]
+
+
+class Clients:
+    """All clients that have greeted and not left. socket: a ROUTER.
+
+    From a client that is gone nothing comes any more, and a message to it is reported: see `send`.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._by_identity: dict[bytes, Client] = {}
+        self._by_number: dict[int, Client] = {}
+        self._num_guests = 0
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._by_number.values()))
+
+    def receive(self) -> tuple[Client, list[bytes]] | None:
+        """The next message: its sender and its frames, none of them when it is a greeting. Waits for it.
+
+        None when the sender has to be turned away. A greeting with a second frame, the only one that returns frames, is
+        that of the owner.
+        """
+        identity, *frames = self.socket.recv_multipart()
+        client = self._by_identity.get(identity)
+        if client is not None:
+            return client, frames
+        problem = greeting_problem(frames[0], "client")
+        self._post(identity, GREETING)
+        if problem:
+            logger.error("A client was turned away. %s", problem)
+            return None
+        return self._enter(identity, is_owner=len(frames) > 1), frames[1:]
+
+    def find(self, number: int) -> Client | None:
+        """The client with this number, if it is connected."""
+        return self._by_number.get(number)
+
+    def remove(self, client: Client) -> None:
+        """Forget a client."""
+        self._by_identity.pop(client.identity, None)
+        self._by_number.pop(client.number, None)
+
+    def send(self, client: Client, message: msgspec.Struct) -> bool:
+        """Send a message; False when the client has gone without a word."""
+        return self._post(client.identity, wire.encode(message))
+
+    def share(self, step: EngineOutputs) -> list[tuple[Client, EngineOutputs]]:
+        """The message of a step for each client: its own outputs, and the state of the engine."""
+        for output in step.outputs:
+            if output.finish_reason is not None:
+                self._end(output)
+        clients = list(self._by_number.values())
+        if len(clients) == 1:
+            return [(clients[0], step)]
+        records = self._records(step.outputs)
+        columns = self._columns(step.tokens)
+        shares: list[tuple[Client, EngineOutputs]] = []
+        for client in clients:
+            outputs = records.get(client.number, [])
+            tokens = columns.get(client.number, NO_TOKENS)
+            shares.append((client, EngineOutputs(step.epoch, outputs, step.stats, tokens)))
+        return shares
+
+    def _post(self, identity: bytes, payload: bytes) -> bool:
+        try:
+            self.socket.send_multipart([identity, payload])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True
+
+    def _enter(self, identity: bytes, *, is_owner: bool) -> Client:
+        if not is_owner:
+            self._num_guests += 1
+        client = Client(identity, OWNER if is_owner else self._num_guests)
+        self._by_identity[identity] = self._by_number[client.number] = client
+        return client
+
+    def _end(self, output: EngineOutput) -> None:
+        client = self._by_number.get(output.handle >> CLIENT_SHIFT)
+        if client is not None:
+            client.end((output.request_id, output.choice))
+
+    def _records(self, outputs: Sequence[EngineOutput]) -> dict[int, list[EngineOutput]]:
+        """The outputs by the number of their client."""
+        records: dict[int, list[EngineOutput]] = {}
+        for output in outputs:
+            records.setdefault(output.handle >> CLIENT_SHIFT, []).append(output)
+        return records
+
+    def _columns(self, tokens: TokenColumns) -> dict[int, TokenColumns]:
+        """The rows by the number of their client."""
+        handles = np.frombuffer(tokens.handles, np.int64)
+        starts = np.frombuffer(tokens.starts, np.int32)
+        token_ids = np.frombuffer(tokens.token_ids, np.int32)
+        numbers = handles >> CLIENT_SHIFT
+        columns: dict[int, TokenColumns] = {}
+        for number in np.unique(numbers).tolist():
+            rows = numbers == number
+            parts = [column[rows].tobytes() for column in (handles, starts, token_ids)]
+            columns[number] = TokenColumns(*parts)
+        return columns

@@ -1,0 +1,100 @@
+"""A client's connection to an engine process.
+
+Owns: `EngineConnection`: the client's socket, the greeting, and noticing that the other end is gone.
+Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `ZmqClient`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from core.api.errors import EngineDeadError, PluginError, UserError
+from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
+from core.engine import wire
+from core.engine.greeting import GREETING, greeting_problem
+
+logger = logging.getLogger(__name__)
+
+
+class EngineConnection:
+    """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
+
+    linger_ms: how long what was sent last has for leaving when the connection is closed.
+    """
+
+    linger_ms = 200
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._decoder = wire.engine_message_decoder()
+        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
+        wire.configure(self._socket)
+        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(address)
+
+    async def greet(self, start: wire.StartEngine | None = None) -> EngineReady:
+        """Greet and wait until the engine is up. start: makes this the connection of the engine's owner.
+
+        Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything
+        else, such as another version of the protocol.
+        """
+        greeting = [GREETING] if start is None else [GREETING, wire.encode(start)]
+        await self._socket.send_multipart(greeting)
+        problem = greeting_problem(await self._socket.recv(), "engine")
+        if problem:
+            raise EngineDeadError(problem)
+        message = await self.receive()
+        if isinstance(message, EngineReady):
+            return message
+        if isinstance(message, EngineFailed):
+            raise _failed_start(message)
+        raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")
+
+    async def receive(self) -> EngineMessage:
+        """The next message. Raises EngineDeadError for one that cannot be read."""
+        payload = await self._socket.recv()
+        try:
+            return self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
+
+    def post(self, payload: bytes) -> Awaitable[object]:
+        """Send. Messages leave in the order of the calls, and the socket's queue has no limit: awaiting it is optional."""
+        return self._socket.send(payload)
+
+    async def until_ended(self) -> str:
+        """Until the engine is gone; returns how it ended, as far as can be told from here."""
+        await recv_monitor_message(self._monitor)
+        return "The engine has closed the connection: its process ended."
+
+    async def leave(self, grace_s: float) -> None:
+        """Say that this client goes away, unless there is no time for that."""
+        if grace_s > 0:
+            await self.post(wire.encode(Leave()))
+
+    def give_up(self) -> None:
+        """The engine cannot be trusted any more. It is not ours to end."""
+
+    def close(self) -> None:
+        """Give the socket back; tasks that wait for a message must have been cancelled."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=self.linger_ms)
+        self._context.term()
+
+
+def _failed_start(failure: EngineFailed) -> Exception:
+    if failure.user_error:
+        return UserError(failure.message)
+    if failure.plugin is not None:
+        logger.debug("A plugin failed.\n%s", failure.details)
+        return PluginError(failure.message, failure.plugin)
+    logger.error("The engine failed to start.\n%s", failure.details)
+    return EngineDeadError(f"The engine failed to start: {failure.message}")

@@ -1,0 +1,189 @@
+"""The loop of an engine process: messages in, steps, messages out.
+
+Owns: `EngineLoop`: the order of messages and steps, and what each message does.
+Never does: schedule, compute, build an engine, or decide when to end: its owner says so. Called by: the engine process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import cast
+
+import msgspec
+import zmq
+
+from core.api.errors import CoreError, UtilityError
+from core.api.messages import (
+    AbortChoices,
+    AbortRequests,
+    AddRequest,
+    ClientMessage,
+    EngineFailed,
+    EngineReady,
+    Leave,
+    Shutdown,
+    Utility,
+    UtilityResult,
+)
+from core.api.step_plan import SequenceKey
+from core.engine import wire
+from core.engine.clients import OWNER, Client, Clients
+from core.engine.core import EngineCore
+
+logger = logging.getLogger(__name__)
+
+IDLE_POLL_MS = 10
+QUIET_MS = 10
+"""Silence after which idle time has begun."""
+
+
+class EngineLoop:
+    """Serves the clients of one engine. ready: what a client is told that has just come."""
+
+    def __init__(self, core: EngineCore, clients: Clients, ready: EngineReady) -> None:
+        self._core = core
+        self._clients = clients
+        self._socket = clients.socket
+        self._ready = ready
+        self._decoder = wire.client_message_decoder()
+        self._running = True
+
+    def run(self) -> None:
+        """Serve until `Shutdown`. Blocks on the socket when there is no work."""
+        for client in self._clients:
+            self._welcome(client)
+        idle = False
+        while True:
+            if not self._core.has_work():
+                self._await_message()
+            self._drain(IDLE_POLL_MS if idle else 0)
+            if not self._running:
+                return
+            if self._core.has_work():
+                outputs = self._core.step()
+                idle = not (outputs.outputs or outputs.stats.num_running or self._core.waits_for_kv)
+                for client, message in self._clients.share(outputs):
+                    self._send(client, message)
+
+    def _await_message(self) -> None:
+        """Wait, for ever; in silence the core saves what is cached, a little at a time."""
+        timeout_ms: int | None = QUIET_MS
+        while not self._socket.poll(timeout_ms):
+            timeout_ms = self._core.save_idle()
+
+    def _drain(self, timeout_ms: int) -> None:
+        """Handle all messages that wait; wait for the first one up to `timeout_ms`."""
+        if timeout_ms != 0:
+            self._socket.poll(timeout_ms)
+        while self._running and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            received = self._clients.receive()
+            if received is None:
+                continue
+            client, frames = received
+            if frames:
+                self._handle(client, frames[0])
+            else:
+                self._welcome(client)
+
+    def _welcome(self, client: Client) -> None:
+        self._send(client, msgspec.structs.replace(self._ready, client=client.number))
+
+    def _send(self, client: Client, message: msgspec.Struct) -> None:
+        if not self._clients.send(client, message):
+            logger.warning("Client %d has gone without a word; its requests end.", client.number)
+            self._drop(client)
+
+    def _handle(self, client: Client, payload: bytes) -> None:
+        try:
+            message: ClientMessage = self._decoder.decode(payload)
+        except (msgspec.DecodeError, CoreError) as error:
+            self._refuse(client, payload, error)
+            return
+        match message:
+            case AddRequest():
+                self._add(client, message)
+            case AbortRequests():
+                self._abort(client, message.request_ids)
+            case AbortChoices():
+                self._abort_choices(client, message.keys)
+            case Utility():
+                self._send(client, self._call(message))
+            case Leave():
+                self._leave(client, message)
+            case Shutdown():
+                self._shut_down(client)
+
+    def _add(self, client: Client, message: AddRequest) -> None:
+        if not all(client.owns(handle) for handle in message.handles):
+            logger.error("Client %d sent a request under handles that are not its own.", client.number)
+            return
+        requests = message.choices()
+        name = client.name(message.request.request_id)
+        for request in requests:
+            request.request_id = name
+        client.live.setdefault(name, set()).update(request.choice for request in requests)
+        self._core.add(requests)
+
+    def _abort(self, client: Client, request_ids: Iterable[str]) -> None:
+        names = [client.name(request_id) for request_id in request_ids]
+        for name in names:
+            client.live.pop(name, None)
+        self._core.abort(names)
+
+    def _abort_choices(self, client: Client, keys: Iterable[SequenceKey]) -> None:
+        named = [(client.name(request_id), choice) for request_id, choice in keys]
+        for key in named:
+            client.end(key)
+        self._core.abort_choices(named)
+
+    def _leave(self, client: Client, message: Leave) -> None:
+        if message.client is None:
+            self._drop(client)
+        elif client.number != OWNER:
+            logger.error("Client %d declared client %d gone; only the owner may.", client.number, message.client)
+        elif (other := self._clients.find(message.client)) is not None:
+            self._dismiss(other, "its owner has declared this client gone.")
+            self._drop(other)
+
+    def _dismiss(self, client: Client, reason: str) -> None:
+        """Tell a client, should it still be there, that the engine is none for it any more."""
+        self._clients.send(client, EngineFailed(self._ready.epoch, reason, True, ""))
+
+    def _drop(self, client: Client) -> None:
+        """Forget a client and all that it asked for."""
+        self._clients.remove(client)
+        self._core.abort(list(client.live))
+
+    def _shut_down(self, client: Client) -> None:
+        if client.number != OWNER:
+            logger.error("Client %d asked the engine to end; only its owner may.", client.number)
+            return
+        self._running = False
+        for other in self._clients:
+            if other is not client:
+                self._dismiss(other, "its owner has ended it.")
+
+    def _refuse(self, client: Client, payload: bytes, error: Exception) -> None:
+        """A message that cannot be read ends its own requests, if they can be made out, and nothing else."""
+        logger.error("A message of %d bytes could not be read: %s", len(payload), error)
+        try:
+            tag, request, handles, *_ = msgspec.msgpack.decode(payload)
+            name, first = client.name(str(request[0])), int(request[1])
+            numbers = [int(handle) for handle in handles] if tag == "add" else []
+        except (msgspec.DecodeError, ValueError, TypeError, LookupError):
+            return
+        for choice, handle in enumerate(numbers, start=first):
+            self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
+
+    def _call(self, message: Utility) -> UtilityResult:
+        """Call a utility. What is wrong with the call is the client's affair; what fails in it is logged too."""
+        try:
+            value = self._core.call(message.method, message.arguments)
+            msgspec.msgpack.encode(value)  # what no message can hold is an error of this call
+            return UtilityResult(message.call_id, True, value)
+        except UtilityError as error:
+            return UtilityResult(message.call_id, False, str(error))
+        except Exception as error:
+            logger.error("Utility %r failed.", message.method, exc_info=error)
+            return UtilityResult(message.call_id, False, f"Utility {message.method!r} failed: {error}")

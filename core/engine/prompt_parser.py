@@ -1,0 +1,119 @@
+"""Prompts as users give them: text, token ids, or a dictionary with either.
+
+Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the checks of text and token ids that other fields
+of a request need too. Never does: know lengths or templates. Called by: the input processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.api.config import ModelConfig
+from core.api.errors import RequestError, nearest
+from core.tokens.tokenizer import Tokenizer
+
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+
+PromptInput = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`."""
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A prompt taken apart."""
+
+    text: str | None
+    token_ids: list[int]
+    cache_salt: str | None = None
+
+
+class PromptParser:
+    """For one model. tokenizer: None takes token ids only."""
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def parse(self, prompt: PromptInput) -> Prompt:
+        """Take a prompt apart and tokenize its text. With both text and token ids, the ids count."""
+        if isinstance(prompt, str):
+            return Prompt(prompt, self._encode(prompt))
+        if isinstance(prompt, Mapping):
+            return self._parse_mapping(prompt)
+        if isinstance(prompt, Sequence):
+            return Prompt(None, self._token_ids(prompt))
+        raise RequestError(
+            f"The prompt is a {type(prompt).__name__}; expected a string, a list of token ids, or a dictionary with "
+            "'prompt' or 'prompt_token_ids'.",
+            param="prompt",
+        )
+
+    def _parse_mapping(self, prompt: Mapping[str, Any]) -> Prompt:
+        for key in prompt:
+            if key not in PROMPT_KEYS:
+                raise RequestError(
+                    f"The prompt has the key {key!r}; expected one of {', '.join(PROMPT_KEYS)}."
+                    f"{nearest(str(key), PROMPT_KEYS)}",
+                    param="prompt",
+                )
+        text, token_ids, salt = prompt.get("prompt"), prompt.get("prompt_token_ids"), prompt.get("cache_salt")
+        if text is not None and not isinstance(text, str):
+            raise RequestError(f"'prompt' is a {type(text).__name__}; expected a string.", param="prompt")
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise RequestError(f"cache_salt is {salt!r}; expected a non-empty string.", param="cache_salt")
+        if token_ids is not None:
+            return Prompt(text, self._token_ids(token_ids), salt)
+        if text is None:
+            raise RequestError("The prompt has neither 'prompt' nor 'prompt_token_ids'; give one.", param="prompt")
+        return Prompt(text, self._encode(text), salt)
+
+    def _encode(self, text: str) -> list[int]:
+        return need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)
+
+    def _token_ids(self, token_ids: Any) -> list[int]:
+        """The ids as a list of Python integers, each checked against the vocabulary."""
+        param = "prompt_token_ids"
+        if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
+            raise RequestError(f"{param} is a {type(token_ids).__name__}; expected a list of integers.", param=param)
+        ids = list(token_ids)
+        for position, token in enumerate(ids):
+            if type(token) is not int:
+                raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
+        check_token_ids(param, ids, self._model)
+        return ids
+
+
+def check_unicode(param: str, text: str) -> None:
+    """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{param} holds {text[error.start]!r} at character {error.start}, which is half of a character and cannot be "
+            "encoded as UTF-8; send whole characters.",
+            param=param,
+        ) from error
+
+
+def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
+    """Raises RequestError for a token id that is not in the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
+        return
+    wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
+    raise RequestError(
+        f"{param} holds the token id {wrong}; the vocabulary of {model.served_names[0]!r} goes from 0 to "
+        f"{model.vocab_size - 1}.",
+        param=param,
+    )
+
+
+def need_tokenizer(tokenizer: Tokenizer | None, what: str, param: str) -> Tokenizer:
+    """The tokenizer. Raises RequestError, which says what it was needed for, when the model has none."""
+    if tokenizer is None:
+        raise RequestError(
+            f"The model has no tokenizer, so {what} cannot be used; pass token ids, or name one with --tokenizer.",
+            param=param,
+        )
+    return tokenizer

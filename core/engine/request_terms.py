@@ -1,0 +1,46 @@
+"""How a request is served, whatever it asks for.
+
+Owns: `RequestTerms`. Never does: check or enforce them. Called by: the server and `LLM`, which make
+them, and the parts that hand a request on to the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTerms:
+    """The terms of one request.
+
+    priority:      lower runs first under the priority policy.
+    user:          whose it is, for the fair policy.
+    strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
+    timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
+    arrival:       monotonic seconds from which on they count; None: now.
+    """
+
+    priority: int = 0
+    user: str = ""
+    strict_length: bool = False
+    timeout_s: float | None = None
+    arrival: float | None = None
+
+    def deadline(self, default_s: float) -> float:
+        """Monotonic seconds at which the request ends; 0.0: never.
+
+        default_s: seconds that a request has that names none; 0.0 is no limit.
+        """
+        limit_s = self.timeout_s or default_s
+        if not limit_s:
+            return 0.0
+        begin = time.monotonic() if self.arrival is None else self.arrival
+        return begin + limit_s
+
+
+LENIENT = RequestTerms()
+"""The terms of `LLM`: output stops where the context ends."""
+
+STRICT = RequestTerms(strict_length=True)
+"""The terms of a server: asking for more tokens than fit is an error."""

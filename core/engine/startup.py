@@ -1,0 +1,60 @@
+"""A new engine process and its tokenizer, made at the same time.
+
+Owns: `start_engine_and_tokenizer`. Never does: decide what follows a failure. Called by: `AsyncEngine.start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, Self
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.config import EngineConfig
+from core.api.errors import PluginError, UserError
+from core.engine.child import EngineProcess
+from core.engine.tokenizing import load_shared_tokenizer
+from core.engine.zmq_client import ZmqClient
+from core.tokens.tokenizer import Tokenizer
+
+
+class Resolved(Protocol):
+    """A resolved configuration, as far as the start of an engine looks at it."""
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The configuration."""
+        ...
+
+    @property
+    def manifest(self) -> CheckpointManifest:
+        """The checkpoint."""
+        ...
+
+    def without(self, error: PluginError) -> Self:
+        """The same without the plugin that failed. Raises `error` where that is not allowed."""
+        ...
+
+
+async def start_engine_and_tokenizer(
+    resolution: Resolved, executor: str | None, process: EngineProcess | None
+) -> tuple[ZmqClient, Tokenizer]:
+    """The client that owns a new engine, and the tokenizer of its model, which is loaded meanwhile.
+
+    executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
+    Raises what `ZmqClient.start` raises, and UserError when there is no tokenizer. Then no engine is left behind.
+    """
+    config, source = resolution.engine, resolution.manifest.tokenizer
+    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, source, config.model))
+    starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))
+    try:
+        tokenizer, client = await asyncio.gather(loading, starting)
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(loading, starting, return_exceptions=True)
+        if not starting.cancelled() and starting.exception() is None:
+            await starting.result().close()
+        raise
+    if tokenizer is None:
+        await client.close()
+        raise UserError(f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer.")
+    return client, tokenizer

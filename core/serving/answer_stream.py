@@ -1,0 +1,123 @@
+"""An answer as it is streamed: one loop for conversations and completions.
+
+Owns: the order of chunks (opening, news, usage), where usage is told, and where long outputs are written. Never does: send, or
+format choices (the writers do). Called by: the completion routes, which hand the events to `EventStream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from core.api.outputs import RequestOutput
+from core.serving.context import ServingContext
+from core.serving.generation import PromptOutput
+from core.serving.protocol.sampling import GenerationRequest
+from core.serving.protocol.usage import Usage, UsageCounter
+
+T = TypeVar("T")
+
+LIGHT = 2000
+"""Tokens and log-probabilities that take some milliseconds to write."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Chunk(Protocol):
+    """The message of one event; the same object is sent again and again, each time with other choices.
+
+    usage: UNSET leaves it out; None says that the last chunk will bring it.
+    """
+
+    choices: list[Any]
+    usage: Usage | UnsetType | None
+
+
+ChunkT = TypeVar("ChunkT", bound=Chunk)
+
+
+class StreamWriter(Protocol[ChunkT]):
+    """Turns outputs into choices. usage: counts their tokens."""
+
+    usage: UsageCounter
+
+    def opening(self, chunk: ChunkT, output: RequestOutput) -> Iterable[ChunkT]:
+        """The chunks before any text. chunk: one without choices. output: the first one that will follow."""
+        ...
+
+    def news(self, prompt_index: int, output: RequestOutput) -> Iterable[Any]:
+        """The choices that `output` adds to, without the empty ones."""
+        ...
+
+
+class AnswerStream:
+    """The events of one streamed answer.
+
+    first:   the first output, which has been waited for: what fails before it is answered with a status of its own.
+    outputs: those behind it; closed with the stream.
+    """
+
+    def __init__(
+        self,
+        context: ServingContext,
+        request: GenerationRequest,
+        first: PromptOutput,
+        outputs: AsyncGenerator[PromptOutput, None],
+    ) -> None:
+        forced = context.server.enable_force_include_usage
+        self._tells_usage = request.include_usage(forced=forced)
+        self._tells_usage_always = request.continuous_usage(forced=forced)
+        self._first = first
+        self._outputs = outputs
+
+    async def events(self, chunk: ChunkT, writer: StreamWriter[ChunkT]) -> AsyncGenerator[bytes, None]:
+        """`data: ...` blocks. chunk: without choices; it is filled anew for each event."""
+        if self._tells_usage:
+            chunk.usage = None
+        async with aclosing(self._outputs):
+            for opening in writer.opening(chunk, self._first[1]):
+                yield _event(opening)
+            # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
+            choices = await written(self._first[1], partial(writer.news, *self._first))
+            while True:
+                for choice in choices:
+                    chunk.choices = [choice]
+                    if self._tells_usage_always:
+                        chunk.usage = writer.usage.usage()
+                    yield _event(chunk)
+                item = await anext(self._outputs, None)
+                if item is None:
+                    break
+                choices = writer.news(*item)
+        if self._tells_usage:
+            chunk.choices = []
+            chunk.usage = writer.usage.usage()
+            yield _event(chunk)
+
+
+def _event(chunk: Chunk) -> bytes:
+    return b"data: " + _encode(chunk) + b"\n\n"
+
+
+async def written(output: RequestOutput, work: Callable[[], T]) -> T:
+    """The result of `work`, which writes `output`: at once when that is quick, else beside the streams of other clients."""
+    if num_entries(output) <= LIGHT:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def num_entries(output: RequestOutput) -> int:
+    """Tokens and log-probabilities to write."""
+    count = 0
+    for completion in output.outputs:
+        first = completion.logprobs[0] if completion.logprobs else ()
+        count += len(completion.token_ids) * (1 + len(first))
+    if output.prompt_logprobs is not None and len(output.prompt_logprobs) > 1:
+        count += len(output.prompt_logprobs) * (1 + len(output.prompt_logprobs[1] or ()))
+    return count
