@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from core.api.errors import PluginError, UserError
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import take_help
 from core.plugin.registry import PluginRegistry
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
 from core.args.schema import Field, schema
+from core.args.show import Section, show
 from core.cli.plugin_help import own_arguments, usable_manifests
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.registry import PluginRegistry
@@ -195,7 +195,7 @@ def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
         values += ("auto", *(row.name for row in registry.rows(field.arg.plugin) if row.name not in RESERVED_NAMES))
     switch = field.base is bool
     found = [Flag(name, field.arg.help, tuple(dict.fromkeys(values)), not switch) for name in field.flags]
-    if switch and field.flags:
+    if switch:
         found.append(Flag(f"--no-{field.flag[2:]}", f"Not: {field.arg.help}", (), False))
     for key in field.keys.values():
         choices = ("true", "false") if key.base is bool else tuple(str(choice) for choice in key.arg.choices)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch
 from core.config.resolve import Resolution, resolve
 

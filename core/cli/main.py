@@ -17,7 +17,7 @@ from core.observe.output import open_standard_streams
 from core.version import __version__
 
 if TYPE_CHECKING:
-    from core.args.help import Section
+    from core.args.show import Section
 
 Command = Callable[[list[str]], int]
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        from core.args.help import show
+        from core.args.show import show
 
         show("core COMMAND [ARGUMENTS]", "Serve large language models.", [_overview()])
         return 0 if words else 2
@@ -88,7 +88,7 @@ def _command(name: str) -> Command:
 
 
 def _overview() -> Section:
-    from core.args.help import Section
+    from core.args.show import Section
 
     return Section(
         "Commands",

@@ -6,8 +6,9 @@ Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by
 from __future__ import annotations
 
 from core.api.errors import UserError
-from core.args.help import OLDER, Section, argument_sections, group_sections, show
+from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about
 from core.args.parser import Parsed, Parser
+from core.args.show import Section, show
 from core.plugin.kinds import KINDS
 
 _WORDS = "All arguments; or a group, an argument, a word in the help, KIND.NAME (a plugin's own), listgroup, page."
@@ -49,13 +50,16 @@ def _narrowed(word: str) -> list[Section]:
     if dot and not head.startswith("-") and head in [kind.name for kind in KINDS]:
         return plugin_sections(word)
     try:
-        sections = argument_sections(head if dot and head.startswith("-") else word)
+        sections = sections_about(head if dot and head.startswith("-") else word)
     except UserError:
         found = plugins_with(word)
         if not found:
             raise
         return found
-    return [*plugins_with(word), *sections] if [section.title for section in sections] == [OLDER] else sections
+    is_short = word.startswith("-") and not word.startswith("--")
+    if [section.title for section in sections] == [ELSEWHERE] and not is_short:
+        return [*plugins_with(word), *sections]
+    return sections
 
 
 def parse_engine_arguments(words: list[str]) -> Parsed:

@@ -17,7 +17,7 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import take_help, take_switch, take_value
 from core.plugin.discovery import origin
 from core.plugin.kinds import normalize

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section
+from core.args.show import Section
 from core.plugin.kinds import KINDS, kind_named
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry

@@ -58,7 +58,7 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
         path, served_as = str(Path(ref).expanduser().absolute()), ref
     name = settings["load_format"]
     facts = file_facts(path)
-    known.files, known.magic = facts.names, facts.magic
+    known.magic = facts.magic
     loader = select_loader(registry, None if name == "auto" else name, facts)
     if name == "auto":
         settings.derive("load_format", loader.manifest.row.name, loader.selection.why)

@@ -13,7 +13,7 @@ from typing import Any
 from core.api.config import PluginChoices, ResolvedPlugin
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
-from core.args.convert import convert_struct
+from core.args.plugin_arguments import convert_struct
 from core.config.settings import Settings
 from core.plugin.capabilities import constraint_problems
 from core.plugin.kinds import kind_named, normalize

@@ -45,15 +45,14 @@ def file_facts(ref: str) -> FileFacts:
         raise CheckpointError(f"model '{ref}': cannot be read: {error}.") from error
 
 
-def look(ref: str | None) -> tuple[tuple[str, ...], bytes]:
-    """(names, first bytes) of a local reference, empty when nothing can be seen."""
+def magic_of(ref: str | None) -> bytes:
+    """The first bytes of a local file; empty when there is none."""
     if ref is None:
-        return (), b""
+        return b""
     try:
-        facts = file_facts(ref)
+        return file_facts(ref).magic
     except CheckpointError:
-        return (), b""
-    return facts.names, facts.magic
+        return b""
 
 
 def own_config(ref: str | None) -> dict[str, Any]:

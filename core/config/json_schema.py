@@ -5,7 +5,6 @@ Owns: the translation of declarations. Never does: resolve. Called by: `core con
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 import msgspec
@@ -23,9 +22,9 @@ Node = dict[str, Any]
 
 
 def json_schema(registry: PluginRegistry) -> Node:
-    """The schema. `x-unserved` says why values other than the default are refused today."""
+    """The schema of all arguments that the engine serves."""
     fields = schema().fields
-    properties = {name: _argument(field) for name, field in fields.items() if not field.arg.internal}
+    properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
     usable = [listed.manifest for listed in registry.listing() if listed.manifest and listed.status == "available"]
     for kind in KINDS:
@@ -36,7 +35,7 @@ def json_schema(registry: PluginRegistry) -> Node:
             node = node["anyOf"][0] if "anyOf" in node else node
             node |= _own_arguments(kind.name, plugins)
     for name, field in fields.items():
-        for alias in field.arg.aliases if not field.arg.internal else ():
+        for alias in field.arg.aliases:
             properties.setdefault(alias.replace("-", "_"), {"$ref": f"#/properties/{name}"})
     return {
         "$schema": DIALECT,
@@ -56,19 +55,12 @@ def _argument(field: Field) -> Node:
         options.append({"type": "string", "pattern": r"^[+-]?[0-9_]+(\.[0-9]+)?[kKmMgGtT]?$"})
     if field.is_list:
         options.append(_item(field))
-    if arg.pairs:
-        options.append({"type": "string", "pattern": r"^[^=,]+=\d+(,[^=,]+=\d+)*$"})
     if arg.words:
         options.append({"enum": [word for word, _ in arg.words]})
     if field.optional:
         options.append({"type": "null"})
     node: Node = options[0] if len(options) == 1 else {"anyOf": options}
-    node = {"description": arg.help, **node, "default": field.default, "x-group": field.group}
-    if not field.is_served:
-        node["x-unserved"] = arg.unserved
-    elif arg.served is not None:
-        node["x-served"] = list(arg.served)
-    return node
+    return {"description": arg.help, **node, "default": field.default, "x-group": field.group}
 
 
 def _value(field: Field) -> Node:
@@ -81,14 +73,18 @@ def _value(field: Field) -> Node:
         keys = {name: _argument(key) for name, key in field.keys.items()}
         return {"type": "object", "properties": keys, "additionalProperties": False}
     node: Node = {"type": TYPES[field.base]}
-    limits = (("minimum", "ge"), ("exclusiveMinimum", "gt"), ("maximum", "le"), ("exclusiveMaximum", "lt"))
-    node |= {key: getattr(field.arg, limit) for key, limit in limits if getattr(field.arg, limit) is not None}
-    return node | ({"enum": list(field.arg.choices)} if field.arg.choices else {})
+    limits = {"minimum": field.arg.ge, "exclusiveMinimum": field.arg.gt, "maximum": field.arg.le}
+    node |= {key: limit for key, limit in limits.items() if limit is not None}
+    if field.arg.choices:
+        node["enum"] = list(field.arg.choices)
+    return node
 
 
 def _item(field: Field) -> Node:
-    (kind,) = typing.get_args(field.base)
-    return {"type": TYPES.get(kind, "string")} | ({"enum": list(field.arg.choices)} if field.arg.choices else {})
+    node: Node = {"type": "string"}
+    if field.arg.choices:
+        node["enum"] = list(field.arg.choices)
+    return node
 
 
 def _plugin(manifest: Manifest, definitions: Node) -> Node:

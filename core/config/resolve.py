@@ -20,13 +20,14 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig, ResolvedPlugin, ServerConfig
 from core.api.errors import ConfigError, CoreError, PluginError
 from core.api.specs import MixerSpec
+from core.args import foreign
 from core.args.sources import Merged, merge
 from core.config import choices, limits
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import Chosen
 from core.config.engine import engine_config, scheduler_config
 from core.config.family import find_family
-from core.config.files import host_memory, look, own_config
+from core.config.files import host_memory, magic_of, own_config
 from core.config.isolation import left_out, way_out
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
 from core.config.numerics import numerics_id
@@ -37,7 +38,7 @@ from core.config.waivers import waivers
 from core.config.weights import planned_weights, proposer_weights
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
-from core.plugin.hookspecs import Device, PlatformView, Probe
+from core.plugin.hookspecs import Device, PlatformView
 from core.plugin.ranking import Selection
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import (
@@ -138,7 +139,7 @@ def _resolve(resolver: _Resolver, registry: PluginRegistry | None) -> Resolution
 
 @dataclass(slots=True)
 class _Resolver:
-    """State of one resolution. asked: the arguments as the user gave them, when some of them are not served.
+    """State of one resolution.
 
     registry: made by `run` when None. left_out: a warning for each plugin that failed before. failures: of plugins, now.
     """
@@ -152,7 +153,6 @@ class _Resolver:
     registry: PluginRegistry | None = None
     chosen: Chosen = field(default_factory=Chosen)
     server: ServerConfig = field(default_factory=ServerConfig)
-    asked: Settings | None = None
 
     @property
     def settings(self) -> Settings:
@@ -162,8 +162,6 @@ class _Resolver:
     def run(self, again: Callable[[PluginError], Resolution]) -> Resolution:
         """All stages in order. again: for the resolution, see there."""
         self.warnings += [*self.left_out, *self.merged.warnings]
-        if self.merged.refused:
-            self.asked = Settings(self.merged, asked=True)
         self.rules("arguments")
         if self.registry is None:
             self.registry = self.attempt(lambda: PluginRegistry(words=self.settings["plugins"]))
@@ -211,12 +209,8 @@ class _Resolver:
         )
 
     def rules(self, stage: Stage) -> None:
-        """Run one stage of the table; values that are not served are looked at as well, for their problems."""
-        found = list(findings(RULES, stage, self.facts))
-        if self.asked is not None:
-            asked = findings(RULES, stage, replace(self.facts, settings=self.asked))
-            found += [finding for finding in asked if isinstance(finding, Problem)]
-        for finding in found:
+        """Run one stage of the table."""
+        for finding in findings(RULES, stage, self.facts):
             if isinstance(finding, Problem) and finding.text not in self.problems:
                 self.problems.append(finding.text)
             elif isinstance(finding, Warn) and finding.text not in self.warnings:
@@ -242,7 +236,7 @@ class _Resolver:
         facts, model = self.facts, self.settings["model"]
         facts.loaders = [row.name for row in registry.rows("loader")]
         facts.config = own_config(model)
-        facts.files, facts.magic = look(model)
+        facts.magic = magic_of(model)
         self.rules("reference")
         draft = facts.speculative.get("model")
         facts.draft = own_config(draft) if isinstance(draft, str) else {}
@@ -259,17 +253,15 @@ class _Resolver:
         view = PlatformView(
             context=self.facts.context,
             facts=checkpoint.manifest.facts() if checkpoint else None,
-            arguments=settings.values(),
+            arguments=foreign.WithNeutral(settings.values()),
             set_by_user=tuple(name for name in settings.rows if settings.user_set(name)),
             device=device,
         )
         proposals = manifest.call("core_propose", view=view) or {}
         settings.propose(proposals, f"platform {manifest.row.name}")
         wishes = {name: _names(proposals[name].value) for name in PREFERENCES if name in proposals}
-        facts, answer = self.facts, registry.probe([manifest.row])[manifest.row]
+        facts = self.facts
         facts.device, facts.platform = device, manifest.spec
-        facts.num_devices = len(answer.devices) if isinstance(answer, Probe) else 1
-        facts.platforms = [row.name for row in registry.rows("platform")]
         facts.host_memory = host_memory()
         self.rules("platform")
         return device, wishes

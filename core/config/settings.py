@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import PluginError
+from core.args import foreign
 from core.args.convert import convert
 from core.args.schema import schema
 from core.args.sources import Merged
@@ -21,14 +22,10 @@ PREFERENCES = ("attention_backend", "kernels")
 
 
 class Settings:
-    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason).
+    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason)."""
 
-    asked: take the values that the user asked for where the engine does not serve them, so that rules can look at them.
-    """
-
-    def __init__(self, merged: Merged, *, asked: bool = False) -> None:
-        self._merged = merged
-        self._values = {**merged.values, **merged.refused} if asked else merged.values
+    def __init__(self, merged: Merged) -> None:
+        self._values = merged.values
         self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in self._values.items()}
 
     def __getitem__(self, name: str) -> Any:
@@ -68,7 +65,8 @@ class Settings:
         for name, proposal in proposals.items():
             declared = schema().fields.get(name)
             if declared is None:
-                raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
+                _check_foreign(name, proposal.value, proposer)
+                continue
             if not self.open(name) or name in PREFERENCES:
                 continue
             try:
@@ -76,3 +74,12 @@ class Settings:
             except ValueError as error:
                 raise PluginError(f"{proposer} proposes {name} = {proposal.value!r}: {error}.") from error
             self.derive(name, value, proposal.reason, origin=proposer)
+
+
+def _check_foreign(name: str, value: Any, proposer: str) -> None:
+    """A proposal for a name that is not declared may only ask for nothing. Raises PluginError for another."""
+    row = foreign.named(name)
+    if row is None:
+        raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
+    if not row.is_neutral(value):
+        raise PluginError(f"{proposer} proposes {name} = {value!r}: {row.sentence}.")

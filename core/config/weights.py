@@ -7,7 +7,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
-from core.args.convert import convert_struct
+from core.args.plugin_arguments import convert_struct
 from core.config.choices import Chosen, speculative_arguments
 from core.config.memory import Plan, weights_bytes
 from core.config.settings import Settings
