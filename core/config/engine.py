@@ -9,9 +9,10 @@ from typing import Any
 
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
 from core.config.checkpoint import Checkpoint, find_tokenizer
-from core.config.choices import Chosen, plugin_choices
+from core.config.chosen import Chosen
 from core.config.generation import eos_token_ids, generation_defaults
 from core.config.memory import MemoryPlan
+from core.config.plugin_choices import plugin_choices
 from core.config.settings import Settings
 from core.plugin.registry import PluginRegistry
 

@@ -10,6 +10,8 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.config.chosen import Chosen
+from core.config.settings import Settings
 from core.plugin.manifest import Manifest
 
 
@@ -32,3 +34,14 @@ def numerics_id(
     if None in providers or None in backends:
         return None
     return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
+    """The same of the plugins that were chosen."""
+    stages = chosen.stages
+    attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
+    kernels = stages["kernels"].manifests if "kernels" in stages else ()
+    platform = {key.replace("-", "_"): value for key, value in settings["platform_config"].items()}
+    return numerics_id(
+        kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+    )

@@ -10,7 +10,7 @@ by the target model with the request's own noise.
 
 from __future__ import annotations
 
-from core.config.choices import Chosen
+from core.config.chosen import Chosen
 from core.plugin.manifest import Manifest
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
