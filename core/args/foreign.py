@@ -74,10 +74,10 @@ class Foreign:
 
     def is_neutral(self, value: Any) -> bool:
         """Whether `value`, as a user wrote it, asks for nothing."""
-        if value is None:
+        if value is None or value in ([], (), {}):
             return bool(self.neutral)
         if isinstance(value, (list, tuple)):
-            return " ".join(map(str, value)) in (*self.neutral, "")
+            value = " ".join(map(str, value))
         return any(_is_same(value, word) for word in self.neutral)
 
 
@@ -87,7 +87,7 @@ Refusal = tuple[str, Any, str]
 
 def refusals(row: Foreign, value: Any) -> list[Refusal]:
     """Every part of `value` that asks for something; a mapping is looked at key by key."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or not value:
         return [] if row.is_neutral(value) else [(row.name, value, row.sentence)]
     found: list[Refusal] = []
     for key, part in value.items():

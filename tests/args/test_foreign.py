@@ -175,6 +175,12 @@ def test_older_names_are_translated_with_a_warning():
     assert merge({"calculate_kv_scales": True}, {}).warnings
 
 
+def test_what_was_removed_is_told_even_without_a_value():
+    for name in ("swap_space", "rope_scaling", "cuda_graph_sizes"):
+        for value in (None, [], {}, ""):
+            assert merge({name: value}, {}).problems, (name, value)
+
+
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
     assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_lora"] is False
