@@ -158,7 +158,9 @@ def _list(field: Field, value: Any, expected: str) -> list[str]:
     if isinstance(value, str):
         text = value.strip()
         value = loose(text) if text.startswith("[") else [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(expected)
+    if not all(isinstance(item, str) for item in value):
         raise ValueError(expected)
     if not field.arg.commas:
         return list(value)
@@ -224,7 +226,8 @@ def _check_choices(field: Field, value: Any) -> None:
 def _check_range(field: Field, value: Any) -> None:
     """Raises ValueError for a number outside of the limits."""
     arg = field.arg
-    too_low = (arg.ge is not None and value < arg.ge) or (arg.gt is not None and value <= arg.gt)
+    low = arg.ge is not None and value < arg.ge
+    too_low = arg.gt is not None and value <= arg.gt
     too_high = arg.le is not None and value > arg.le
-    if too_low or too_high:
+    if low or too_low or too_high:
         raise ValueError(f"expected {describe(field)}")

@@ -60,8 +60,12 @@ def _not_yet() -> str:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in foreign.names():
         if row.kind == "not yet":
-            by_reason.setdefault((row.topic, row.text), []).append(_code(row.flag))
-    rows = [(topic, f"{text[0].upper()}{text[1:]}.", ", ".join(flags)) for (topic, text), flags in by_reason.items()]
+            flags = by_reason.setdefault((row.topic, row.text), [])
+            flags.append(_code(row.flag))
+    rows = []
+    for (topic, text), flags in by_reason.items():
+        sentence = f"{text[0].upper()}{text[1:]}."
+        rows.append((topic, sentence, ", ".join(flags)))
     return _table(("what is missing", "today", "names"), rows)
 
 

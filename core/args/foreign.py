@@ -56,7 +56,16 @@ class Foreign:
         """What the parser has to know to find the end of its value, which is kept as it was written."""
         bases: dict[Takes, Any] = {"switch": bool, "list": list[Any]}
         base = bases.get(self.takes, Any)
-        return Field(self.name, self.topic, base, True, Arg(self.text, short=self.shorts), None, {}, declared=False)
+        return Field(
+            name=self.name,
+            group=self.topic,
+            base=base,
+            optional=True,
+            arg=Arg(self.text, short=self.shorts),
+            raw_default=None,
+            keys={},
+            declared=False,
+        )
 
     @property
     def sentence(self) -> str:
@@ -118,7 +127,8 @@ def names() -> list[Foreign]:
 
 def keys_of(row: Foreign) -> list[Foreign]:
     """The rows of its keys, and of theirs."""
-    return [other for other in table().values() if other.name.startswith(row.name + ".")]
+    prefix = row.name + "."
+    return [other for other in table().values() if other.name.startswith(prefix)]
 
 
 def refused_value(argument: str, value: Any) -> str:

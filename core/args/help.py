@@ -65,7 +65,8 @@ def sections_about(word: str) -> list[Section]:
         return _one(known, fields[0])
     sections = _by_group(known, fields)
     if rows:
-        sections.append(Section(ELSEWHERE, tuple((_names(row), told(row)) for row in rows)))
+        lines = [(_names(row), told(row)) for row in rows]
+        sections.append(Section(ELSEWHERE, tuple(lines)))
     return sections
 
 
@@ -178,7 +179,7 @@ def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
     found = [field for field in known.fields.values() if _has_word(field, wanted)]
     # groups of other engines, such as LoRAConfig, are topics here
     topic = _squeezed(group_key(plain.lower()))
-    rows = [row for row in foreign_names() if topic in _squeezed(row.name) or topic in _squeezed(row.topic)]
+    rows = [row for row in foreign_names() if topic in _squeezed(f"{row.name}.{row.topic}")]
     if not found and not rows:
         names = [*known.titles, *known.fields]
         raise UserError(f"--help={word}: no such group or argument.{nearest(plain.lower(), names)}")

@@ -208,7 +208,8 @@ def _append(node: dict[str, Any], key: str, shown: str, value: str, out: Parsed)
     if not isinstance(before, list):
         out.problems.append(f"{shown}+ {value}: '{key}' already has the value {before!r}, which is no list.")
         return
-    node[key] = [*before, *(loose(item) for item in value.split(","))]
+    items = [loose(item) for item in value.split(",")]
+    node[key] = [*before, *items]
 
 
 def _store(found: Field, value: Any, shown: str, out: Parsed) -> None:
@@ -278,4 +279,6 @@ def _take_values(rest: list[str]) -> list[str]:
 
 
 def _copy(tree: Any) -> Any:
-    return {key: _copy(value) for key, value in tree.items()} if isinstance(tree, dict) else tree
+    if not isinstance(tree, dict):
+        return tree
+    return {key: _copy(value) for key, value in tree.items()}

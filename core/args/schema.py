@@ -136,7 +136,8 @@ def schema() -> Schema:
     titles: dict[str, str] = {}
     for group in GROUPS:
         key = group_key(group.__name__)
-        titles[key] = (inspect.getdoc(group) or key).splitlines()[0].rstrip(".")
+        title = inspect.getdoc(group) or key
+        titles[key] = title.splitlines()[0].rstrip(".")
         fields |= fields_of(group, key)
     names: dict[str, Field] = {}
     shorts: dict[str, Field] = {}

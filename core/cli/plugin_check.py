@@ -19,6 +19,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
 from core.cli.options import take_help, take_switch, take_value
+from core.cli.tables import print_json
 from core.plugin.discovery import origin
 from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
@@ -53,7 +54,9 @@ def check(words: list[str]) -> int:
         if word.startswith("-"):
             raise UserError(f"core plugins check {word}: unexpected argument.{nearest(word, OPTIONS)}")
     registry = PluginRegistry(words=plugins)
-    rows = list(dict.fromkeys(row for word in words or [""] for row in named_rows(registry, word)))
+    rows: dict[ResolvedPlugin, None] = {}
+    for word in words or [""]:
+        rows |= dict.fromkeys(named_rows(registry, word))
     report: list[dict[str, Any]] = []
     for row in rows:
         name = f"{row.distribution}:{row.name}" if row.distribution else row.name
@@ -61,7 +64,7 @@ def check(words: list[str]) -> int:
         found = _printed(row, findings(task, limit), quiet=as_json)
         report.append(_entry(row, found))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        print_json(report)
     return 1 if any(entry["failed"] for entry in report) else 0
 
 
@@ -71,19 +74,21 @@ def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
     if not word:
         raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
     owned = [row for row in rows if row.distribution and normalize(row.distribution) == normalize(word)]
-    owner, _, rest = word.rpartition(":")
-    kind, _, name = rest.rpartition(".")
-    found = owned or [
-        row
-        for row in rows
-        if row.name == normalize(name)
-        and (not kind or row.kind == kind)
-        and (not owner or normalize(row.distribution) == normalize(owner))
-    ]
+    found = owned or [row for row in rows if _is_named(row, word)]
     if not found:
-        known = sorted({row.name for row in rows} | {row.distribution for row in rows if row.distribution})
+        names = {row.name for row in rows} | {row.distribution for row in rows}
+        known = sorted(names - {""})
         raise UserError(f"core plugins check {word}: no such plugin; known: {', '.join(known)}.{nearest(word, known)}")
     return found
+
+
+def _is_named(row: ResolvedPlugin, word: str) -> bool:
+    """Whether `word` (`NAME`, `KIND.NAME` or `DISTRIBUTION:NAME`) means this plugin."""
+    owner, _, rest = word.rpartition(":")
+    kind, _, name = rest.rpartition(".")
+    if row.name != normalize(name) or kind not in ("", row.kind):
+        return False
+    return not owner or normalize(row.distribution) == normalize(owner)
 
 
 def _printed(row: ResolvedPlugin, found: Iterator[Finding], quiet: bool) -> list[Finding]:

@@ -28,15 +28,18 @@ def json_schema(registry: PluginRegistry) -> Node:
     definitions: Node = {}
     usable = [listed.manifest for listed in registry.listing() if listed.manifest and listed.status == "available"]
     for kind in KINDS:
-        if kind.config_argument is not None:
-            mine = [m for m in usable if m.row.kind == kind.name and m.spec.arguments is not None]
-            plugins = {m.row.name: _plugin(m, definitions) for m in mine}
-            node = properties[kind.config_argument]
-            node = node["anyOf"][0] if "anyOf" in node else node
-            node |= _own_arguments(kind.name, plugins)
+        if kind.config_argument is None:
+            continue
+        plugins: dict[str, Node] = {}
+        for manifest in usable:
+            if manifest.row.kind == kind.name and manifest.spec.arguments is not None:
+                plugins[manifest.row.name] = _plugin(manifest, definitions)
+        node = properties[kind.config_argument]
+        node = node["anyOf"][0] if "anyOf" in node else node
+        node.update(_own_arguments(kind.name, plugins))
     for name, field in fields.items():
         for alias in field.arg.aliases:
-            properties.setdefault(alias.replace("-", "_"), {"$ref": f"#/properties/{name}"})
+            properties[alias] = {"$ref": f"#/properties/{name}"}
     return {
         "$schema": DIALECT,
         "title": f"Configuration of core {__version__}",
@@ -105,6 +108,10 @@ def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
         return {"properties": plugins}
     if kind == "speculative":
         drafts = {"method": {"type": "string"}, "num_speculative_tokens": {"type": "integer", "minimum": 1}}
-        own = [{"if": {"properties": {"method": {"const": name}}}, "then": node} for name, node in plugins.items()]
+        own: list[Node] = []
+        for name, node in plugins.items():
+            is_chosen = {"properties": {"method": {"const": name}}}
+            own.append({"if": is_chosen, "then": node})
         return {"properties": drafts, "required": list(drafts), "allOf": own}
-    return {"anyOf": [*plugins.values(), {"maxProperties": 0}]} if plugins else {"maxProperties": 0}
+    nothing: Node = {"maxProperties": 0}
+    return {"anyOf": [*plugins.values(), nothing]} if plugins else nothing

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.config.chosen import Chosen
-from core.config.settings import Settings
+from core.config.settings import Settings, underscored
 from core.plugin.manifest import Manifest
 
 
@@ -41,7 +41,7 @@ def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()
-    platform = {key.replace("-", "_"): value for key, value in settings["platform_config"].items()}
+    platform = underscored(settings["platform_config"])
     return numerics_id(
         kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
     )

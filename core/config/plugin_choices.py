@@ -15,7 +15,7 @@ from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
 from core.config.attention import LAYER_KINDS
 from core.config.chosen import Chosen
-from core.config.settings import Settings
+from core.config.settings import Settings, underscored
 from core.plugin.capabilities import constraint_problems
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.registry import PluginRegistry
@@ -45,7 +45,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
 
 def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
     """The part of `--speculative-config` that belongs to the method itself; derived keys only where it has them."""
-    values = _underscored(settings["speculative_config"] or {})
+    values = underscored(settings["speculative_config"] or {})
     values.pop("method", None)
     choice = chosen.stages.get("speculative")
     struct = choice.manifests[0].spec.arguments if choice is not None and choice.manifests else None
@@ -79,7 +79,7 @@ def _checked_arguments(
             values = settings[argument]
             prefix = flag_of(argument)
         problems += convert_struct(manifest.spec.arguments, values, prefix)[1]
-        found[f"{kind}.{name}"] = _underscored(values)
+        found[f"{kind}.{name}"] = underscored(values)
     if settings["quantization_config"] and chosen.name("quantization") is None:
         problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
     return found
@@ -108,7 +108,3 @@ def _attention_arguments(
         else:
             found[name] = dict(values)
     return found
-
-
-def _underscored(values: Mapping[str, Any]) -> Arguments:
-    return {key.replace("-", "_"): value for key, value in values.items()}

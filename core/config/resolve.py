@@ -76,7 +76,8 @@ def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[st
     warnings: one for each plugin that was left out before.
     """
     facts = Facts(Settings(inputs.merged), inputs.context, inputs.environ)
-    attempt = Attempt(facts, list(inputs.problems), [*warnings, *inputs.merged.warnings], registry)
+    said = [*warnings, *inputs.merged.warnings]
+    attempt = Attempt(facts, list(inputs.problems), said, registry)
 
     def again(error: PluginError) -> Resolution:
         assert error.plugin is not None
@@ -159,5 +160,9 @@ def _find_checkpoint(attempt: Attempt) -> Checkpoint:
 def _warn_of_plugins(attempt: Attempt) -> None:
     """Warnings of broken plugins that nobody named, and of chosen ones about themselves."""
     plugins = attempt.plugins
-    attempt.warnings += [left_out(error) for error in plugins.broken() if plugins.own(error.row)]
-    attempt.warnings += [f"{manifest.warning}." for manifest in attempt.chosen.manifests() if manifest.warning]
+    for error in plugins.broken():
+        if plugins.own(error.row):
+            attempt.warnings.append(left_out(error))
+    for manifest in attempt.chosen.manifests():
+        if manifest.warning:
+            attempt.warnings.append(f"{manifest.warning}.")

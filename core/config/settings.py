@@ -26,7 +26,9 @@ class Settings:
 
     def __init__(self, merged: Merged) -> None:
         self._values = merged.values
-        self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in self._values.items()}
+        self.rows: dict[str, Row] = {}
+        for name, given in self._values.items():
+            self.rows[name] = (given.value, given.origin, "")
 
     def __getitem__(self, name: str) -> Any:
         return self.rows[name][0]
@@ -37,7 +39,7 @@ class Settings:
 
     def given(self) -> dict[str, Any]:
         """What the user gave, as it was given."""
-        return {name: given.value for name, given in self._values.items() if given.origin != "default"}
+        return {name: given.value for name, given in self._values.items() if self.user_set(name)}
 
     def values(self) -> dict[str, Any]:
         """All values as they stand."""
@@ -45,7 +47,8 @@ class Settings:
 
     def keys_of(self, name: str) -> dict[str, Any]:
         """Derived values of single keys of the mapping `name`."""
-        return {key.partition(".")[2]: row[0] for key, row in self.rows.items() if key.startswith(name + ".")}
+        prefix = name + "."
+        return {key.removeprefix(prefix): row[0] for key, row in self.rows.items() if key.startswith(prefix)}
 
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
@@ -74,6 +77,11 @@ class Settings:
             except ValueError as error:
                 raise PluginError(f"{proposer} proposes {name} = {proposal.value!r}: {error}.") from error
             self.derive(name, value, proposal.reason, origin=proposer)
+
+
+def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping as the engine reads it: keys may be written with dashes."""
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def _check_foreign(name: str, value: Any, proposer: str) -> None:

@@ -11,6 +11,12 @@ from __future__ import annotations
 from core.config.rules import batch, memory, model, serving, speculative
 from core.config.rules.rule import Derive, Facts, Finding, Problem, Rule, Stage, Warn, findings
 
-RULES: tuple[Rule, ...] = (*serving.RULES, *model.RULES, *batch.RULES, *memory.RULES, *speculative.RULES)
+RULES: tuple[Rule, ...] = (
+    *serving.RULES,
+    *model.RULES,
+    *batch.RULES,
+    *memory.RULES,
+    *speculative.RULES,
+)
 
 __all__ = ["RULES", "Derive", "Facts", "Finding", "Problem", "Rule", "Stage", "Warn", "findings"]

@@ -61,7 +61,8 @@ def kv_dtype_needs_scales(facts: Facts) -> Findings:
     dtype = facts["kv_cache_dtype"]
     if str(dtype) not in ("fp8_e4m3", "fp8_e5m2") or facts.manifest is None:
         return
-    if not any(name.endswith((".k_scale", ".v_scale", ".kv_scale")) for name in facts.manifest.tensors):
+    suffixes = (".k_scale", ".v_scale", ".kv_scale")
+    if not any(name.endswith(suffixes) for name in facts.manifest.tensors):
         yield Warn(
             f"--kv-cache-dtype {dtype}: the checkpoint has no scales, so 1.0 is used and accuracy may suffer; "
             "choose --kv-cache-dtype auto to be safe."

@@ -27,7 +27,8 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
     name = min(named, key=lambda key: named[key], default="max_position_embeddings")
     limit = named.get(name, facts.spec.max_position)
     ropes = [block.rope for block in facts.spec.blocks if block.rope is not None]
-    factor = min((rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes), default=1.0)
+    factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+    factor = min(factors, default=1.0)
     if factor > 1.0:
         return math.floor(limit * factor), name, f"the model's {name}, {limit}, times {factor:g} of RoPE scaling"
     return limit, name, f"the model's {name}"
@@ -112,7 +113,8 @@ def bitsandbytes_has_its_own_loader(facts: Facts) -> Findings:
 
 def gguf_file_has_its_own_loader(facts: Facts) -> Findings:
     """A GGUF file can only be read as one."""
-    if facts.magic[:4] == b"GGUF" and facts.given("load_format") and facts["load_format"] not in ("auto", "gguf"):
+    is_gguf = facts.magic[:4] == b"GGUF"
+    if is_gguf and facts.given("load_format") and facts["load_format"] not in ("auto", "gguf"):
         yield Warn(
             f"--load-format {facts['load_format']}: the model is a GGUF file; leave it out to have it read as one."
         )
@@ -126,11 +128,12 @@ def speculator_serves_its_verifier(facts: Facts) -> Findings:
     if not isinstance(config, Mapping) or not target or "://" in str(facts["model"]):
         return
     proposals = config.get("proposal_methods")
-    first = proposals[0] if isinstance(proposals, list) and proposals and isinstance(proposals[0], Mapping) else {}
+    first = proposals[0] if isinstance(proposals, list) and proposals else None
+    count = first.get("speculative_tokens") if isinstance(first, Mapping) else None
     method = str(facts.config.get("speculators_model_type") or config.get("algorithm") or "")
     drafts: dict[str, Any] = {"method": method, "model": facts["model"]}
-    if is_count(first.get("speculative_tokens")):
-        drafts["num_speculative_tokens"] = first["speculative_tokens"]
+    if is_count(count):
+        drafts["num_speculative_tokens"] = count
     why = f"'{facts['model']}' is a speculator of it"
     yield Warn(f"'{facts['model']}' is a speculator: '{target}' is served, and it drafts.")
     yield Derive("speculative_config", drafts, f"'{facts['model']}' is a speculator")
@@ -140,7 +143,8 @@ def speculator_serves_its_verifier(facts: Facts) -> Findings:
 
 def offline_hub_name_is_its_snapshot(facts: Facts) -> Findings:
     """Without the network a hub name means its snapshot on this machine."""
-    if facts.snapshot is not None and facts.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true"):
+    offline = facts.environ.get("HF_HUB_OFFLINE", "").lower()
+    if facts.snapshot is not None and offline in ("1", "on", "yes", "true"):
         yield Derive("model", facts.snapshot, "the hub is offline; this is its snapshot here", force=True)
 
 
@@ -150,8 +154,11 @@ def longest_answer_comes_from_the_generation_config(facts: Facts) -> Findings:
     generation = facts.manifest.generation if facts.manifest is not None else {}
     source = facts["generation_config"]
     names = ("max_new_tokens", "max_tokens", "max-tokens")
-    mine = next((override[name] for name in names if override.get(name) is not None), None)
-    value = mine if mine is not None else generation.get("max_new_tokens") if source == "auto" else None
+    given = [override[name] for name in names if override.get(name) is not None]
+    mine = given[0] if given else None
+    value = mine
+    if mine is None and source == "auto":
+        value = generation.get("max_new_tokens")
     if mine is not None and not is_count(mine):
         yield Problem(f"--override-generation-config.max_new_tokens {mine!r}: expected an integer from 1.")
     elif is_count(value):
@@ -175,7 +182,9 @@ def revision_needs_its_owner(facts: Facts) -> Findings:
 def served_names_swallow_the_model(facts: Facts) -> Findings:
     """A list of names takes a model that is written behind it for one more name."""
     names = facts["served_model_name"] or []
-    if facts["model"] is None and len(names) > 1 and ("/" in names[-1] or names[-1].endswith(".gguf")):
+    if facts["model"] is not None or len(names) < 2:
+        return
+    if "/" in names[-1] or names[-1].endswith(".gguf"):
         yield Problem(
             f"--served-model-name {' '.join(names)}: no model is named, and '{names[-1]}' looks like one; "
             "write the model first: core serve MODEL --served-model-name NAME."

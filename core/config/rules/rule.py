@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.specs import StateSpec
-from core.config.settings import Settings
+from core.config.settings import Settings, underscored
 from core.models.spec import DecoderSpec
 from core.plugin.hookspecs import Device, PluginSpec
 
@@ -109,12 +109,13 @@ class Facts:
     @property
     def speculative(self) -> dict[str, Any]:
         """`speculative_config` with underscores in its keys; empty when unset."""
-        return {str(key).replace("-", "_"): value for key, value in (self["speculative_config"] or {}).items()}
+        return underscored(self["speculative_config"] or {})
 
     @property
     def has_states(self) -> bool:
         """Whether the model has layers with a state; False before it is known."""
-        return self.spec is not None and any(isinstance(block.mixer, StateSpec) for block in self.spec.blocks)
+        blocks = self.spec.blocks if self.spec is not None else ()
+        return any(isinstance(block.mixer, StateSpec) for block in blocks)
 
     @property
     def num_drafts(self) -> int:

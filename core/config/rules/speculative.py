@@ -54,8 +54,8 @@ def draft_length_fits_both_models(facts: Facts) -> Findings:
     if own is not None and not is_count(own):
         yield Problem(f"--speculative-config.max_model_len {own!r}: expected an integer from 1.")
     elif values.get("model") is not None and own is None and length is not None and length > 0:
-        limits = [value for key, value in facts.draft.items() if key in LENGTH_KEYS and is_count(value)]
-        shorter = min([length, *limits])
+        named = [facts.draft.get(key) for key in LENGTH_KEYS]
+        shorter = min([length, *filter(is_count, named)])
         why = "the smaller of the draft model's own limit and the main model's"
         yield Derive("speculative_config.max_model_len", shorter, why)
 
