@@ -1,4 +1,4 @@
-"""What the schema says about one argument beyond its type and default.
+"""The declaration of one argument, beyond its type and default.
 
 Owns: `Arg` (an annotation), `Given` (a value with its origin). Never does: parse or convert.
 Called by: the group files (they annotate with `Arg`), schema, parser, sources, help.

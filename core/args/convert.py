@@ -41,7 +41,7 @@ def convert(field: Field, value: Any) -> Any:
 
 
 def describe(field: Field) -> str:
-    """What `field` expects, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
+    """The values that `field` takes, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
     arg = field.arg
     words = "".join(f" or '{word}'" for word, _ in arg.words if word != "true")
     none = " or none" if field.optional else ""

@@ -53,7 +53,7 @@ class Foreign:
 
     @property
     def field(self) -> Field:
-        """What the parser has to know to find the end of its value, which is kept as it was written."""
+        """A declaration with which the parser finds the end of the value; the value is kept as it was written."""
         bases: dict[Takes, Any] = {"switch": bool, "list": list[Any]}
         base = bases.get(self.takes, Any)
         return Field(
@@ -69,7 +69,7 @@ class Foreign:
 
     @property
     def sentence(self) -> str:
-        """What a user is told, without the name and the full stop."""
+        """The sentence for the user, without the name before it and the full stop behind it."""
         if self.kind == "elsewhere":
             return f"there is no such argument here; use {self.text}"
         if self.kind == "removed":

@@ -115,7 +115,7 @@ def shown_default(field: Field) -> str:
 
 
 def told(row: Foreign) -> str:
-    """What is said of a foreign name, as a sentence."""
+    """The sentence about a foreign name."""
     return f"{row.sentence[0].upper()}{row.sentence[1:]}."
 
 

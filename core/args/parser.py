@@ -24,7 +24,7 @@ _ATTACHED = re.compile(r"([A-Za-z][A-Za-z-]*)(\d+)", re.ASCII)
 
 @dataclass(slots=True)
 class Parsed:
-    """What was understood, and every problem.
+    """The values of a command line, and every problem.
 
     values: by name, those of names that are not declared included, as they were written.
     trees:  mappings while they are put together from JSON and dotted keys.

@@ -68,7 +68,7 @@ def choices(hint: Any) -> list[str]:
 
 
 def _expectation(hint: Any, value: Any, error: msgspec.ValidationError) -> str:
-    """What was expected in place of `value`, with the nearest choice."""
+    """The expectation that `value` does not meet, with the nearest choice."""
     words = choices(hint)
     if not words:
         text = str(error)

@@ -77,7 +77,7 @@ def _schema(words: list[str]) -> int:
 
 
 def _resolved(words: list[str]) -> Resolution:
-    """What `core serve` would run with these words."""
+    """The configuration that `core serve` would run with these words."""
     parsed = parse_engine_arguments(words)
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     resolution.warnings[:0] = [warning for warning in parsed.warnings if warning not in resolution.warnings]

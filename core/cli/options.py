@@ -1,4 +1,4 @@
-"""What all commands do with their own switches before the engine arguments are read.
+"""Switches of the commands themselves, taken out before the engine arguments are read.
 
 Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by: the commands.
 """
@@ -43,7 +43,7 @@ def show_engine_help(usage: str, intro: str, word: str) -> None:
 
 
 def _narrowed(word: str) -> list[Section]:
-    """What `word` names among the engine's arguments, else among the plugins'. Raises UserError."""
+    """The arguments that `word` names: the engine's, else those of plugins. Raises UserError."""
     from core.cli.plugin_help import plugin_sections, plugins_with
 
     head, dot, _ = word.partition(".")

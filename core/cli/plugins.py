@@ -149,7 +149,7 @@ def _row(item: Listed) -> dict[str, Any]:
 
 
 def _details(item: Listed) -> dict[str, Any]:
-    """What `show` adds to a row."""
+    """The details that `show` adds to a row."""
     detail: dict[str, Any] = {"target": item.row.target}
     if item.manifest is not None:
         spec = item.manifest.spec

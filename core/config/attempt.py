@@ -1,4 +1,4 @@
-"""One attempt at a configuration: what its stages share, and the collection of all problems.
+"""One attempt at a configuration: the state that its stages share, and the collection of all problems.
 
 Owns: `Attempt`. Never does: know a stage or their order (`core.config.resolve` does). Called by: resolve and the stages.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Attempt:
-    """What stages read and write.
+    """The state that stages read and write.
 
     facts:    known so far, the settings among them.
     problems: sentences; the attempt fails when there is one at its end.

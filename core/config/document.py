@@ -14,7 +14,7 @@ MACHINE = ("device", "attention_backend")
 
 
 def pinned(resolution: Resolution) -> dict[str, Any]:
-    """What the user gave, and what this machine's platform has settled; the rest follows from these and the model."""
+    """The user's values and those that this machine's platform has settled; the rest follows from these and the model."""
     fields = schema().fields
     found: dict[str, Any] = {}
     for name in fields:

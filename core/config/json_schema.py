@@ -103,7 +103,7 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
 
 
 def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
-    """What an argument that carries plugins' own arguments may hold: those of the plugin that is chosen."""
+    """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen."""
     if kind == "attention":
         return {"properties": plugins}
     if kind == "speculative":

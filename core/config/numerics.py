@@ -1,4 +1,4 @@
-"""What results depend on, told without loading anything: equal to what the running engine reports as `numerics`.
+"""The numerics id, which names all that results depend on, without loading anything; the running engine reports the same.
 
 Owns: asking the chosen kernels and attention plugins, and the form of the answer. Never does: import torch.
 Called by: resolve.
@@ -37,7 +37,7 @@ def numerics_id(
 
 
 def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
-    """The same of the plugins that were chosen."""
+    """The id of the plugins that were chosen."""
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()

@@ -88,7 +88,7 @@ def _checked_arguments(
 def _attention_arguments(
     settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
-    """Those of the attention backends that are used, by name."""
+    """The arguments of the attention backends that are used, by name."""
     used = {manifest.row.name for manifest in chosen.manifests() if manifest.row.kind == "attention"}
     known = {row.name for row in registry.rows("attention")}
     found: dict[str, Arguments] = {}

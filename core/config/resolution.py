@@ -1,4 +1,4 @@
-"""What resolving answers: the configuration, with an explanation of every value.
+"""The outcome of resolving: the configuration, with an explanation of every value.
 
 Owns: `Resolution`, and doing without a plugin that failed. Never does: resolve (it is given the way to do so again).
 Called by: resolve (writes), the commands, `LLM` and the server (read).

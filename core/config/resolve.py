@@ -41,7 +41,7 @@ Again = Callable[[PluginError], Resolution]
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What every attempt begins with. problems: those of the command line and of the sources."""
+    """The input of every attempt. problems: of the command line and of the sources."""
 
     merged: Merged
     context: Context

@@ -18,7 +18,7 @@ from core.plugin.hookspecs import Proposal
 
 Row = tuple[Any, str, str]
 PREFERENCES = ("attention_backend", "kernels")
-"""What a platform proposes for these is no value but an order among those that fit."""
+"""Arguments for which a platform does not propose a value, but an order among the plugins that fit."""
 
 
 class Settings:
@@ -38,7 +38,7 @@ class Settings:
         return name in self._values and self._values[name].origin != "default"
 
     def given(self) -> dict[str, Any]:
-        """What the user gave, as it was given."""
+        """The user's values, as they were given."""
         return {name: given.value for name, given in self._values.items() if self.user_set(name)}
 
     def values(self) -> dict[str, Any]:

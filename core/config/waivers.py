@@ -1,4 +1,4 @@
-"""What was chosen that does not promise the same tokens for the same request.
+"""The chosen parts that do not promise the same tokens for the same request.
 
 Owns: the sentences. Never does: choose, or judge whether a plugin keeps what it declares (`core plugins check` does).
 Called by: resolve.

@@ -28,7 +28,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """The configuration is taken, but something in it is not what it seems."""
+    """The configuration is accepted, but part of it has no effect or may surprise."""
 
     text: str
 
@@ -54,7 +54,7 @@ Findings = Iterable[Finding]
 
 @dataclass(slots=True)
 class Facts:
-    """What is known when a stage runs; later stages know more.
+    """Everything that is known when a stage runs; later stages know more.
 
     settings:      the arguments as they stand.
     context:       `serve`, `llm` or `explain`.
