@@ -47,10 +47,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where changes of the prefix cache are told. endpoint, replay_endpoint: ZMQ addresses that are bound.
+    """Where changes of the prefix cache are published.
 
-    buffer_steps: batches kept for replay. hwm: messages ZMQ keeps for a slow subscriber. max_queue_size: batches that wait
-    for the publisher's thread; more are dropped. topic: first frame of every message.
+    endpoint:        ZMQ address that is bound for subscribers.
+    replay_endpoint: ZMQ address that is bound for questions about past batches; None: there is none.
+    buffer_steps:    batches kept for replay.
+    hwm:             messages that ZMQ keeps for a slow subscriber.
+    max_queue_size:  batches that may wait for the publisher's thread; more are dropped.
+    topic:           first frame of every message.
     """
 
     endpoint: str = "tcp://127.0.0.1:5557"
@@ -62,11 +66,20 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV cache. num_blocks: None means as many as `memory_bytes` holds. dtype: `bfloat16`, `float16`, `float32`.
+    """The KV cache.
 
-    groups:     layers that share a block table; none: all of them do.
-    host_bytes: memory for blocks that leave the device; 0: none. disk_path: directory for such blocks, of `disk_bytes`.
-    events:     None: nobody is told. metrics_sample: share of blocks whose residency is measured; 0: none.
+    block_size:            tokens in one block.
+    dtype:                 storage type, a name of `core.api.specs.KV_TYPES`.
+    num_blocks:            None: as many as `memory_bytes` holds.
+    memory_bytes:          bytes of all blocks on the device.
+    enable_prefix_caching: reuse blocks of equal prefixes.
+    hash_algorithm:        of prefix blocks.
+    groups:                layers that share a block table; none: all of them do.
+    host_bytes:            memory for blocks that leave the device; 0: none.
+    disk_path:             directory for such blocks; None: there is none.
+    disk_bytes:            its size.
+    events:                None: changes are not published.
+    metrics_sample:        share of blocks whose residency is measured; 0: none.
     """
 
     block_size: int = 16
@@ -86,11 +99,14 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and policy of the scheduler. All in tokens or sequences.
 
-    max_num_mixed_batched_tokens: prompt tokens of a step that gives somebody a token; 0: as many as the budget leaves.
-    reserve_full_prompt: admit only when the whole prompt has room. policy: name of the `policy` plugin.
-    async_scheduling: plan a step while the one before runs. stream_interval: tokens between two streamed outputs.
-    max_num_queued_reqs, max_num_queued_tokens: requests (and their prompt tokens) that wait for a first token; 0: any.
-    request_timeout_s: seconds that a request has, unless it says so itself; 0.0: for ever.
+    max_num_mixed_batched_tokens: prompt tokens of a step that gives some request a token; 0: as many as the budget leaves.
+    reserve_full_prompt:          admit a request only when its whole prompt has room.
+    async_scheduling:             plan a step while the one before runs.
+    stream_interval:              tokens between two streamed outputs.
+    max_num_queued_reqs:          requests that may wait for a first token; 0: any number.
+    max_num_queued_tokens:        their prompt tokens; 0: any number.
+    request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
+    policy:                       name of the `policy` plugin.
     """
 
     max_num_seqs: int = 64
@@ -136,7 +152,8 @@ class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):
 class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     """Which plugin serves what, and with which arguments.
 
-    kernels:   kernel providers in order of preference. attention: backend for each layer kind (`full`, `sliding`).
+    kernels:   kernel providers in order of preference.
+    attention: backend for each layer kind (`full`, `sliding`, ...).
     model:     family that reads the configuration; None: the engine's own table.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
@@ -154,8 +171,12 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an engine is built from. device: `cpu`, `cuda:0`, ... disable_log_stats: no periodic log line.
-    stall_timeout_s: seconds that the engine may owe a word before it counts as unhealthy.
+    """Everything that an engine is built from.
+
+    device:            `cpu`, `cuda:0`, ...
+    disable_log_stats: no periodic log line.
+    stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
+    use_tqdm_on_load:  show progress while weights are loaded.
     """
 
     model: ModelConfig
@@ -169,7 +190,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client, connection or request may take of the server.
+    """Limits on what one client, connection or request may take of the server.
 
     max_connections:       open at the same time.
     max_header_size:       bytes of a request's line and headers.

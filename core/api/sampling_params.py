@@ -121,15 +121,22 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
         for name in ("logprobs", "prompt_logprobs", "truncate_prompt_tokens"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), low=-1)
-        self._verify_lists()
+        self._verify_stop_strings()
+        self._verify_tokens()
+        self._verify_bad_words()
 
-    def _verify_lists(self) -> None:
-        if any(not isinstance(text, str) or not text for text in self.stop_strings):
-            raise RequestError("stop holds an empty string, which would match everywhere; leave it out.", param="stop")
+    def _verify_stop_strings(self) -> None:
+        for text in self.stop_strings:
+            if not isinstance(text, str) or not text:
+                raise RequestError(
+                    "stop holds an empty string, which would match everywhere; leave it out.", param="stop"
+                )
         if self.stop_strings and not self.detokenize:
             raise RequestError("stop strings need text: set detokenize to true, or use stop_token_ids.", param="stop")
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            _token_ids(name, getattr(self, name) or [])
+
+    def _verify_tokens(self) -> None:
+        _token_ids("stop_token_ids", self.stop_token_ids or [])
+        _token_ids("allowed_token_ids", self.allowed_token_ids or [])
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError(
                 "allowed_token_ids is empty: nothing could be sampled; leave it out.", param="allowed_token_ids"
@@ -137,8 +144,11 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
         for token, bias in (self.logit_bias or {}).items():
             _integer("logit_bias", token, low=0)
             _number(f"logit_bias[{token}]", bias, low=-100.0, high=100.0)
-        if any(not isinstance(word, str) or not word.strip() for word in self.bad_words or []):
-            raise RequestError("bad_words holds an empty word; leave it out.", param="bad_words")
+
+    def _verify_bad_words(self) -> None:
+        for word in self.bad_words or []:
+            if not isinstance(word, str) or not word.strip():
+                raise RequestError("bad_words holds an empty word; leave it out.", param="bad_words")
 
     def clone(self) -> SamplingParams:
         """An independent copy."""

@@ -1,4 +1,4 @@
-"""What the schema says about one argument beyond its type and default.
+"""The declaration of one argument, beyond its type and default.
 
 Owns: `Arg` (an annotation), `Given` (a value with its origin). Never does: parse or convert.
 Called by: the group files (they annotate with `Arg`), schema, parser, sources, help.
@@ -20,19 +20,18 @@ class Arg:
 
     help:     one or two sentences.
     choices:  allowed values (of each item, for a list), empty for any.
-    ge, gt, le, lt: limits of a number.
-    aliases:  other long names. short: spellings with one dash, without it.
+    ge, gt, le: limits of a number.
+    aliases:  other long names.
+    short:    spellings with one dash, without it.
     human:    an integer that may be written `25.6k` (1000) or `1K` (1024).
     words:    {word: value} accepted in place of a value, such as {"auto": -1}.
     bare:     the word that a flag without a value stands for; None: a value is needed.
-    commas:   a list that may also be written `a,b`. pairs: a mapping that may also be written `a=1,b=2`.
+    commas:   a list that may also be written `a,b`.
     keys:     a Struct whose annotated fields are the only keys of a mapping; None: any key.
-    served:   values that the engine can serve today. None: all, or only the default when `unserved` says why.
-    unserved: why other values are refused.
     plugin:   the kind of plugin that this argument names, for help and errors.
-    internal: only for Python; neither the command line nor a file may give it.
     secret:   never shown: not in warnings, problems, or what `core config` prints.
-    metavar:  what help calls the value. since: the first version that has it.
+    metavar:  what help calls the value.
+    since:    the first version that has it.
     """
 
     help: str
@@ -40,19 +39,14 @@ class Arg:
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
-    lt: float | None = None
     aliases: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
     human: bool = False
     words: tuple[tuple[str, Any], ...] = ()
     bare: str | None = None
     commas: bool = False
-    pairs: bool = False
     keys: type[msgspec.Struct] | None = None
-    served: tuple[Any, ...] | None = None
-    unserved: str = ""
     plugin: str | None = None
-    internal: bool = False
     secret: bool = False
     metavar: str = ""
     since: str = "0.1.0"

@@ -1,12 +1,23 @@
 """Arguments about the KV cache and other state that lives between steps. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from core.args.arg import Arg
 
-_RECURRENT = "states are kept in float32, and prefixes of models with a state are not cached"
+
+class KVEventsKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of --kv-events-config."""
+
+    enable_kv_cache_events: Annotated[bool, Arg("Tell of stored, removed and cleared blocks.")] = False
+    publisher: Annotated[str, Arg("Who tells.", choices=("zmq", "null"))] = "zmq"
+    endpoint: Annotated[str, Arg("ZMQ address that subscribers connect to.")] = "tcp://127.0.0.1:5557"
+    replay_endpoint: Annotated[str | None, Arg("ZMQ address that answers with past batches. Unset: none.")] = None
+    buffer_steps: Annotated[int, Arg("Batches kept for that.", ge=1)] = 10_000
+    hwm: Annotated[int, Arg("Messages kept for a slow subscriber; more are dropped.", ge=1)] = 100_000
+    max_queue_size: Annotated[int, Arg("Batches that may wait for the publisher; more are dropped.", ge=1)] = 100_000
+    topic: Annotated[str, Arg("First frame of every message.")] = ""
 
 
 class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,24 +40,18 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         Arg(
             "Storage type of the KV cache; auto follows --dtype.",
             choices=(
-                *("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
-                *("fp8_per_token_head", "int8_per_token_head"),
+                "auto",
+                "bfloat16",
+                "float16",
+                "float32",
+                "fp8",
+                "fp8_e4m3",
+                "fp8_e5m2",
+                "fp8_per_token_head",
+                "int8_per_token_head",
             ),
-            served=(
-                *("auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"),
-                *("fp8_per_token_head", "int8_per_token_head"),
-            ),
-            unserved="fp8_inc and fp8_ds_mla are layouts of other devices",
         ),
     ] = "auto"
-    kv_cache_dtype_skip_layers: Annotated[
-        list[str] | None,
-        Arg(
-            "Layers, by index or kind, whose KV cache keeps the model's precision.",
-            commas=True,
-            unserved="every layer has the same precision",
-        ),
-    ] = None
     enable_prefix_caching: Annotated[
         bool | None, Arg("Reuse KV blocks of equal prefixes. Unset: on where the model supports it.")
     ] = None
@@ -54,9 +59,7 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Arg(
             "Hash of prefix blocks; hits are checked against the token ids in any case.",
-            choices=("sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor", "builtin"),
-            served=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"),
-            unserved="shortened hashes and those of Python objects are not used",
+            choices=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"),
         ),
     ] = "sha256"
     kv_offloading_size: Annotated[
@@ -67,15 +70,6 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
             le=1e9,
         ),
     ] = None
-    kv_offloading_backend: Annotated[
-        str,
-        Arg(
-            "Who moves those blocks.",
-            choices=("native", "lmcache"),
-            served=("native",),
-            unserved="blocks are moved by the engine itself",
-        ),
-    ] = "native"
     kv_offloading_disk_path: Annotated[
         str | None,
         Arg(
@@ -86,40 +80,6 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_disk_size: Annotated[
         float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0, le=1e9)
     ] = 10.0
-    kv_sharing_fast_prefill: Annotated[
-        bool,
-        Arg(
-            "Where layers share a KV cache, skip those that a prefill does not need.",
-            unserved="every layer runs in a prefill",
-        ),
-    ] = False
-    mamba_block_size: Annotated[
-        int | None,
-        Arg("Tokens in one block of recurrent state; a multiple of 8.", ge=8, unserved=_RECURRENT),
+    kv_events_config: Annotated[
+        dict[str, Any] | None, Arg("Tell others over ZMQ which blocks are cached.", keys=KVEventsKeys)
     ] = None
-    mamba_cache_dtype: Annotated[
-        str,
-        Arg(
-            "Storage type of convolution and recurrent state.",
-            choices=("auto", "float16", "float32"),
-            unserved=_RECURRENT,
-        ),
-    ] = "auto"
-    mamba_ssm_cache_dtype: Annotated[
-        str,
-        Arg("Storage type of the recurrent part.", choices=("auto", "float16", "float32"), unserved=_RECURRENT),
-    ] = "auto"
-    mamba_cache_mode: Annotated[
-        str,
-        Arg(
-            "Which recurrent states the prefix cache keeps: none, all block ends, or the one at which a step ends.",
-            choices=("none", "all", "align"),
-            unserved=_RECURRENT,
-        ),
-    ] = "none"
-    enable_mamba_cache_stochastic_rounding: Annotated[
-        bool, Arg("Round at random when 16-bit state is written.", unserved=_RECURRENT)
-    ] = False
-    mamba_cache_philox_rounds: Annotated[
-        int, Arg("Rounds of the generator behind that rounding; 0: the kernel's own.", ge=0, unserved=_RECURRENT)
-    ] = 0

@@ -1,7 +1,7 @@
 """From what a user wrote to a value of the declared type, or a sentence that says what was expected.
 
-Owns: conversion of one value, whether the engine serves it, and a plugin's own arguments. Never does: know which
-argument means what. Called by: parser (text), sources (YAML, keyword arguments), config, plugin (own arguments).
+Owns: the conversion of one value. Never does: know which argument means what.
+Called by: parser (text), sources (YAML, keyword arguments), config, the plugin framework.
 """
 
 from __future__ import annotations
@@ -9,84 +9,60 @@ from __future__ import annotations
 import json
 import math
 import re
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from core.api.errors import nearest
 from core.args.numbers import human_int
 from core.args.schema import Field
 
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
+TRUE = frozenset({"true", "yes", "on", "1"})
+FALSE = frozenset({"false", "no", "off", "0"})
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
+_NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
 def convert(field: Field, value: Any) -> Any:
-    """`value` as `field` declares it, when the engine serves it. Raises ValueError with an expectation."""
-    understood = understand(field, value)
-    reasons = unserved(field, understood)
-    if reasons:
-        raise ValueError("; ".join(f"{path}: {reason}" if path else reason for path, _, reason in reasons))
-    return understood
-
-
-def understand(field: Field, value: Any) -> Any:
-    """`value` as `field` declares it, served or not. Text is read as on the command line. Raises ValueError."""
-    arg = field.arg
-    for word, meaning in arg.words:
-        if (isinstance(value, str) and value.lower() == word) or (value is True and word == "true"):
+    """`value` as `field` declares it. Text is read as on the command line. Raises ValueError with an expectation."""
+    if not field.declared:
+        return _as_written(value)
+    for word, meaning in field.arg.words:
+        said = value.lower() == word if isinstance(value, str) else value is True and word == "true"
+        if said:
             return meaning
-    if value is None or (isinstance(value, str) and field.optional and value.lower() in ("none", "null")):
+    if _is_unset(field, value):
         if field.optional:
             return None
         raise ValueError(f"expected {describe(field)}")
-    return _in_range(field, _typed(field, value))
-
-
-def unserved(field: Field, value: Any) -> list[tuple[str, Any, str]]:
-    """Why the engine does not serve `value`: (dotted key or an empty string, its value, reason); empty when it does."""
-    if field.keys and isinstance(value, Mapping):
-        found = []
-        for key, entry in value.items():
-            for path, part, reason in unserved(field.keys[key], entry):
-                found.append((f"{key}.{path}" if path else key, part, reason))
-        return found
-    arg = field.arg
-    if arg.served is None or any(value == allowed and type(value) is type(allowed) for allowed in arg.served):
-        return []
-    others = [str(allowed) for allowed in arg.served if allowed not in (None, "", field.raw_default)]
-    way_out = (
-        f"use {' or '.join([str(field.raw_default), *others])}" if others and field.raw_default else "leave it out"
-    )
-    return [("", value, f"this engine does not serve it yet: {arg.unserved}; {way_out}")]
+    converted = _typed(field, value)
+    _check_choices(field, converted)
+    _check_range(field, converted)
+    return converted
 
 
 def describe(field: Field) -> str:
-    """What `field` expects, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
+    """The values that `field` takes, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
     arg = field.arg
     words = "".join(f" or '{word}'" for word, _ in arg.words if word != "true")
+    none = " or none" if field.optional else ""
     if arg.choices:
-        text = "one of " + ", ".join(f"'{choice}'" if field.base is not int else str(choice) for choice in arg.choices)
-        if field.is_list:
-            text = "a list of " + text.removeprefix("one of ")
-        return text + words + (" or none" if field.optional else "")
-    text = {bool: "true or false", int: "an integer", float: "a number", str: "text"}.get(field.base, "")
-    if not text:
-        lists = "a list of integers" if field.base == list[int] else "a list of texts"
-        text = lists if field.is_list else "a JSON object"
-    return text + limits(arg.ge, arg.gt, arg.le, arg.lt) + words + (" or none" if field.optional else "")
+        listed = ", ".join(f"'{choice}'" for choice in arg.choices)
+        text = f"a list of {listed}" if field.is_list else f"one of {listed}"
+    else:
+        text = _noun(field) + limits(arg.ge, arg.gt, arg.le)
+    return text + words + none
 
 
-def limits(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
-    """` from 1 to 8`, ` above 0`, ` from 0 and below 1`, or an empty string."""
-    low = f" from {ge:g}" if ge is not None else f" above {gt:g}" if gt is not None else ""
-    if le is not None:
-        return f"{low} {'to' if low else 'up to'} {le:g}"
-    return low + (f"{' and' if low else ''} below {lt:g}" if lt is not None else "")
+def limits(ge: float | None, gt: float | None, le: float | None) -> str:
+    """` from 1 to 8`, ` above 0`, ` up to 3`, or an empty string."""
+    low = ""
+    if ge is not None:
+        low = f" from {ge:g}"
+    elif gt is not None:
+        low = f" above {gt:g}"
+    if le is None:
+        return low
+    return f"{low} {'to' if low else 'up to'} {le:g}"
 
 
 def loose(text: str) -> Any:
@@ -97,26 +73,50 @@ def loose(text: str) -> Any:
         return text
 
 
+def _as_written(value: Any) -> Any:
+    """The value of a name that is not declared; a JSON object is read, so that its keys can be looked at."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    return loose(value)
+
+
+def _is_unset(field: Field, value: Any) -> bool:
+    """Whether `value` says that there is none: None, or for an argument that may be unset `none`."""
+    if isinstance(value, str):
+        return field.optional and value.lower() in ("none", "null")
+    return value is None
+
+
+def _noun(field: Field) -> str:
+    if field.is_list:
+        return "a list of texts"
+    return _NOUNS.get(field.base, "a JSON object")
+
+
 def _typed(field: Field, value: Any) -> Any:
+    """`value` in the declared type. Raises ValueError."""
     expected = f"expected {describe(field)}"
     if field.base is bool:
-        if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
-            return value.lower() in _TRUE
-        if isinstance(value, bool):
-            return value
-    elif field.base is int:
+        return _bool(value, expected)
+    if field.base is int:
         return _integer(value, field.arg.human, expected)
-    elif field.base is float:
+    if field.base is float:
         return _float(value, expected)
-    elif field.base is str:
-        if isinstance(value, str):
-            return value
-        if hasattr(value, "__fspath__"):
-            return str(value)
-    elif field.is_list:
+    if field.is_list:
         return _list(field, value, expected)
-    elif field.is_mapping:
-        return _keyed(field, _mapping(value, field.arg.pairs, expected))
+    if field.is_mapping:
+        return _keyed(field, _mapping(value, expected))
+    return _text(value, expected)
+
+
+def _bool(value: Any, expected: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.lower() if isinstance(value, str) else ""
+    if word in TRUE:
+        return True
+    if word in FALSE:
+        return False
     raise ValueError(expected)
 
 
@@ -145,27 +145,32 @@ def _float(value: Any, expected: str) -> float:
     return number
 
 
-def _list(field: Field, value: Any, expected: str) -> list[Any]:
+def _text(value: Any, expected: str) -> str:
     if isinstance(value, str):
-        text = value.strip()
-        value = loose(text) if text.startswith("[") else text.split(",") if field.arg.commas else [value]
-    if isinstance(value, int) and not isinstance(value, bool) and field.base == list[int]:
-        value = [value]
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(expected)
-    if field.arg.commas and all(isinstance(item, str) for item in value):
-        value = [part.strip() for item in value for part in item.split(",")]
-    (kind,) = typing.get_args(field.base)
-    if kind is int:
-        return [_integer(item, False, expected) for item in value]
-    if all(isinstance(item, str) for item in value):
-        return list(value)
+        return value
+    if hasattr(value, "__fspath__"):
+        return str(value)
     raise ValueError(expected)
 
 
-def _mapping(value: Any, pairs: bool, expected: str) -> dict[str, Any]:
-    if isinstance(value, str) and pairs and not value.lstrip().startswith("{"):
-        return _pairs(value, expected)
+def _list(field: Field, value: Any, expected: str) -> list[str]:
+    """A list of texts: a JSON list, one text, or with `commas` several in one text."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = loose(text) if text.startswith("[") else [value]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(expected)
+    if not all(isinstance(item, str) for item in value):
+        raise ValueError(expected)
+    if not field.arg.commas:
+        return list(value)
+    parts: list[str] = []
+    for item in value:
+        parts += [part.strip() for part in item.split(",")]
+    return parts
+
+
+def _mapping(value: Any, expected: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value, object_pairs_hook=_once)
@@ -178,23 +183,11 @@ def _mapping(value: Any, pairs: bool, expected: str) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a key that comes twice is a mistake."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
-        raise ValueError(f"the key '{twice}' is given twice")
-    return found
-
-
-def _pairs(text: str, expected: str) -> dict[str, Any]:
-    """`image=16,video=2` as a mapping."""
     found: dict[str, Any] = {}
-    for part in text.split(","):
-        key, equals, number = part.partition("=")
-        if not equals or not key.strip() or not _INTEGER.fullmatch(number.strip()):
-            raise ValueError(f'{expected} such as {{"image": 2}}')
-        if key.strip() in found:
-            raise ValueError(f"'{key.strip()}' is given twice")
-        found[key.strip()] = int(number)
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key '{key}' is given twice")
+        found[key] = value
     return found
 
 
@@ -211,7 +204,7 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
             mistakes.append(f"'{key}' is no key of it.{hint}")
             continue
         try:
-            found[declared.name] = understand(declared, value)
+            found[declared.name] = convert(declared, value)
         except ValueError as error:
             mistakes.append(f"'{key}' {value!r}: {error}")
     if mistakes:
@@ -219,57 +212,22 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _in_range(field: Field, value: Any) -> Any:
+def _check_choices(field: Field, value: Any) -> None:
+    """Raises ValueError for a value (or an item of a list) that is none of the choices."""
+    choices = field.arg.choices
+    for item in value if field.is_list else [value]:
+        if choices and item not in choices:
+            from core.args.foreign import refused_value  # the table is read for mistakes only
+
+            why = refused_value(field.name, item)
+            raise ValueError(f"{why}expected {describe(field)}." + nearest(str(item), map(str, choices)))
+
+
+def _check_range(field: Field, value: Any) -> None:
+    """Raises ValueError for a number outside of the limits."""
     arg = field.arg
-    if arg.choices:
-        for item in value if field.is_list else [value]:
-            if item not in arg.choices:
-                raise ValueError(f"expected {describe(field)}." + nearest(str(item), map(str, arg.choices)))
-    low = (arg.ge is not None and value < arg.ge) or (arg.gt is not None and value <= arg.gt)
-    if low or (arg.le is not None and value > arg.le) or (arg.lt is not None and value >= arg.lt):
+    low = arg.ge is not None and value < arg.ge
+    too_low = arg.gt is not None and value <= arg.gt
+    too_high = arg.le is not None and value > arg.le
+    if low or too_low or too_high:
         raise ValueError(f"expected {describe(field)}")
-    return value
-
-
-def choices(hint: Any) -> list[str]:
-    """Every value that a type of literals allows; empty for other types."""
-    if hasattr(hint, "__metadata__"):
-        return choices(typing.get_args(hint)[0])
-    if typing.get_origin(hint) is typing.Literal:
-        return [str(value) for value in typing.get_args(hint)]
-    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    found = [["none"] if member is type(None) else choices(member) for member in members]
-    return [word for words in found for word in words] if all(found) else []
-
-
-def convert_struct(
-    struct: type[msgspec.Struct] | None, values: Mapping[str, Any], prefix: str
-) -> tuple[msgspec.Struct | None, list[str]]:
-    """A plugin's own arguments: the Struct (None when it declares none) and every problem, not only the first.
-
-    prefix: what stands before a key on the command line, such as `--attention-config.cpu_paged`.
-    """
-    infos = {info.name: info for info in msgspec.structs.fields(struct)} if struct is not None else {}
-    problems: list[str] = []
-    converted: dict[str, Any] = {}
-    for key, value in values.items():
-        name = key.replace("-", "_")
-        if name not in infos:
-            valid = f"known: {', '.join(infos)}." if infos else "it takes no arguments."
-            problems.append(f"{prefix}.{key}: unknown key; {valid}{nearest(name, infos)}")
-            continue
-        try:
-            converted[name] = msgspec.convert(value, infos[name].type, strict=False)
-        except msgspec.ValidationError as error:
-            words = choices(infos[name].type)
-            said = f"expected one of {', '.join(words)}" if words else f"{str(error)[:1].lower()}{str(error)[1:]}"
-            alike = nearest(value, words) if isinstance(value, str) and not value.isdigit() else ""
-            problems.append(f"{prefix}.{key} {value!r}: {said}.{alike}")
-    missing = [name for name, info in infos.items() if info.required and name not in converted]
-    problems += [f"{prefix}.{name}: required, but not given." for name in missing if name not in values]
-    if struct is None or problems:
-        return None, problems
-    try:
-        return struct(**converted), []
-    except (TypeError, ValueError) as error:
-        return None, [f"{prefix}: {error}"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from core.args import foreign
 from core.args.convert import describe
-from core.args.help import not_yet, shown_default
+from core.args.help import shown_default
 from core.args.schema import Field, schema
 
 _INTRO = """# Engine arguments
@@ -28,39 +29,53 @@ together.
 | `2048`, `25.6k`, `1K`, `1G` | lower case is a power of 1000, upper case a power of 1024; fractions go with lower case |
 | `--hf-overrides.rope.factor 2` | a key of a JSON argument |
 | `--x.key+ a`, `--x.key+=a,b` | further items of a list in a JSON argument |
-| `-O2`, `-tp 1`, `-cc.mode=0` | short spellings |
+| `-q gguf`, `-ac.NAME.KEY=1` | short spellings |
 | `none` | an argument that may be unset is unset |
 | `--help=GROUP`, `--help=ARGUMENT`, `--help=WORD`, `--help=KIND.NAME` | a part of the help, or a plugin's own arguments |
-| `--help=listgroup`, `--help=page` | all groups; everything in a pager |
+| `--help=listgroup`, `--help=page` | all groups; everything in a pager |"""
 
-An argument that is *not served yet* is declared, so that it is checked and explained, but any value other than its
-default is an error."""
+_APPENDIX = """## Names that are not served
+
+Other engines, and older versions of them, have more arguments. Each of these names is an error that says why it is not
+here, unless its value asks for what holds anyway (`--tensor-parallel-size 1`)."""
 
 
 def document() -> str:
     """The whole file, with a newline at its end."""
     known = schema()
     fields = list(known.fields.values())
-    served = sum(field.is_served for field in fields)
-    old = list(known.retired.values())
-    removed = sum(entry.status == "removed" for entry in old)
-    parts = [
-        _INTRO,
-        f"{len(fields)} arguments: {served} served, {len(fields) - served} not served yet. {len(old) - removed} older "
-        f"ones are translated, {removed} are removed.",
-    ]
+    parts = [_INTRO, f"There are {len(fields)} arguments."]
     for group, title in known.titles.items():
         members = [field for field in fields if field.group == group]
         parts.append(f"## {title}\n\nGroup `{group}`.\n\n" + _rows(_row(field, field.flags) for field in members))
         for field in members:
             if field.keys:
                 parts.append(f"Keys of `{field.flag}`:\n\n" + _rows(_key_rows(field, "")))
-    table = _table(
-        ("argument", "status", "now"),
-        ((_code(entry.flag), entry.status, _instead(entry.sentence("").partition("; ")[2])) for entry in old),
-    )
-    parts.append(f"## Older arguments\n\n{table}")
+    parts += [_APPENDIX, _not_yet(), "Others are spelled differently, or not needed:", _others()]
     return "\n\n".join(parts) + "\n"
+
+
+def _not_yet() -> str:
+    """A row a capability that is not there."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for row in foreign.names():
+        if row.kind == "not yet":
+            flags = by_reason.setdefault((row.topic, row.text), [])
+            flags.append(_code(row.flag))
+    rows = []
+    for (topic, text), flags in by_reason.items():
+        sentence = f"{text[0].upper()}{text[1:]}."
+        rows.append((topic, sentence, ", ".join(flags)))
+    return _table(("what is missing", "today", "names"), rows)
+
+
+def _others() -> str:
+    rows = []
+    for row in foreign.names():
+        if row.kind != "not yet":
+            sentence = f"{row.sentence[0].upper()}{row.sentence[1:]}."
+            rows.append((_code(row.flag), sentence))
+    return _table(("name", "now"), rows)
 
 
 def _rows(rows: Iterable[tuple[str, str, str, str, str]]) -> str:
@@ -68,16 +83,11 @@ def _rows(rows: Iterable[tuple[str, str, str, str, str]]) -> str:
 
 
 def _row(field: Field, names: Sequence[str]) -> tuple[str, str, str, str, str]:
-    arg = field.arg
-    meaning = arg.help
-    if arg.unserved and not field.is_served:
-        meaning += f" *{not_yet(field)}: {arg.unserved}.*"
-    elif arg.unserved and arg.served is not None:
-        values = ", ".join("unset" if value is None else f"`{value}`" for value in arg.served if value != "")
-        meaning += f" *Served: {values}; {arg.unserved}.*"
-    shown = ", ".join(_code(name) for name in names) or f"{_code(field.name)} (Python only)"
+    shown = ", ".join(_code(name) for name in names)
     default = shown_default(field)
-    return shown, describe(field), _code(default) if "*" in default else default, arg.since, meaning
+    if "*" in default:
+        default = _code(default)
+    return shown, describe(field), default, field.arg.since, field.arg.help
 
 
 def _key_rows(field: Field, prefix: str) -> list[tuple[str, str, str, str, str]]:
@@ -100,10 +110,6 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`"
-
-
-def _instead(text: str) -> str:
-    return text.rstrip(".")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Arguments about the engine as a process. Owns: declarations only. Called by: schema."""
+"""Arguments about the running engine: how long it may be silent, what it logs and counts.
+
+Owns: declarations only. Called by: schema.
+"""
 
 from typing import Annotated
 
@@ -6,45 +9,20 @@ import msgspec
 
 from core.args.arg import Arg
 
-_ONE_SERVER = "one API server is started"
-
 
 class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine process."""
+    """Engine process, log and metrics."""
 
+    enable_log_requests: Annotated[bool, Arg("Log each request.")] = False
+    max_log_len: Annotated[int | None, Arg("Most characters or token ids of a prompt in the log.", ge=0)] = None
     disable_log_stats: Annotated[bool, Arg("No periodic line with statistics.")] = False
-    aggregate_engine_logging: Annotated[
-        bool, Arg("One line of statistics for all replicas.", unserved="one engine is started")
-    ] = False
-    shutdown_timeout: Annotated[
-        int | None,
+    kv_cache_metrics: Annotated[bool, Arg("Measure how long KV blocks stay cached, idle and wait for reuse.")] = False
+    kv_cache_metrics_sample: Annotated[float, Arg("Share of blocks that are measured.", gt=0, le=1)] = 0.01
+    engine_stall_timeout: Annotated[
+        float,
         Arg(
-            "Seconds that running requests have to finish at shutdown; 0: none. Unset: the server's own few seconds.",
-            ge=0,
-            unserved="the server's own patience cannot be changed",
+            "Seconds that the engine may be silent although requests (or a question of its health) wait for it, before "
+            "/health answers 503. One step of a long prompt is silent from its beginning to its end.",
+            gt=0,
         ),
-    ] = None
-    fail_on_environ_validation: Annotated[
-        bool,
-        Arg(
-            "An unknown environment variable of the engine stops the start.",
-            unserved="environment variables are not checked",
-        ),
-    ] = False
-    gdn_prefill_backend: Annotated[
-        str | None,
-        Arg(
-            "Kernels for the prefill of linear attention layers.",
-            choices=("flashinfer", "triton"),
-            unserved="models with recurrent state are not served",
-        ),
-    ] = None
-    tokens_only: Annotated[
-        bool, Arg("Token ids in and out, no tokenizer.", internal=True, unserved="the engine needs the tokenizer")
-    ] = False
-    _api_process_count: Annotated[
-        int | None, Arg("How many API servers share this engine.", ge=1, internal=True, unserved=_ONE_SERVER)
-    ] = None
-    _api_process_rank: Annotated[
-        int | None, Arg("Index of this API server among them.", ge=0, internal=True, unserved=_ONE_SERVER)
-    ] = None
+    ] = 120.0

@@ -1,120 +1,105 @@
 """Help, generated from the schema.
 
-Owns: the text of `--help` and `--help=WORD`. Never does: import plugins or torch; rich is imported only for a terminal.
+Owns: the sections of `--help` and `--help=WORD`. Never does: print (`core.args.show` does), import plugins or torch.
 Called by: the command line.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from core.api.errors import UserError, nearest
 from core.args.convert import describe
-from core.args.retired import Retired
+from core.args.foreign import Foreign, keys_of, with_short
+from core.args.foreign import named as foreign_named
+from core.args.foreign import names as foreign_names
 from core.args.schema import Field, Schema, group_key, schema
+from core.args.show import Section
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-NOT_YET = "Not served yet"
+COMMON = (
+    "model",
+    "served_model_name",
+    "tokenizer",
+    "dtype",
+    "max_model_len",
+    "quantization",
+    "load_format",
+    "revision",
+    "download_dir",
+    "hf_token",
+    "device",
+    "plugins",
+    "kv_cache_memory_bytes",
+    "kv_cache_dtype",
+    "gpu_memory_utilization",
+    "enable_prefix_caching",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "speculative_config",
+    "seed",
+    "config",
+    "host",
+    "port",
+    "api_key",
+    "chat_template",
+)
+"""The arguments that most people need, in the order of the help."""
 EMPTY: tuple[Any, ...] = (None, {}, [], False, "")
-ONLY = "Only the default is served yet"
-OLDER = "Older arguments"
+ELSEWHERE = "Names that this engine does not take"
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading and rows of (left, right)."""
-
-    title: str
-    rows: tuple[tuple[str, str], ...]
-
-
-def argument_sections(word: str | None = None) -> list[Section]:
-    """All groups; or those that `word` names: a group, an argument, or a word in the help. Raises UserError."""
+def argument_sections() -> list[Section]:
+    """All arguments: first the common ones, then each group's others."""
     known = schema()
-    chosen, old = (list(known.fields.values()), []) if not word else _matching(known, word)
-    if len(chosen) == 1 and word and not old:
-        return _one(known, chosen[0])
-    sections = [
-        Section(title, tuple((left(f), right(f)) for f in chosen if f.group == group))
-        for group, title in known.titles.items()
-        if any(f.group == group for f in chosen)
-    ]
-    if old:
-        sections.append(Section(OLDER, tuple((entry.flag, _gone(entry)) for entry in old)))
+    common = [known.fields[name] for name in COMMON]
+    others = [field for field in known.fields.values() if field.name not in COMMON]
+    return [_section("Common arguments", common), *_by_group(known, others)]
+
+
+def sections_about(word: str) -> list[Section]:
+    """The arguments that `word` names: a group, an argument, or a word in the help. Raises UserError."""
+    known = schema()
+    fields, rows = _matching(known, word)
+    if len(fields) == 1 and not rows:
+        return _one(known, fields[0])
+    sections = _by_group(known, fields)
+    if rows:
+        lines = [(_names(row), told(row)) for row in rows]
+        sections.append(Section(ELSEWHERE, tuple(lines)))
     return sections
 
 
 def group_sections() -> list[Section]:
     """The groups, for `--help=listgroup`."""
     known = schema()
-    counts = {key: [field for field in known.fields.values() if field.group == key] for key in known.titles}
-    rows = tuple(
-        (key, f"{title}: {len(counts[key])} arguments, {sum(f.is_served for f in counts[key])} of them served.")
-        for key, title in known.titles.items()
-    )
-    return [Section("Groups, for --help=GROUP", rows)]
-
-
-def show(usage: str, intro: str, sections: list[Section], *, page: bool = False) -> None:
-    """Print help: with colours in a terminal, as plain text elsewhere. page: through a pager, in a terminal."""
-    if sys.stdout.isatty():
-        _show_rich(usage, intro, sections, page)
-    else:
-        print(render(usage, intro, sections, min(shutil.get_terminal_size().columns, 110)))
-
-
-def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
-    """Help as plain text of at most `width` columns."""
-    lines = [f"Usage: {usage}", "", *textwrap.wrap(intro, width)]
-    indent = 30
-    for section in sections:
-        lines += ["", f"{section.title}:"]
-        for head, text in section.rows:
-            wrapped = textwrap.wrap(text, max(width - indent - 2, 30), break_on_hyphens=False) or [""]
-            if len(head) > indent - 4:
-                lines.append("  " + head)
-            else:
-                lines.append(f"  {head:<{indent - 2}}{wrapped.pop(0)}")
-            lines += [" " * indent + line for line in wrapped]
-    return "\n".join(lines)
+    rows = []
+    for key, title in known.titles.items():
+        members = [field for field in known.fields.values() if field.group == key]
+        rows.append((key, f"{title}: {len(members)} arguments."))
+    return [Section("Groups, for --help=GROUP", tuple(rows))]
 
 
 def left(field: Field) -> str:
     """Every spelling of an argument, with its value."""
-    names = ", ".join(field.flags) or f"{field.name} (Python only)"
+    names = ", ".join(field.flags)
     if field.base is bool:
-        return f"{names}, --no-{field.flag[2:]}" if field.flags else names
+        return f"{names}, --no-{field.flag[2:]}"
     return f"{names} {field.arg.metavar or _metavar(field)}"
 
 
 def right(field: Field) -> str:
-    """Help, limits, where names come from, default, and whether it is served."""
+    """Help, limits, where names come from, and the default."""
     arg = field.arg
     text = arg.help
-    if field.base in (int, float) and not arg.choices and (arg.ge or arg.le or arg.lt or arg.gt is not None):
+    limited = arg.ge or arg.le or arg.gt is not None
+    if field.base in (int, float) and limited:
         text += f" Expects {describe(field)}."
     if arg.plugin:
         text += f" Names: core plugins list --kind={arg.plugin}."
     if field.default not in EMPTY:
         text += f" Default: {shown_default(field)}."
-    if arg.unserved and not field.is_served:
-        text += f" {not_yet(field)}: {arg.unserved}."
-    elif arg.unserved and arg.served is not None:
-        text += (
-            f" Served: {', '.join('unset' if value is None else str(value) for value in arg.served if value != '')}."
-        )
     return text
-
-
-def not_yet(field: Field) -> str:
-    """The words before the reason why an argument is not served."""
-    return NOT_YET if field.default in EMPTY else ONLY
 
 
 def shown_default(field: Field) -> str:
@@ -124,7 +109,27 @@ def shown_default(field: Field) -> str:
         return "on" if value else "off"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    return "unset" if value is None or value == "" else "empty" if value == {} else str(value)
+    if value is None or value == "":
+        return "unset"
+    return "empty" if value == {} else str(value)
+
+
+def told(row: Foreign) -> str:
+    """The sentence about a foreign name."""
+    return f"{row.sentence[0].upper()}{row.sentence[1:]}."
+
+
+def _section(title: str, fields: Iterable[Field]) -> Section:
+    return Section(title, tuple((left(field), right(field)) for field in fields))
+
+
+def _by_group(known: Schema, fields: Sequence[Field]) -> list[Section]:
+    sections = []
+    for group, title in known.titles.items():
+        members = [field for field in fields if field.group == group]
+        if members:
+            sections.append(_section(title, members))
+    return sections
 
 
 def _one(known: Schema, field: Field) -> list[Section]:
@@ -146,66 +151,46 @@ def _key_rows(prefix: str, field: Field) -> list[tuple[str, str]]:
     return rows
 
 
-def _gone(entry: Retired) -> str:
-    text = entry.sentence("").removeprefix(": ")
-    return text[0].upper() + text[1:]
+def _names(row: Foreign) -> str:
+    return ", ".join([row.flag, *("-" + short for short in row.shorts)])
 
 
 def _metavar(field: Field) -> str:
     if field.arg.choices:
         return "{" + ",".join(str(choice) for choice in field.arg.choices) + "}"
     if field.is_list:
-        return "N..." if field.base == list[int] else "TEXT..."
+        return "TEXT..."
     return "JSON" if field.is_mapping else {int: "N", float: "X"}.get(field.base, "TEXT")
 
 
-def _matching(known: Schema, word: str) -> tuple[list[Field], list[Retired]]:
-    fields = list(known.fields.values())
-    wanted = word.lower().lstrip("-").replace("-", "_")
-    key = group_key(word.lstrip("-").replace("-", "_")).replace("_", "")
-    short = known.short(word.lstrip("-"))
-    exact = known.named(wanted) or short
+def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
+    """Arguments and foreign names that `word` means: by name, else by group, else by a word in name or text."""
+    plain = word.lstrip("-").replace("-", "_")
+    exact = known.named(plain.lower()) or known.short(word.lstrip("-"))
     if exact is not None:
         return [exact], []
-    if wanted in known.retired:
-        return [], [known.retired[wanted]]
-    group = [f for f in fields if f.group.replace("_", "") == key]
+    row = foreign_named(plain.lower()) or with_short(word.lstrip("-"))
+    if row is not None:
+        return [], [row, *keys_of(row)]
+    group = [field for field in known.fields.values() if field.group == group_key(plain)]
     if group:
         return group, []
-    plain = wanted.replace("_", " ")
-    found = [f for f in fields if wanted in f.name or plain in f.arg.help.lower() or any(wanted in k for k in f.keys)]
-    old = [entry for entry in known.retired.values() if wanted in entry.name]
-    if not found and not old:
-        raise UserError(f"--help={word}: no such group or argument.{nearest(wanted, [*known.titles, *known.fields])}")
-    return found, old
+    wanted = plain.lower().replace("_", " ")
+    found = [field for field in known.fields.values() if _has_word(field, wanted)]
+    # groups of other engines, such as LoRAConfig, are topics here
+    topic = _squeezed(group_key(plain.lower()))
+    rows = [row for row in foreign_names() if topic in _squeezed(f"{row.name}.{row.topic}")]
+    if not found and not rows:
+        names = [*known.titles, *known.fields]
+        raise UserError(f"--help={word}: no such group or argument.{nearest(plain.lower(), names)}")
+    return found, rows
 
 
-def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not page:
-        _write(console, usage, intro, sections)
-        return
-    with console.pager(styles=True):
-        _write(console, usage, intro, sections)
+def _has_word(field: Field, wanted: str) -> bool:
+    """Whether name, help or keys of an argument have the words `wanted`."""
+    texts = [field.name, field.arg.help, *field.keys]
+    return any(wanted in text.lower().replace("_", " ") for text in texts)
 
 
-def _write(console: Console, usage: str, intro: str, sections: list[Section]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    console.print(Text("Usage: ", style="bold yellow") + Text(usage, style="bold"))
-    console.print()
-    console.print(Text(intro))
-    for section in sections:
-        console.print()
-        console.print(Text(section.title + ":", style="bold yellow"))
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        table.add_column(no_wrap=False, max_width=34, min_width=22)
-        table.add_column()
-        for head, text in section.rows:
-            help_text = Text(text)
-            help_text.highlight_regex(rf"({NOT_YET}|{ONLY}):.*$", style="yellow")
-            table.add_row(Text(head, style="cyan"), help_text)
-        console.print(table)
+def _squeezed(text: str) -> str:
+    return text.lower().replace("_", "").replace(" ", "")

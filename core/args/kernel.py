@@ -1,24 +1,10 @@
 """Arguments about which kernels run. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from core.args.arg import Arg
-
-KERNELS = "--kernels and each provider's own answer choose kernels"
-MOE_BACKENDS = (
-    *("auto", "triton", "deep_gemm", "cutlass", "flashinfer_trtllm", "flashinfer_cutlass", "flashinfer_cutedsl"),
-    *("marlin", "aiter"),
-)
-
-
-class KernelKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys of --kernel-config."""
-
-    ir_op_priority: Annotated[dict[str, Any], Arg("As --ir-op-priority.")] = {}
-    enable_flashinfer_autotune: Annotated[bool | None, Arg("As --enable-flashinfer-autotune.")] = None
-    moe_backend: Annotated[str, Arg("As --moe-backend.", choices=MOE_BACKENDS)] = "auto"
 
 
 class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +27,3 @@ class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
             choices=("fast", "reference"),
         ),
     ] = "fast"
-    ir_op_priority: Annotated[
-        dict[str, Any],
-        Arg("For each operation the implementations to try, in order: --ir-op-priority.OP NAME.", unserved=KERNELS),
-    ] = {}
-    moe_backend: Annotated[str, Arg("Family of kernels for experts.", choices=MOE_BACKENDS, unserved=KERNELS)] = "auto"
-    enable_flashinfer_autotune: Annotated[
-        bool | None, Arg("Tune FlashInfer's kernels while warming up.", unserved=KERNELS)
-    ] = None
-    kernel_config: Annotated[
-        dict[str, Any], Arg("Choice and warm-up of kernels.", keys=KernelKeys, unserved=KERNELS)
-    ] = {}

@@ -9,7 +9,17 @@ import re
 from decimal import Decimal
 
 _HUMAN = re.compile(r"([+-]?\d{1,20}(?:\.\d{1,20})?)([kKmMgGtT]?)", re.ASCII)
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_FACTORS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
 
 
 def human_int(text: str) -> int:

@@ -68,12 +68,6 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0),
     ] = None
-    scheduler_cls: Annotated[
-        str | None, Arg("Import path of another scheduler.", unserved="the scheduler cannot be replaced")
-    ] = None
-    disable_chunked_mm_input: Annotated[
-        bool, Arg("Never spread one item of media over two steps.", unserved="requests carry text")
-    ] = False
     disable_hybrid_kv_cache_manager: Annotated[
         bool | None,
         Arg(

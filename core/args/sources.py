@@ -12,40 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import nearest
+from core.args import lookup
 from core.args.arg import HIDDEN, Given
-from core.args.convert import understand, unserved
-from core.args.legacy import translate
+from core.args.convert import convert
 from core.args.parser import ORIGIN
-from core.args.retired import Retired
-from core.args.schema import Field, schema
+from core.args.schema import Field, flag_of, schema
 
 ENVIRONMENT = {"CORE_PLUGINS": "plugins", "CORE_API_KEY": "api_key"}
+LONGEST_VALUE = 200
+
+Layer = dict[str, Given]
 
 
 @dataclass(slots=True)
 class Merged:
-    """Every argument of the schema with its origin, every problem and every warning.
-
-    refused: values that were given and understood but are not served yet (each is a problem as well); `values` has the
-    default in their place, so that what is derived from it holds.
-    """
+    """Every argument of the schema with its origin, every problem and every warning."""
 
     values: dict[str, Given]
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    refused: dict[str, Given] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         """The value of `name`."""
         return self.values[name].value
 
-    def asked(self, name: str) -> Any:
-        """The value that was asked for, served or not."""
-        return self.refused.get(name, self.values[name]).value
-
     def is_set(self, name: str) -> bool:
         """Whether the user gave `name` in any way."""
-        return self.values[name].origin != "default" or name in self.refused
+        return self.values[name].origin != "default"
 
     def set_by_user(self) -> tuple[str, ...]:
         """Names of all arguments that the user gave."""
@@ -55,59 +48,69 @@ class Merged:
 def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
     """Merge explicit values (plain, or `Given` with an origin) with the YAML file that they may name, and `environ`.
 
-    None for an argument whose default is None leaves it open, whatever a lower layer says.
+    None for an argument whose default is None leaves it open, whatever a lower layer says. Of a name that the engine does
+    not serve, the value that wins is refused, unless it asks for nothing.
     """
     out = Merged({})
-    layers: list[dict[str, Given]] = [_explicit(explicit, out)]
+    layers = [_explicit(explicit, out)]
     config = layers[0].get("config")
     if config is not None and config.value is not None:
         layers.append(_yaml(config.value, out))
     layers.append(_environment(environ, out))
+    winners: Layer = {}
+    for layer in reversed(layers):
+        winners |= layer
     for name, declared in schema().fields.items():
-        given = next((layer[name] for layer in layers if name in layer), None)
-        unset = given is not None and given.value is None and declared.raw_default is None
-        if given is not None and (unset or _refuse(declared, given, out)):
-            given = None
-        out.values[name] = given if given is not None else Given(declared.default, "default")
+        given = winners.pop(name, None)
+        is_open = given is None or (given.value is None and declared.raw_default is None)
+        out.values[name] = Given(declared.default, "default") if given is None or is_open else given
+    for name, given in winners.items():
+        _refuse(name, given, out)
     return out
 
 
-def _refuse(declared: Field, given: Given, out: Merged) -> bool:
-    """Whether the engine does not serve the value; each part of it that it does not is a problem."""
-    reasons = unserved(declared, given.value)
-    for path, part, reason in reasons:
-        dotted = f".{path}" if path else ""
+def _refuse(name: str, given: Given, out: Merged) -> None:
+    """A problem for each part of a foreign name's value that asks for something."""
+    from core.args import foreign
+
+    for path, part, reason in foreign.refusals(foreign.table()[name], given.value):
+        shown = f"{path} {part!r}"
         if given.origin == ORIGIN:
-            shown = declared.flag + dotted
+            shown = _as_on_the_command_line(path, part)
         elif given.origin.startswith("config file "):
-            shown = f"{given.origin.removeprefix('config file ')}: {declared.name}{dotted}"
-        else:
-            shown = declared.name + dotted
-        text = part if given.origin == ORIGIN and not isinstance(part, (list, dict)) else repr(part)
-        out.problems.append(f"{shown} {HIDDEN if declared.arg.secret else text}: {reason}.")
-    if reasons:
-        out.refused[declared.name] = given
-    return bool(reasons)
+            shown = f"{given.origin.removeprefix('config file ')}: {shown}"
+        end = "" if reason.endswith("?") else "."
+        out.problems.append(f"{shown}: {reason}{end}")
 
 
-def _explicit(explicit: Mapping[str, Any], out: Merged) -> dict[str, Given]:
-    plain = {str(name): value.value if isinstance(value, Given) else value for name, value in explicit.items()}
-    layer = _convert(plain, "argument", "{}", out, internal=True)
+def _as_on_the_command_line(path: str, value: Any) -> str:
+    """A flag with its value."""
+    if value is True:
+        return flag_of(path)
+    if isinstance(value, list):
+        return " ".join([flag_of(path), *map(str, value)])
+    return f"{flag_of(path)} {value}"
+
+
+def _explicit(explicit: Mapping[str, Any], out: Merged) -> Layer:
+    layer: Layer = {}
     for name, value in explicit.items():
-        if isinstance(value, Given) and name in layer:
-            layer[name] = Given(layer[name].value, value.origin)
+        given = value if isinstance(value, Given) else Given(value, "argument")
+        shown = flag_of(str(name)) if given.origin == ORIGIN else str(name)
+        _take(layer, str(name), given, shown, out)
     return layer
 
 
-def _environment(environ: Mapping[str, str], out: Merged) -> dict[str, Given]:
-    layer: dict[str, Given] = {}
+def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
+    layer: Layer = {}
     for variable, name in ENVIRONMENT.items():
         if environ.get(variable):
-            layer |= _convert({name: environ[variable]}, f"environment {variable}", variable, out)
+            _take(layer, name, Given(environ[variable], f"environment {variable}"), variable, out)
     return layer
 
 
-def _yaml(name: str, out: Merged) -> dict[str, Given]:
+def _yaml(name: str, out: Merged) -> Layer:
+    """The layer of a configuration file; empty, with a problem, when it cannot be used."""
     import yaml
 
     shown = f"--config {name}"
@@ -115,9 +118,10 @@ def _yaml(name: str, out: Merged) -> dict[str, Given]:
         path = Path(name).expanduser()
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError) as error:
+        # RecursionError is a RuntimeError: nesting without end is no readable file either
         out.problems.append(f"{shown}: cannot be read: {' '.join(str(error).split())}.")
         return {}
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         out.problems.append(f"{shown}: not valid YAML: {' '.join(str(error).split())}.")
         return {}
     if document is None:
@@ -129,58 +133,66 @@ def _yaml(name: str, out: Merged) -> dict[str, Given]:
     if "config" in entries:
         out.problems.append(f"{shown}: a file cannot name another file with 'config'; write one file.")
         del entries["config"]
-    return _convert(entries, f"config file {path}", f"{path}: {{}}", out)
-
-
-def _convert(
-    plain: Mapping[str, Any], origin: str, label: str, out: Merged, *, internal: bool = False
-) -> dict[str, Given]:
-    """Convert one layer. label: how a value's name is shown, with `{}` for the name. internal: from Python."""
-    known = schema()
-    layer: dict[str, Given] = {}
-    for key, given in plain.items():
-        shown, value = label.replace("{}", key), given
-        declared = known.named(key)
-        if declared is None and (old := known.gone(key)) is not None:
-            declared, value = _retired(old, shown, value, out)
-            if declared is None:
-                continue
-        if declared is None or (declared.arg.internal and not internal):
-            hint = nearest(key.replace("-", "_"), known.fields)
-            out.problems.append(f"{shown}: unknown argument.{hint} See `core serve --help` for all.")
-            continue
-        if value is None and not declared.optional:
-            continue
-        translated, warnings = translate(declared, value)
-        out.warnings += warnings
-        try:
-            converted = understand(declared, translated)
-        except ValueError as error:
-            text = str(error)
-            written = HIDDEN if declared.arg.secret else _short(value)
-            out.problems.append(f"{shown} {written}: {text if text.endswith(('?', '.')) else text + '.'}")
-            continue
-        if declared.name in layer and layer[declared.name].value != converted:
-            out.warnings.append(f"{shown}: {declared.name} is given twice; the last value is used.")
-        layer[declared.name] = Given(converted, origin)
+    layer: Layer = {}
+    for key, value in entries.items():
+        _take(layer, key, Given(value, f"config file {path}"), f"{path}: {key}", out)
     return layer
 
 
-def _retired(old: Retired, shown: str, value: Any, out: Merged) -> tuple[Field | None, Any]:
-    """The argument and value that a deprecated one means; (None, ...) when nothing is left to do."""
-    (out.problems if old.status == "removed" else out.warnings).append(old.sentence(shown))
-    if not old.target:
-        return None, None
-    declared = schema().fields[old.target]
-    if not old.inverted:
-        return declared, value
+def _take(layer: Layer, key: str, given: Given, shown: str, out: Merged) -> None:
+    """Convert one value into its layer. shown: the name as it is told in problems and warnings."""
+    declared, value = _understood(key, given.value, shown, out)
+    if declared is None or (value is None and declared.declared and not declared.optional):
+        return
     try:
-        return declared, not understand(declared, value)
+        converted = convert(declared, value)
     except ValueError as error:
-        out.problems.append(f"{shown} {_short(value)}: {error}.")
+        _report(declared, shown, value, error, out)
+        return
+    if declared.name in layer and layer[declared.name].value != converted:
+        out.warnings.append(f"{shown}: {declared.name} is given twice; the last value is used.")
+    layer[declared.name] = Given(converted, given.origin)
+
+
+def _understood(key: str, value: Any, shown: str, out: Merged) -> tuple[Field | None, Any]:
+    """The argument called `key`, and the value for it; (None, ...) when there is nothing to convert."""
+    declared = lookup.named(key)
+    if declared is None:
+        hint = nearest(key.replace("-", "_"), schema().fields)
+        out.problems.append(f"{shown}: unknown argument.{hint} See `core serve --help` for all.")
+        return None, None
+    if declared.declared:
+        return declared, value
+    return _translated(declared, value, shown, out)
+
+
+def _translated(older: Field, value: Any, shown: str, out: Merged) -> tuple[Field | None, Any]:
+    """An older name that is still understood becomes the argument that it means, with a warning; others stay."""
+    from core.args import foreign
+
+    row = foreign.table()[older.name]
+    if row.kind != "older":
+        return older, value
+    out.warnings.append(f"{shown}: {row.sentence}.")
+    if not row.text.startswith("--no-"):
+        return None, None
+    meant = lookup.named(row.text.removeprefix("--no-"))
+    assert meant is not None
+    try:
+        return meant, not convert(meant, value)
+    except ValueError as error:
+        _report(meant, shown, value, error, out)
         return None, None
 
 
-def _short(value: Any) -> str:
+def _report(declared: Field, shown: str, value: Any, error: ValueError, out: Merged) -> None:
+    """The problem of a value that cannot be converted."""
+    text = str(error)
+    end = "" if text.endswith(("?", ".")) else "."
+    written = HIDDEN if declared.arg.secret else _shortened(value)
+    out.problems.append(f"{shown} {written}: {text}{end}")
+
+
+def _shortened(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from core.api.errors import PluginError, UserError
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import take_help
 from core.plugin.registry import PluginRegistry
 
@@ -27,7 +27,11 @@ def build_kernels(words: list[str]) -> int:
         manifests = [registry.get("platform", words[0])]
     else:
         manifests = [found for _, found in registry.candidates("platform") if not isinstance(found, str)]
-    targets = {m.row.name: str(m.spec.capabilities["build"]) for m in manifests if m.spec.capabilities.get("build")}
+    targets: dict[str, str] = {}
+    for manifest in manifests:
+        build = manifest.spec.capabilities.get("build")
+        if build:
+            targets[manifest.row.name] = str(build)
     if not targets:
         raise UserError(
             f"core build-kernels: {' '.join(words) or 'no installed platform'} has no native kernels to build."

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
 from core.args.schema import Field, schema
+from core.args.show import Section, show
 from core.cli.plugin_help import own_arguments, usable_manifests
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.registry import PluginRegistry
@@ -63,11 +63,14 @@ def collect(overview: Section) -> Words:
         head, *rest = usage.split()
         if head.startswith("-"):
             continue
-        own = tuple(word for part in rest[:1] for word in part.split("|") if word.isalpha() and word.islower())
-        before = commands.get(head, (text, ()))
-        commands[head] = (before[0], (*before[1], *own))
+        alternatives = rest[0].split("|") if rest else []
+        own = [word for word in alternatives if word.isalpha() and word.islower()]
+        first, inner = commands.get(head, (text, ()))
+        commands[head] = (first, (*inner, *own))
     registry = PluginRegistry()
-    flags = [flag for field in schema().fields.values() for flag in _flags(field, registry)]
+    flags: list[Flag] = []
+    for field in schema().fields.values():
+        flags += _flags(field, registry)
     for manifest in usable_manifests(registry):
         for name, kind, text in own_arguments(manifest):
             values = ("true", "false") if kind == "bool" else tuple(set_of(kind))
@@ -79,8 +82,8 @@ def collect(overview: Section) -> Words:
 
 def set_of(kind: str) -> list[str]:
     """The values that a type written as `auto|int8|none` names; types themselves are no values."""
-    parts = kind.split("|")
-    return [part for part in parts if part not in _TYPES] if set(parts) - _TYPES - {"none"} else []
+    values = [part for part in kind.split("|") if part not in _TYPES]
+    return values if set(values) - {"none"} else []
 
 
 def bash(words: Words) -> str:
@@ -190,15 +193,20 @@ def fish(words: Words) -> str:
 
 def _flags(field: Field, registry: PluginRegistry) -> list[Flag]:
     """Every spelling of an argument, and `--no-...` of a switch."""
-    values = tuple(str(choice) for choice in field.arg.choices) + tuple(word for word, _ in field.arg.words)
+    values = [str(choice) for choice in field.arg.choices]
+    values += [word for word, _ in field.arg.words]
     if field.arg.plugin is not None and not field.is_mapping:
-        values += ("auto", *(row.name for row in registry.rows(field.arg.plugin) if row.name not in RESERVED_NAMES))
+        values.append("auto")
+        values += [row.name for row in registry.rows(field.arg.plugin) if row.name not in RESERVED_NAMES]
+    unique = tuple(dict.fromkeys(values))
     switch = field.base is bool
-    found = [Flag(name, field.arg.help, tuple(dict.fromkeys(values)), not switch) for name in field.flags]
-    if switch and field.flags:
+    found = [Flag(name, field.arg.help, unique, not switch) for name in field.flags]
+    if switch:
         found.append(Flag(f"--no-{field.flag[2:]}", f"Not: {field.arg.help}", (), False))
     for key in field.keys.values():
-        choices = ("true", "false") if key.base is bool else tuple(str(choice) for choice in key.arg.choices)
+        choices = tuple(map(str, key.arg.choices))
+        if key.base is bool:
+            choices = ("true", "false")
         found.append(Flag(f"{field.flag}.{key.name}", key.arg.help, choices, True))
     return found
 

@@ -6,13 +6,11 @@ Owns: the output of these commands. Never does: resolve or load a model. Called 
 from __future__ import annotations
 
 import sys
-from typing import Any
-
-import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch
+from core.cli.tables import print_json
 from core.config.resolve import Resolution, resolve
 
 COMMANDS = {
@@ -32,8 +30,10 @@ def config(words: list[str]) -> int:
         if command and command not in ("-h", "--help"):
             known = ", ".join(COMMANDS)
             raise UserError(f"core config {command}: unknown; known: {known}.{nearest(command, COMMANDS)}")
-        rows = tuple((f"{name} {usage}".strip(), text) for name, (usage, text) in COMMANDS.items())
-        show("core config COMMAND", "Look at the configuration.", [Section("Commands", rows)])
+        rows = []
+        for name, (usage, text) in COMMANDS.items():
+            rows.append((f"{name} {usage}".strip(), text))
+        show("core config COMMAND", "Look at the configuration.", [Section("Commands", tuple(rows))])
         return 0 if command else 2
     usage, intro = COMMANDS[command]
     wanted = take_help(rest)
@@ -49,7 +49,7 @@ def _explain(words: list[str]) -> int:
     as_json = take_switch(words, "--json")
     resolution = _resolved(words)
     if as_json:
-        _print_json(explanation(resolution))
+        print_json(explanation(resolution))
     else:
         print_explanation(resolution)
     return 0
@@ -72,17 +72,13 @@ def _schema(words: list[str]) -> int:
 
     if words:
         raise UserError(f"core config schema {words[0]}: unexpected; the command takes no arguments.")
-    _print_json(json_schema(PluginRegistry()))
+    print_json(json_schema(PluginRegistry()))
     return 0
 
 
 def _resolved(words: list[str]) -> Resolution:
-    """What `core serve` would run with these words."""
+    """The configuration that `core serve` would run with these words."""
     parsed = parse_engine_arguments(words)
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     resolution.warnings[:0] = [warning for warning in parsed.warnings if warning not in resolution.warnings]
     return resolution
-
-
-def _print_json(value: Any) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())

@@ -75,7 +75,7 @@ def print_explanation(resolution: Resolution) -> None:
     print(f"numerics  {resolution.numerics or UNTOLD}")
     for warning in resolution.warnings:
         print(f"warning   {warning}")
-    _heading("Arguments (those that someone has settled)")
+    _heading("Arguments (all that are not at their default)")
     rows = [
         [f"  {name}", str(hidden(name, value)), origin, reason]
         for name, (value, origin, reason) in resolution.arguments.items()
@@ -88,7 +88,7 @@ def print_explanation(resolution: Resolution) -> None:
         for candidate in selection.candidates:
             if candidate.verdict != "chosen":
                 print(f"      {candidate.name}: {candidate.verdict}: {'; '.join(candidate.reasons)}")
-    _heading("What waives: same request, same tokens")
+    _heading("Waivers of: same request, same tokens")
     for waiver in resolution.waivers or ["none"]:
         print(f"  {waiver}")
     _heading("Memory, by shapes")

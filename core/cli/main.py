@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 the engine failed, 2 a mistake of the user, 130 interrupte
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,12 @@ from core.observe.output import open_standard_streams
 from core.version import __version__
 
 if TYPE_CHECKING:
-    from core.args.help import Section
+    from core.args.show import Section
 
 Command = Callable[[list[str]], int]
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a file that is written to; those of opening one come with its name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,8 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        _drop_output()
+        _say([f"the output cannot be written: {error.strerror}."])
+        return 1
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -48,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        from core.args.help import show
+        from core.args.show import show
 
         show("core COMMAND [ARGUMENTS]", "Serve large language models.", [_overview()])
         return 0 if words else 2
@@ -88,7 +98,7 @@ def _command(name: str) -> Command:
 
 
 def _overview() -> Section:
-    from core.args.help import Section
+    from core.args.show import Section
 
     return Section(
         "Commands",
@@ -107,6 +117,11 @@ def _overview() -> Section:
             ("--version", "The version."),
         ),
     )
+
+
+def _drop_output() -> None:
+    """Let what is left in the buffer go nowhere, as the interpreter writes it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(problems: Sequence[str]) -> None:

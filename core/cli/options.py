@@ -1,4 +1,4 @@
-"""What all commands do with their own switches before the engine arguments are read.
+"""Switches of the commands themselves, taken out before the engine arguments are read.
 
 Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by: the commands.
 """
@@ -6,8 +6,9 @@ Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by
 from __future__ import annotations
 
 from core.api.errors import UserError
-from core.args.help import OLDER, Section, argument_sections, group_sections, show
+from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about
 from core.args.parser import Parsed, Parser
+from core.args.show import Section, show
 from core.plugin.kinds import KINDS
 
 _WORDS = "All arguments; or a group, an argument, a word in the help, KIND.NAME (a plugin's own), listgroup, page."
@@ -42,20 +43,23 @@ def show_engine_help(usage: str, intro: str, word: str) -> None:
 
 
 def _narrowed(word: str) -> list[Section]:
-    """What `word` names among the engine's arguments, else among the plugins'. Raises UserError."""
+    """The arguments that `word` names: the engine's, else those of plugins. Raises UserError."""
     from core.cli.plugin_help import plugin_sections, plugins_with
 
     head, dot, _ = word.partition(".")
     if dot and not head.startswith("-") and head in [kind.name for kind in KINDS]:
         return plugin_sections(word)
     try:
-        sections = argument_sections(head if dot and head.startswith("-") else word)
+        sections = sections_about(head if dot and head.startswith("-") else word)
     except UserError:
         found = plugins_with(word)
         if not found:
             raise
         return found
-    return [*plugins_with(word), *sections] if [section.title for section in sections] == [OLDER] else sections
+    is_short = word.startswith("-") and not word.startswith("--")
+    if [section.title for section in sections] == [ELSEWHERE] and not is_short:
+        return [*plugins_with(word), *sections]
+    return sections
 
 
 def parse_engine_arguments(words: list[str]) -> Parsed:

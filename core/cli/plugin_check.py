@@ -17,8 +17,9 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import take_help, take_switch, take_value
+from core.cli.tables import print_json
 from core.plugin.discovery import origin
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, of_distribution, unknown
@@ -60,7 +61,7 @@ def check(words: list[str]) -> int:
         found = _printed(row, findings(_task(row, asked), limit), quiet=as_json)
         report.append(_entry(row, found))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        print_json(report)
     return 1 if any(entry["failed"] for entry in report) else 0
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section
+from core.args.schema import flag_of
+from core.args.show import Section
 from core.plugin.kinds import KINDS, kind_named
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
@@ -35,13 +36,14 @@ def plugins_with(word: str) -> list[Section]:
     wanted = word.lower().lstrip("-").replace("-", "_")
     found: list[Section] = []
     for manifest in usable_manifests(PluginRegistry()):
-        rows = tuple(
-            (f"{flag} {kind_of}", text)
-            for flag, kind_of, text in own_arguments(manifest)
-            if wanted in flag.lstrip("-").replace("-", "_").lower() or wanted.replace("_", " ") in text.lower()
-        )
+        rows = []
+        for flag, kind_of, text in own_arguments(manifest):
+            name = flag.lstrip("-").replace("-", "_").lower()
+            if wanted in name or wanted.replace("_", " ") in text.lower():
+                rows.append((f"{flag} {kind_of}", text))
         if rows:
-            found.append(Section(f"{manifest.row.kind} {manifest.row.name}: {manifest.spec.summary}", rows))
+            title = f"{manifest.row.kind} {manifest.row.name}: {manifest.spec.summary}"
+            found.append(Section(title, tuple(rows)))
     return found
 
 
@@ -57,14 +59,15 @@ def own_arguments(manifest: Manifest) -> list[tuple[str, str, str]]:
     struct, kind = manifest.spec.arguments, kind_named(manifest.row.kind)
     if struct is None or kind.config_argument is None:
         return []
-    prefix = (
-        "--" + kind.config_argument.replace("_", "-") + (f".{manifest.row.name}" if kind.name == "attention" else "")
-    )
+    prefix = flag_of(kind.config_argument)
+    if kind.name == "attention":
+        prefix += f".{manifest.row.name}"
     hints = typing.get_type_hints(struct, include_extras=True)
     found = []
     for info in msgspec.structs.fields(struct):
+        hint = hints[info.name]
         default = "" if info.required else f" Default: {_default(info)}."
-        found.append((f"{prefix}.{info.name}", _type_name(hints[info.name]), _description(hints[info.name]) + default))
+        found.append((f"{prefix}.{info.name}", _type_name(hint), _description(hint) + default))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import take_help, take_value
 from core.testing.skeleton import add_to_package, kinds, write_package
 

@@ -10,19 +10,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from core.api.errors import UserError, nearest
-from core.args.help import Section, show
+from core.args.show import Section, show
 from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
 from core.cli.plugin_help import own_arguments
-from core.cli.tables import print_table
+from core.cli.tables import print_json, print_table
 from core.plugin.kinds import KINDS
 from core.plugin.listing import Listed, listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, unknown
 
+LONGEST_REASON = 160
 COMMANDS = ("list", "show", "explain", "check", "new")
+ARGUMENT = ("flag", "type", "help")
 EXPLAIN = "core plugins explain [MODEL] [ARGUMENTS] [--json]"
 
 
@@ -71,12 +71,14 @@ def _list(words: list[str]) -> int:
         raise UserError(f"--kind {kind}: no such kind; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
     listed = [_row(item) for item in listing(registry) if kind in (None, item.row.kind)]
     if as_json:
-        _print_json(listed)
+        print_json(listed)
         return 0
     heads = ("kind", "name", "distribution", "version", "status", "reason")
+    rows = []
     for row in listed:
-        row["reason"] = row["reason"].splitlines()[0][:160] if row["reason"] else ""
-    print_table(heads, [[str(row[head] or "") for head in heads] for row in listed], colour="status")
+        row["reason"] = _first_line(row["reason"])
+        rows.append([str(row[head] or "") for head in heads])
+    print_table(heads, rows, colour="status")
     return 0
 
 
@@ -93,15 +95,23 @@ def _show(words: list[str]) -> int:
     found = [item for item in listing(registry) if item.row in rows]
     details = [_row(item) | _details(item) for item in found]
     if as_json:
-        _print_json(details)
+        print_json(details)
         return 0
     for number, detail in enumerate(details):
         if number:
             print()
-        for key, value in detail.items():
-            if value not in (None, "", [], {}):
-                _print_entry(key, value)
+        _print_detail(detail)
     return 0
+
+
+def _first_line(text: str | None) -> str:
+    return text.splitlines()[0][:LONGEST_REASON] if text else ""
+
+
+def _print_detail(detail: dict[str, Any]) -> None:
+    for key, value in detail.items():
+        if value not in (None, "", [], {}):
+            _print_entry(key, value)
 
 
 def _explain(words: list[str]) -> int:
@@ -117,7 +127,7 @@ def _explain(words: list[str]) -> int:
     resolution = resolve(parsed.values, context="explain", problems=parsed.problems)
     resolution.warnings[:0] = parsed.warnings
     if as_json:
-        _print_json(explanation(resolution))
+        print_json(explanation(resolution))
     else:
         print_explanation(resolution)
     return 0
@@ -137,7 +147,7 @@ def _row(item: Listed) -> dict[str, Any]:
 
 
 def _details(item: Listed) -> dict[str, Any]:
-    """What `show` adds to a row."""
+    """The details that `show` adds to a row."""
     detail: dict[str, Any] = {"target": item.row.target}
     if item.manifest is not None:
         spec = item.manifest.spec
@@ -147,9 +157,7 @@ def _details(item: Listed) -> dict[str, Any]:
             "alias_of": spec.alias_of,
             "capabilities": spec.capabilities,
             "constraints": spec.constraints,
-            "arguments": [
-                {"flag": flag, "type": kind, "help": text} for flag, kind, text in own_arguments(item.manifest)
-            ],
+            "arguments": [dict(zip(ARGUMENT, row, strict=True)) for row in own_arguments(item.manifest)],
         }
         log = Path(str(spec.capabilities.get("build_log", "")))
         if log.is_file():
@@ -176,7 +184,3 @@ def _print_entry(key: str, value: Any) -> None:
 def _no_more(command: str, words: list[str], valid: tuple[str, ...]) -> None:
     if words:
         raise UserError(f"{command} {words[0]}: unexpected argument.{nearest(words[0], valid)}")
-
-
-def _print_json(value: Any) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())

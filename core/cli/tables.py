@@ -1,4 +1,4 @@
-"""Tables on the terminal.
+"""Tables and JSON on standard output.
 
 Owns: widths and colours. Never does: decide what is shown. Called by: the commands.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 COLOURS = {"available": "green", "unavailable": "yellow", "broken": "red", "blocked": "magenta", "chosen": "green"}
 
@@ -16,9 +19,17 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colour: 
     if sys.stdout.isatty():
         _print_rich(heads, rows, colour)
         return
-    widths = [max(len(line[i]) for line in [heads, *rows]) for i in range(len(heads))]
-    for line in [heads, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    lines = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """Indented JSON; what has no form in JSON is written as text."""
+    text = msgspec.json.encode(value, enc_hook=str)
+    print(msgspec.json.format(text, indent=2).decode())
 
 
 def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], colour: str) -> None:
@@ -30,6 +41,9 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], colour: str
     for head in heads:
         table.add_column(head)
     for row in rows:
-        cells = zip(heads, row, strict=True)
-        table.add_row(*(Text(cell, style=COLOURS.get(cell, "") if head == colour else "") for head, cell in cells))
+        cells = []
+        for head, cell in zip(heads, row, strict=True):
+            style = COLOURS.get(cell, "") if head == colour else ""
+            cells.append(Text(cell, style=style))
+        table.add_row(*cells)
     Console().print(table)

@@ -6,7 +6,7 @@ Called by: resolve.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +48,12 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
         path = served_as = ref
     elif is_hub_name(ref):
         served_as = ref
-        path = str(
-            hub.download(
-                ref, revision=settings["revision"], directory=settings["download_dir"], token=settings["hf_token"]
-            )
-        )
-        known.snapshot = path
+        path = known.snapshot = _downloaded(settings, ref, settings["revision"], hub.PATTERNS)
     else:
         path, served_as = str(Path(ref).expanduser().absolute()), ref
     name = settings["load_format"]
     facts = file_facts(path)
-    known.files, known.magic = facts.names, facts.magic
+    known.magic = facts.magic
     loader = select_loader(registry, None if name == "auto" else name, facts)
     if name == "auto":
         settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
@@ -79,10 +74,14 @@ def find_tokenizer(settings: Settings) -> str | None:
         return str(path.absolute())
     if not is_hub_name(ref):
         raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
-    revision, token = settings["tokenizer_revision"], settings["hf_token"]
     patterns = ("tokenizer*", "*.jinja", "special_tokens_map.json")
-    found = hub.download(ref, revision=revision, directory=settings["download_dir"], token=token, patterns=patterns)
-    return str(found)
+    return _downloaded(settings, ref, settings["tokenizer_revision"], patterns)
+
+
+def _downloaded(settings: Settings, name: str, revision: str | None, patterns: Sequence[str]) -> str:
+    """The local copy of a hub name. Raises UserError."""
+    directory, token = settings["download_dir"], settings["hf_token"]
+    return str(hub.download(name, revision=revision, directory=directory, token=token, patterns=patterns))
 
 
 def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +89,10 @@ def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
     out = dict(config)
     for key, value in overrides.items():
         before = out.get(key)
-        out[key] = merged_config(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            out[key] = merged_config(before, value)
+        else:
+            out[key] = value
     return out
 
 

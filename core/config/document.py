@@ -14,12 +14,12 @@ MACHINE = ("device", "attention_backend")
 
 
 def pinned(resolution: Resolution) -> dict[str, Any]:
-    """What the user gave, and what this machine's platform has settled; the rest follows from these and the model."""
+    """The user's values and those that this machine's platform has settled; the rest follows from these and the model."""
     fields = schema().fields
     found: dict[str, Any] = {}
-    for name, field in fields.items():
+    for name in fields:
         value, origin, _ = resolution.arguments[name]
-        if field.arg.internal or name == "config":
+        if name == "config":
             continue
         if name in resolution.given:
             found[name] = resolution.given[name]

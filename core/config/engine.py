@@ -10,10 +10,11 @@ from typing import Any
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
 from core.api.decoder_spec import DecoderSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
-from core.config.choices import Chosen, plugin_choices
+from core.config.chosen import Chosen
 from core.config.generation import eos_token_ids, generation_defaults
 from core.config.memory import MemoryPlan
-from core.config.settings import Settings
+from core.config.plugin_choices import plugin_choices
+from core.config.settings import Settings, underscored
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
@@ -87,7 +88,7 @@ def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
 
 def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
     """None when they are not switched on."""
-    keys = {name.replace("-", "_"): value for name, value in (given or {}).items()}
+    keys = underscored(given or {})
     if not keys.pop("enable_kv_cache_events", False) or keys.pop("publisher", "zmq") == "null":
         return None
     return KVEventsConfig(**keys)
@@ -95,7 +96,7 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
 
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
     """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
-    speculation = {key.replace("-", "_"): value for key, value in (settings["speculative_config"] or {}).items()}
+    speculation = underscored(settings["speculative_config"] or {})
     drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],

@@ -1,4 +1,4 @@
-"""Who reads a model's configuration: the table of families, else a plugin that claims the checkpoint.
+"""The reader of a model's configuration: the table of families, else a plugin that claims the checkpoint.
 
 Owns: that stage. Never does: read weights or import torch. Called by: resolve.
 """
@@ -55,7 +55,7 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
-    """What a family tells; what it stumbles over becomes a sentence."""
+    """The answer of a family; any exception in its code becomes a PluginError."""
     try:
         return ask()
     except CoreError:

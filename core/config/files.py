@@ -1,4 +1,4 @@
-"""What lies behind a model reference, before any loader is asked.
+"""A model reference, looked at before any loader is asked.
 
 Owns: `FileFacts` of a reference, the question whether a reference means a path, and a directory's own configuration.
 Never does: raise for a model that is not there before it is looked for. Called by: resolve.
@@ -20,7 +20,9 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 def is_hub_name(ref: str) -> bool:
     """Whether `ref` can only be a hub name: nothing local is called so, and it is spelled `owner/model`."""
-    return not Path(ref).expanduser().exists() and bool(_HUB_NAME.fullmatch(ref)) and not ref.lower().endswith(".gguf")
+    if ref.lower().endswith(".gguf") or not _HUB_NAME.fullmatch(ref):
+        return False
+    return not Path(ref).expanduser().exists()
 
 
 def is_url(ref: str) -> bool:
@@ -31,12 +33,14 @@ def is_url(ref: str) -> bool:
 def file_facts(ref: str) -> FileFacts:
     """Names and first bytes at a local path; of a URL its last part. Raises CheckpointError when nothing is there."""
     if is_url(ref):
-        return FileFacts(ref, None, False, (ref.rstrip("/").rpartition("/")[2],))
+        last = ref.rstrip("/").rpartition("/")[2]
+        return FileFacts(ref, None, False, (last,))
     path = Path(ref).expanduser()
     try:
         path = path.resolve()
         if path.is_dir():
-            return FileFacts(ref, str(path), True, tuple(sorted(entry.name for entry in path.iterdir())))
+            names = sorted(entry.name for entry in path.iterdir())
+            return FileFacts(ref, str(path), True, tuple(names))
         with path.open("rb") as file:
             return FileFacts(ref, str(path), False, (path.name,), file.read(8))
     except FileNotFoundError:
@@ -45,15 +49,14 @@ def file_facts(ref: str) -> FileFacts:
         raise CheckpointError(f"model '{ref}': cannot be read: {error}.") from error
 
 
-def look(ref: str | None) -> tuple[tuple[str, ...], bytes]:
-    """(names, first bytes) of a local reference, empty when nothing can be seen."""
+def magic_of(ref: str | None) -> bytes:
+    """The first bytes of a local file; empty when there is none."""
     if ref is None:
-        return (), b""
+        return b""
     try:
-        facts = file_facts(ref)
+        return file_facts(ref).magic
     except CheckpointError:
-        return (), b""
-    return facts.names, facts.magic
+        return b""
 
 
 def own_config(ref: str | None) -> dict[str, Any]:
@@ -61,7 +64,8 @@ def own_config(ref: str | None) -> dict[str, Any]:
     if ref is None:
         return {}
     try:
-        found = json.loads((Path(ref).expanduser() / "config.json").read_text(encoding="utf-8"))
+        path = Path(ref).expanduser() / "config.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
         return {}
     return found if isinstance(found, dict) else {}

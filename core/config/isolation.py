@@ -1,4 +1,4 @@
-"""What is said of a plugin that failed although it was chosen.
+"""Sentences about a plugin that was chosen and then failed.
 
 Owns: these sentences. Never does: choose, or leave a plugin out itself. Called by: resolve.
 """
@@ -17,7 +17,7 @@ def left_out(error: PluginError) -> str:
 
 
 def way_out(row: ResolvedPlugin) -> str:
-    """What helps when nothing takes its place."""
+    """The ways out when no other plugin can take its place."""
     argument = kind_named(row.kind).argument
     other = f"--{argument.replace('_', '-')} chooses another, " if argument else ""
     return (

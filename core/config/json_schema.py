@@ -5,7 +5,6 @@ Owns: the translation of declarations. Never does: resolve. Called by: `core con
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 import msgspec
@@ -24,21 +23,24 @@ Node = dict[str, Any]
 
 
 def json_schema(registry: PluginRegistry) -> Node:
-    """The schema. `x-unserved` says why values other than the default are refused today."""
+    """The schema of all arguments that the engine serves."""
     fields = schema().fields
-    properties = {name: _argument(field) for name, field in fields.items() if not field.arg.internal}
+    properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
     usable = [listed.manifest for listed in listing(registry) if listed.manifest and listed.status == "available"]
     for kind in KINDS:
-        if kind.config_argument is not None:
-            mine = [m for m in usable if m.row.kind == kind.name and m.spec.arguments is not None]
-            plugins = {m.row.name: _plugin(m, definitions) for m in mine}
-            node = properties[kind.config_argument]
-            node = node["anyOf"][0] if "anyOf" in node else node
-            node |= _own_arguments(kind.name, plugins)
+        if kind.config_argument is None:
+            continue
+        plugins: dict[str, Node] = {}
+        for manifest in usable:
+            if manifest.row.kind == kind.name and manifest.spec.arguments is not None:
+                plugins[manifest.row.name] = _plugin(manifest, definitions)
+        node = properties[kind.config_argument]
+        node = node["anyOf"][0] if "anyOf" in node else node
+        node.update(_own_arguments(kind.name, plugins))
     for name, field in fields.items():
-        for alias in field.arg.aliases if not field.arg.internal else ():
-            properties.setdefault(alias.replace("-", "_"), {"$ref": f"#/properties/{name}"})
+        for alias in field.arg.aliases:
+            properties[alias] = {"$ref": f"#/properties/{name}"}
     return {
         "$schema": DIALECT,
         "title": f"Configuration of core {__version__}",
@@ -57,19 +59,12 @@ def _argument(field: Field) -> Node:
         options.append({"type": "string", "pattern": r"^[+-]?[0-9_]+(\.[0-9]+)?[kKmMgGtT]?$"})
     if field.is_list:
         options.append(_item(field))
-    if arg.pairs:
-        options.append({"type": "string", "pattern": r"^[^=,]+=\d+(,[^=,]+=\d+)*$"})
     if arg.words:
         options.append({"enum": [word for word, _ in arg.words]})
     if field.optional:
         options.append({"type": "null"})
     node: Node = options[0] if len(options) == 1 else {"anyOf": options}
-    node = {"description": arg.help, **node, "default": field.default, "x-group": field.group}
-    if not field.is_served:
-        node["x-unserved"] = arg.unserved
-    elif arg.served is not None:
-        node["x-served"] = list(arg.served)
-    return node
+    return {"description": arg.help, **node, "default": field.default, "x-group": field.group}
 
 
 def _value(field: Field) -> Node:
@@ -82,14 +77,18 @@ def _value(field: Field) -> Node:
         keys = {name: _argument(key) for name, key in field.keys.items()}
         return {"type": "object", "properties": keys, "additionalProperties": False}
     node: Node = {"type": TYPES[field.base]}
-    limits = (("minimum", "ge"), ("exclusiveMinimum", "gt"), ("maximum", "le"), ("exclusiveMaximum", "lt"))
-    node |= {key: getattr(field.arg, limit) for key, limit in limits if getattr(field.arg, limit) is not None}
-    return node | ({"enum": list(field.arg.choices)} if field.arg.choices else {})
+    limits = {"minimum": field.arg.ge, "exclusiveMinimum": field.arg.gt, "maximum": field.arg.le}
+    node |= {key: limit for key, limit in limits.items() if limit is not None}
+    if field.arg.choices:
+        node["enum"] = list(field.arg.choices)
+    return node
 
 
 def _item(field: Field) -> Node:
-    (kind,) = typing.get_args(field.base)
-    return {"type": TYPES.get(kind, "string")} | ({"enum": list(field.arg.choices)} if field.arg.choices else {})
+    node: Node = {"type": "string"}
+    if field.arg.choices:
+        node["enum"] = list(field.arg.choices)
+    return node
 
 
 def _plugin(manifest: Manifest, definitions: Node) -> Node:
@@ -105,11 +104,15 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
 
 
 def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
-    """What an argument that carries plugins' own arguments may hold: those of the plugin that is chosen."""
+    """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen."""
     if kind == "attention":
         return {"properties": plugins}
     if kind == "speculative":
         drafts = {"method": {"type": "string"}, "num_speculative_tokens": {"type": "integer", "minimum": 1}}
-        own = [{"if": {"properties": {"method": {"const": name}}}, "then": node} for name, node in plugins.items()]
+        own: list[Node] = []
+        for name, node in plugins.items():
+            is_chosen = {"properties": {"method": {"const": name}}}
+            own.append({"if": is_chosen, "then": node})
         return {"properties": drafts, "required": list(drafts), "allOf": own}
-    return {"anyOf": [*plugins.values(), {"maxProperties": 0}]} if plugins else {"maxProperties": 0}
+    nothing: Node = {"maxProperties": 0}
+    return {"anyOf": [*plugins.values(), nothing]} if plugins else nothing

@@ -1,6 +1,6 @@
 """Data types, and whether the context fits the KV cache.
 
-Owns: those two. Never does: hold a numbered relation (`core.config.rules` does), allocate. Called by: resolve.
+Owns: those two. Never does: hold a relation between arguments (`core.config.rules` does), allocate. Called by: resolve.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What results depend on, told without loading anything: equal to what the running engine reports as `numerics`.
+"""The numerics id, which names all that results depend on, without loading anything; the running engine reports the same.
 
 Owns: asking the chosen kernels and attention plugins, and the form of the answer. Never does: import torch.
 Called by: resolve.
@@ -11,6 +11,8 @@ from typing import Any
 
 import importlib_metadata
 
+from core.config.chosen import Chosen
+from core.config.settings import Settings, underscored
 from core.plugin.manifest import Manifest
 
 
@@ -33,3 +35,14 @@ def numerics_id(
     if None in providers or None in backends:
         return None
     return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
+    """The id of the plugins that were chosen."""
+    stages = chosen.stages
+    attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
+    kernels = stages["kernels"].manifests if "kernels" in stages else ()
+    platform = underscored(settings["platform_config"])
+    return numerics_id(
+        kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+    )

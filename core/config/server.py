@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.api.config import ServerConfig, ServerLimits
+from core.args.schema import flag_of
 from core.args.sources import Merged
 
 _SAME = (
@@ -34,12 +35,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     """Build it; sentences about what is wrong go to `problems`."""
     values = {name: merged.value(name) for name in _SAME}
     values |= {name: tuple(merged.value(name)) for name in _TUPLES}
-    for name in ("ssl_keyfile", "ssl_certfile"):
-        path = merged.value(name)
-        if path is not None and not Path(path).is_file():
-            problems.append(f"--{name.replace('_', '-')} {path}: no such file.")
-    if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
-        problems.append("--ssl-keyfile: needs --ssl-certfile as well.")
+    problems += _tls_problems(merged)
     if merged.value("allow_credentials") and "*" in merged.value("allowed_origins"):
         problems.append(
             "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
@@ -54,8 +50,20 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, limits=limits, **values)
 
 
+def _tls_problems(merged: Merged) -> list[str]:
+    """Files that are not there, or a key without its certificate."""
+    found: list[str] = []
+    for name in ("ssl_keyfile", "ssl_certfile"):
+        path = merged.value(name)
+        if path is not None and not Path(path).is_file():
+            found.append(f"{flag_of(name)} {path}: no such file.")
+    if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
+        found.append("--ssl-keyfile: needs --ssl-certfile as well.")
+    return found
+
+
 def _key_problems(keys: list[str]) -> list[str]:
-    """What keeps clients from sending a key; the key itself is not shown."""
+    """Reasons why no client could send a key; the key itself is not shown."""
     if any(not key for key in keys):
         return ["--api-key: a key is empty; give a key or leave the argument out."]
     if any(key != key.strip() or not key.isprintable() for key in keys):

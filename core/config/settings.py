@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import PluginError
+from core.args import foreign
 from core.args.convert import convert
 from core.args.schema import schema
 from core.args.sources import Merged
@@ -17,19 +18,17 @@ from core.plugin.hookspecs import Proposal
 
 Row = tuple[Any, str, str]
 PREFERENCES = ("attention_backend", "kernels")
-"""What a platform proposes for these is no value but an order among those that fit."""
+"""Arguments for which a platform does not propose a value, but an order among the plugins that fit."""
 
 
 class Settings:
-    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason).
+    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason)."""
 
-    asked: take the values that the user asked for where the engine does not serve them, so that rules can look at them.
-    """
-
-    def __init__(self, merged: Merged, *, asked: bool = False) -> None:
-        self._merged = merged
-        self._values = {**merged.values, **merged.refused} if asked else merged.values
-        self.rows: dict[str, Row] = {name: (given.value, given.origin, "") for name, given in self._values.items()}
+    def __init__(self, merged: Merged) -> None:
+        self._values = merged.values
+        self.rows: dict[str, Row] = {}
+        for name, given in self._values.items():
+            self.rows[name] = (given.value, given.origin, "")
 
     def __getitem__(self, name: str) -> Any:
         return self.rows[name][0]
@@ -39,8 +38,8 @@ class Settings:
         return name in self._values and self._values[name].origin != "default"
 
     def given(self) -> dict[str, Any]:
-        """What the user gave, as it was given."""
-        return {name: given.value for name, given in self._values.items() if given.origin != "default"}
+        """The user's values, as they were given."""
+        return {name: given.value for name, given in self._values.items() if self.user_set(name)}
 
     def values(self) -> dict[str, Any]:
         """All values as they stand."""
@@ -48,7 +47,8 @@ class Settings:
 
     def keys_of(self, name: str) -> dict[str, Any]:
         """Derived values of single keys of the mapping `name`."""
-        return {key.partition(".")[2]: row[0] for key, row in self.rows.items() if key.startswith(name + ".")}
+        prefix = name + "."
+        return {key.removeprefix(prefix): row[0] for key, row in self.rows.items() if key.startswith(prefix)}
 
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
@@ -68,7 +68,8 @@ class Settings:
         for name, proposal in proposals.items():
             declared = schema().fields.get(name)
             if declared is None:
-                raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
+                _check_foreign(name, proposal.value, proposer)
+                continue
             if not self.open(name) or name in PREFERENCES:
                 continue
             try:
@@ -76,3 +77,17 @@ class Settings:
             except ValueError as error:
                 raise PluginError(f"{proposer} proposes {name} = {proposal.value!r}: {error}.") from error
             self.derive(name, value, proposal.reason, origin=proposer)
+
+
+def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping as the engine reads it: keys may be written with dashes."""
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def _check_foreign(name: str, value: Any, proposer: str) -> None:
+    """A proposal for a name that is not declared may only ask for nothing. Raises PluginError for another."""
+    row = foreign.named(name)
+    if row is None:
+        raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")
+    if not row.is_neutral(value):
+        raise PluginError(f"{proposer} proposes {name} = {value!r}: {row.sentence}.")

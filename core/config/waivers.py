@@ -1,4 +1,4 @@
-"""What was chosen that does not promise the same tokens for the same request.
+"""The chosen parts that do not promise the same tokens for the same request.
 
 Owns: the sentences. Never does: choose, or judge whether a plugin keeps what it declares (`core plugins check` does).
 Called by: resolve.
@@ -10,7 +10,7 @@ by the target model with the request's own noise.
 
 from __future__ import annotations
 
-from core.config.choices import Chosen
+from core.config.chosen import Chosen
 from core.plugin.manifest import Manifest
 
 WAY_OUT = "--numerics reference makes it independent, slowly"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
-from core.args.convert import convert_struct
-from core.config.choices import Chosen, speculative_arguments
+from core.args.plugin_arguments import convert_struct
+from core.config.chosen import Chosen
 from core.config.memory import Plan, weights_bytes
+from core.config.plugin_choices import speculative_arguments
 from core.config.settings import Settings
 from core.plugin.contracts import QuantizationMethod
 from core.plugin.hookspecs import LoadContext

@@ -95,12 +95,17 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
         return [f"its constraints are {spec.constraints!r}, expected {{engine argument: allowed values}}"]
     if not spec.constraints:
         return []
-    from core.args.schema import schema  # only when it is needed: probes read manifests, too
+    from core.args import foreign  # only when they are needed: probes read manifests, too
+    from core.args.schema import schema
 
     fields = schema().fields
     mistakes = []
     for name, allowed in spec.constraints.items():
-        if name not in fields:
+        row = foreign.named(str(name))
+        if row is not None and row.neutral:
+            if isinstance(allowed, (list, tuple)) and not any(map(row.is_neutral, allowed)):
+                mistakes.append(f"it constrains {name} to {allowed!r}: {row.sentence}")
+        elif name not in fields:
             mistakes.append(
                 f"it constrains '{name}', which is no engine argument.{nearest(str(name), fields)}".rstrip(".")
             )
@@ -112,10 +117,10 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
 
 
 def _impossible(field: Field, value: Any) -> str:
-    from core.args.convert import understand
+    from core.args.convert import convert
 
     try:
-        understand(field, value)
+        convert(field, value)
     except ValueError as error:
         return f"it constrains {field.name} to {value!r}: {error}".rstrip(".")
     return ""

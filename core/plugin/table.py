@@ -14,7 +14,7 @@ import importlib_metadata
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
-from core.args.convert import convert_struct
+from core.args.plugin_arguments import convert_struct
 from core.plugin.blame import blamed
 from core.plugin.discovery import label, origin
 from core.plugin.hookspecs import LoadContext

@@ -40,7 +40,7 @@ def read_words(words: str, rows: Sequence[ResolvedPlugin]) -> Words:
     problems: list[str] = []
     for word in filter(None, (part.strip() for part in words.split(","))):
         try:
-            _read_word(word, rows, read)
+            _read_word(word, [*rows, *read.added], read)  # a word may name what an earlier one added
         except UserError as error:
             problems.append(f"--plugins {word}: {error}")
     if problems:

@@ -10,7 +10,7 @@ import difflib
 import msgspec
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.args.convert import convert_struct
+from core.args.plugin_arguments import convert_struct
 from core.plugin.capabilities import BOOLEANS, LISTS
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT

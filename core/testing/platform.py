@@ -12,7 +12,8 @@ from typing import Any
 from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CoreError, PluginError, nearest
 from core.api.specs import KernelQuery
-from core.args.convert import understand
+from core.args import foreign
+from core.args.convert import convert
 from core.args.schema import schema
 from core.plugin.contracts import Runtime
 from core.plugin.hookspecs import Device, PlatformView, Probe
@@ -41,7 +42,7 @@ def probe_answers(subject: Subject) -> None:
 def proposals_are_valid(subject: Subject) -> None:
     """It proposes values that the arguments can have, each with a reason, on small and large devices."""
     fields = schema().fields
-    values = {name: field.default for name, field in fields.items()}
+    values = foreign.WithNeutral({name: field.default for name, field in fields.items()})
     for context in CONTEXTS:
         for memory in (1 << 30, 80 << 30):
             device = Device(subject.row.name, "a device", memory, memory, processors=4)
@@ -50,12 +51,13 @@ def proposals_are_valid(subject: Subject) -> None:
             for name, proposal in (subject.manifest.call("core_propose", view=view) or {}).items():
                 if not proposal.reason.strip():
                     raise Failure(f"it proposes {name} without a reason; `core config explain` has nothing to show")
-                if name == "attention_backend":
+                row = foreign.named(name)
+                if name == "attention_backend" or (row is not None and row.is_neutral(proposal.value)):
                     continue
                 if name not in fields:
                     raise Failure(f"it proposes '{name}', which is no engine argument.{nearest(name, fields)}")
                 try:
-                    understand(fields[name], proposal.value)
+                    convert(fields[name], proposal.value)
                 except ValueError as error:
                     raise Failure(f"it proposes {name} = {proposal.value!r}: {error}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.args.convert import convert_struct
+from core.args.plugin_arguments import convert_struct
 from core.models.families import decoder_spec
 from core.plugin.contracts import ProposerInput
 from core.plugin.table import load_plugin

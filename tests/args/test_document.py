@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from core.args import foreign
 from core.args.document import document
 from core.args.schema import schema
 
@@ -15,15 +16,15 @@ def test_the_checked_in_file_is_current():
     assert current == document(), "run: python -m core.args.document > docs/arguments.md"
 
 
-def test_every_spelling_and_every_older_name_is_in_it():
+def test_every_spelling_and_every_foreign_name_is_in_it():
     text = document()
     for field in schema().fields.values():
         for flag in field.flags:
             assert f"`{flag}`" in text
         for key in field.keys:
             assert f"`{key}`" in text
-    for old in schema().retired.values():
-        assert f"`{old.flag}`" in text
+    for row in foreign.names():
+        assert f"`{row.flag}`" in text
 
 
 def test_tables_are_well_formed():

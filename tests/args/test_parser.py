@@ -39,31 +39,19 @@ def values(line):
         ("--max-num-batched-tokens 0.001m", {"max_num_batched_tokens": 1000}),
         ("--max-model-len -1", {"max_model_len": -1}),
         ("--model-tag m", {"model": "m"}),
-        ("-O2 -tp1", {"optimization_level": 2, "tensor_parallel_size": 1}),
-        ("-O 0", {"optimization_level": 0}),
-        ("-O=0", {"optimization_level": 0}),
-        ("-cc.mode=3", {"compilation_config": {"mode": 3}}),
-        ("-cc 3", {"compilation_config": {"mode": 3}}),
-        (["-cc", '{"mode": 3}'], {"compilation_config": {"mode": 3}}),
-        ("--compilation_config.compile-sizes 1,2", {"compilation_config": {"compile_sizes": [1, 2]}}),
-        ("--compilation-config.cache_dir 5", {"compilation_config": {"cache_dir": "5"}}),
-        (
-            "-cc.inductor_compile_config.combo_kernels false",
-            {"compilation_config": {"inductor_compile_config": {"combo_kernels": False}}},
-        ),
-        ("-ep --nnodes 2 -r 0", {"enable_expert_parallel": True, "nnodes": 2, "node_rank": 0}),
         ("--hf-overrides.k+ a --hf-overrides.k+=b,3", {"hf_overrides": {"k": ["a", "b", 3]}}),
         (["--hf-overrides.a.k+=x", "--hf-overrides", '{"b": 1}'], {"hf_overrides": {"a": {"k": ["x"]}, "b": 1}}),
-        ("--cudagraph-capture-sizes 1 2 4", {"cudagraph_capture_sizes": [1, 2, 4]}),
-        ("--cudagraph-capture-sizes 1,2,4", {"cudagraph_capture_sizes": [1, 2, 4]}),
-        ("--collect-detailed-traces model,worker", {"collect_detailed_traces": ["model", "worker"]}),
         ("--hf-token --port 1", {"hf_token": None, "port": 1}),
         ("--hf-token abc", {"hf_token": "abc"}),
         ("--generation-config vllm", {"generation_config": "none"}),
-        ("--disable-sliding-window", {"disable_sliding_window": True}),
         ("-q gguf", {"quantization": "gguf"}),
-        ("-tp 1", {"tensor_parallel_size": 1}),
-        ("-tp=1", {"tensor_parallel_size": 1}),
+        ("-q=gguf", {"quantization": "gguf"}),
+        ("-O2 -tp1", {"optimization_level": "2", "tensor_parallel_size": "1"}),
+        ("--kernels a b --port 1", {"kernels": ["a", "b"], "port": 1}),
+        ("--kernels a,b", {"kernels": ["a", "b"]}),
+        ("--kv-events-config.buffer-steps 5", {"kv_events_config": {"buffer_steps": 5}}),
+        ("--kv-events-config.topic 5", {"kv_events_config": {"topic": "5"}}),
+        (["--kv-events-config", '{"hwm": 3}'], {"kv_events_config": {"hwm": 3}}),
         ("--max-logprobs -1", {"max_logprobs": -1}),
         ("--enable-prefix-caching", {"enable_prefix_caching": True}),
         ("--no-enable-prefix-caching", {"enable_prefix_caching": False}),
@@ -105,16 +93,11 @@ def test_spellings(line, expected):
         ("--max-model-len 1.0001k", ["whole number"]),
         ("--max-model-len 1.5K", ["a fraction goes with k", "1.5k is 1500", "1.5K would be 1536"]),
         ("--max-model-len -2", ["from -1"]),
-        ("--video-pruning-rate 1", ["from 0 and below 1"]),
-        ("--max-lora-rank 7", ["one of 1, 8, 16"]),
-        ("--collect-detailed-traces modle", ["modle", "Did you mean 'model'?"]),
-        ("--cudagraph-capture-sizes 1 x", ["a list of integers"]),
-        ("--eplb-config.windw_size 3", ["--eplb-config", "'windw_size'", "'window_size'"]),
-        ("--eplb-config.window_size many", ["'window_size'", "an integer from 1"]),
+        ("--numerics referense", ["referense", "Did you mean 'reference'?"]),
+        ("--kv-events-config.bufer_steps 3", ["--kv-events-config", "'bufer_steps'", "'buffer_steps'"]),
+        ("--kv-events-config.buffer_steps many", ["'buffer_steps'", "an integer from 1"]),
         ('--hf-overrides {"a":1,"a":2}', ["'a' is given twice"]),
-        ("--limit-mm-per-prompt image=1,image=2", ["'image' is given twice"]),
         ("--hf-overrides.k 1 --hf-overrides.k+ 2", ["no list"]),
-        ("--tokens-only", ["unknown"]),
         ("-tpx", ["-tpx", "unknown"]),
         ("--max-model-len lots", ["25.6k"]),
         ("--gpu-memory-utilization nan", ["a number"]),
@@ -174,19 +157,6 @@ def test_equal_spellings_give_equal_values_whatever_the_order():
         ["--hf-overrides.a.c+", "1", "--hf-overrides.a.c+", "x", "--hf-overrides.a.b=1"],
     ):
         assert values(line) == wanted, line
-
-
-def test_older_keys_of_compilation_are_translated_with_a_warning():
-    parsed = parse("-O.level=3 -cc.use_inductor false --compilation-config.max_capture_size 8")
-    assert parsed.values["compilation_config"].value == {
-        "mode": 3,
-        "backend": "eager",
-        "max_cudagraph_capture_size": 8,
-    }
-    assert parsed.problems == [] and len(parsed.warnings) == 4
-    limits = parse("--limit-mm-per-prompt image=16,video=2")
-    assert limits.values["limit_mm_per_prompt"].value == {"image": 16, "video": 2}
-    assert "older spelling" in limits.warnings[0]
 
 
 def test_parsing_leaves_its_input_alone():

@@ -8,9 +8,11 @@ import sys
 import pytest
 
 from core.api.errors import UserError
-from core.args.convert import convert, convert_struct
-from core.args.help import argument_sections, render
+from core.args.convert import convert
+from core.args.help import COMMON, argument_sections, sections_about
+from core.args.plugin_arguments import convert_struct
 from core.args.schema import schema
+from core.args.show import render
 
 
 def test_every_default_is_a_valid_value():
@@ -28,23 +30,33 @@ def test_no_spelling_means_two_arguments():
 def test_help_names_every_flag_and_fits_the_width():
     text = render("core serve", "intro", argument_sections(), 100)
     for field in schema().fields.values():
-        assert field.arg.internal or field.flag in text
+        assert field.flag in text
     assert max(len(line) for line in text.splitlines() if not line.strip().startswith("-")) <= 100
+
+
+def test_the_common_arguments_come_first_and_once():
+    first, *others = argument_sections()
+    assert [row[0].split()[0].rstrip(",") for row in first.rows] == [schema().fields[name].flag for name in COMMON]
+    shown = [row[0] for section in (first, *others) for row in section.rows]
+    assert len(shown) == len(set(shown)) == len(schema().fields)
+    assert 20 <= len(first.rows) <= 30
 
 
 def test_help_can_be_narrowed():
     def names(word):
-        return [row[0] for section in argument_sections(word) for row in section.rows]
+        return [row[0] for section in sections_about(word) for row in section.rows]
 
     assert names("cache")[0].split()[0] == "--block-size"
     assert names("port")[0] == "--port N"
-    assert names("CacheConfig") == names("cache") and names("StructuredOutputsConfig") == names("structured-outputs")
-    assert names("-tp")[0].startswith("--tensor-parallel-size, -tp")
-    assert "--compilation-config.mode N" in names("compilation-config")
+    assert names("CacheConfig") == names("cache") and names("SchedulerConfig") == names("scheduler")
+    assert names("-tp") == ["--tensor-parallel-size, -tp"]
+    assert "--compilation-config.mode" in names("compilation-config")
+    assert "--kv-events-config.hwm N" in names("kv-events-config")
+    assert "--max-loras" in names("LoRAConfig") and "--mm-processor-cache-gb" in names("multimodal")
     assert names("swap-space") == ["--swap-space"]
     assert any("--ssl-keyfile" in name for name in names("TLS"))
     with pytest.raises(UserError, match="no such group or argument"):
-        argument_sections("zzzz")
+        sections_about("zzzz")
 
 
 def test_a_plugins_arguments_report_every_problem():
@@ -63,10 +75,7 @@ def test_a_plugins_arguments_report_every_problem():
 def test_every_argument_says_what_it_is_and_since_when():
     for field in [*schema().fields.values(), *(k for f in schema().fields.values() for k in f.keys.values())]:
         assert field.arg.help.endswith("."), field.name
-        assert field.arg.since and (field.arg.served is None or field.arg.unserved), field.name
-        assert field.raw_default is None or field.arg.served is None or field.raw_default in field.arg.served, (
-            field.name
-        )
+        assert field.arg.since, field.name
 
 
 def test_the_schema_is_built_quickly_and_without_torch():

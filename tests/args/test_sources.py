@@ -72,56 +72,19 @@ def test_a_missing_file_is_a_problem_and_an_empty_one_is_not(tmp_path):
     assert merge({"config": write(tmp_path, "")}, {}).problems == []
 
 
-def test_what_is_not_served_is_a_problem_in_every_source_and_kept_aside(tmp_path):
-    for explicit, shown in (
-        ({"tensor_parallel_size": Given(2, "command line")}, "--tensor-parallel-size 2: "),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size 2: "),
-        ({"config": write(tmp_path, "tensor-parallel-size: 2")}, "engine.yaml: tensor_parallel_size 2: "),
-    ):
-        merged = merge(explicit, {})
-        (problem,) = merged.problems
-        assert shown in problem and "does not serve it yet" in problem and "leave it out" in problem
-        assert merged.value("tensor_parallel_size") == 1 and merged.asked("tensor_parallel_size") == 2
-        assert merged.is_set("tensor_parallel_size")
-
-
-def test_no_value_of_an_unserved_argument_is_accepted_and_ignored():
-    values = {bool: [True, False], int: [0, 1, 2, 64], float: [0.5], str: ["x"]}
-    for field in schema().fields.values():
-        if field.is_served:
-            continue
-        tried = [*field.arg.choices, *values.get(field.base, [["x"], ["all"], [3], {"key": 1}])]
-        for value in tried:
-            merged = merge({field.name: value}, {})
-            assert merged.problems or merged.value(field.name) == field.default, (field.name, value)
-
-
 def test_every_default_can_be_given():
     for field in schema().fields.values():
         if field.name != "config":
             assert merge({field.name: field.default}, {}).problems == [], field.name
 
 
-def test_keys_of_a_mapping_are_refused_one_by_one():
-    merged = merge({"compilation_config": {"mode": 0, "cudagraph_mode": "FULL", "compile_sizes": [1]}}, {})
-    assert len(merged.problems) == 2
-    assert "compilation_config.cudagraph_mode 'FULL'" in merged.problems[0]
-    assert merge({"compilation_config": {"mode": 0, "backend": "eager"}}, {}).problems == []
-
-
-def test_internal_arguments_are_for_python_only(tmp_path):
-    assert merge({"_api_process_rank": None}, {}).problems == []
-    assert "does not serve" in merge({"_api_process_rank": 0}, {}).problems[0]
-    assert "unknown" in merge({"config": write(tmp_path, "_api_process_rank: 0")}, {}).problems[0]
-
-
 def test_inputs_are_not_changed_and_merging_twice_gives_the_same():
-    explicit = {"hf_overrides": {"a": {"b": 1}}, "compilation_config": {"level": 0}, "served_model_name": ["a"]}
+    explicit = {"hf_overrides": {"a": {"b": 1}}, "kv_events_config": {"hwm": 3}, "served_model_name": ["a"]}
     before = copy.deepcopy(explicit)
     first, second = merge(explicit, {}), merge(explicit, {})
     first.value("served_model_name").append("x")
     assert explicit == before
-    assert second.value("compilation_config") == {"mode": 0} and second.value("served_model_name") == ["a"]
+    assert second.value("kv_events_config") == {"hwm": 3} and second.value("served_model_name") == ["a"]
 
 
 def test_none_leaves_an_argument_open_even_over_a_file(tmp_path):

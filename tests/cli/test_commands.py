@@ -129,6 +129,18 @@ def test_a_reader_that_leaves_is_no_error():
     assert done.stdout.splitlines()[-1] == "0"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize(
+    "words", [["--version"], ["serve", "--help"], ["plugins", "list", "--json"], ["completion", "bash"]]
+)
+def test_a_full_disk_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-P", "-m", "core", *words]
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environ)
+    assert (done.returncode, done.stderr) == (1, "core: the output cannot be written: No space left on device.\n")
+
+
 def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
     from core.cli.main import main
     from core.serving import launch

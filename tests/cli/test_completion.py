@@ -54,7 +54,7 @@ def test_bash_completes_every_flag(scripts):
     wanted = {flag for field in schema().fields.values() for flag in field.flags}
     assert offered >= wanted | set(schema().flags())
     assert bash(scripts, "core", "serve", "--max-model-l") == ["--max-model-len"]
-    assert "--compilation-config.mode" in bash(scripts, "core", "serve", "--compilation-config.")
+    assert "--kv-events-config.topic" in bash(scripts, "core", "serve", "--kv-events-config.")
 
 
 @pytest.mark.parametrize("words", [["--dtype", "fl"], ["--dtype=fl"], ["--dtype", "=", "fl"]])

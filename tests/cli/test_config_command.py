@@ -128,10 +128,9 @@ def test_all_problems_come_together(capsys):
     assert code == 2
     for expected in (
         "one rank",
-        "does not divide",
-        "multiple of 8",
+        "--mamba-block-size 12",
         "--max-num-seqs 9",
-        "--tool-call-parser",
+        "--enable-auto-tool-choice",
         "/nowhere",
     ):
         assert expected in err, err

@@ -7,12 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
+from core.args import foreign
 from core.args.schema import schema
 from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
 
 KEPT = {"model", "config", "plugins", "load_format", "tokenizer"}
 SMALL = st.sampled_from([0, 1, 2, 3, 7, 10**6, 10**18, -1, 0.5, 1e300, float("nan"), True, False, None])
+NAMES = sorted((set(schema().fields) | {row.name for row in foreign.names()}) - KEPT)
 WORDS = st.sampled_from(["", "1", "auto", "none", "fp8", "prefetch", "mp", "ray", "pooling", "sharded_state", "ngram"])
 KEYS = st.sampled_from(["method", "model", "num_speculative_tokens", "image", "backend", "max_new_tokens", "a"])
 VALUES = st.recursive(
@@ -26,7 +28,7 @@ def registry():
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-@given(arguments=st.dictionaries(st.sampled_from(sorted(set(schema().fields) - KEPT)), VALUES, max_size=12))
+@given(arguments=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=12))
 def test_nonsense_is_answered_in_sentences(registry, tiny_llama, arguments):
     named = {**arguments, "model": str(tiny_llama), "load_format": "dummy"}
     try:

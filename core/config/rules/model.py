@@ -1,21 +1,19 @@
 """Rules about the model: its length, its files, its loader and quantization.
 
-Owns: those rules and their rows. Called by: the table (`core.config.rules`).
+Owns: those rules and their order. Called by: the table (`core.config.rules`).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from core.api.specs import AttentionSpec
+from core.args.schema import flag_of
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 AUTO = -1
-_SHARD = re.compile(r"-rank-(\d+)-part-\d+\.safetensors$")
 
 
 def length_limit(facts: Facts) -> tuple[int, str, str]:
@@ -29,21 +27,22 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
     name = min(named, key=lambda key: named[key], default="max_position_embeddings")
     limit = named.get(name, facts.spec.max_position)
     ropes = [block.rope for block in facts.spec.blocks if block.rope is not None]
-    factor = min((rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes), default=1.0)
+    factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+    factor = min(factors, default=1.0)
     if factor > 1.0:
         return math.floor(limit * factor), name, f"the model's {name}, {limit}, times {factor:g} of RoPE scaling"
     return limit, name, f"the model's {name}"
 
 
-def r8_length(facts: Facts) -> Findings:
-    """Unset or auto: what the model allows; the memory plan may lower it."""
+def length_comes_from_the_model(facts: Facts) -> Findings:
+    """Unset or auto: the longest that the model allows; the memory plan may lower it."""
     if facts.spec is not None and facts["max_model_len"] in (None, AUTO):
         limit, _, why = length_limit(facts)
         yield Derive("max_model_len", limit, why, force=True)
 
 
-def r8_too_long(facts: Facts) -> Findings:
-    """Beyond what the model was made for."""
+def length_fits_the_model(facts: Facts) -> Findings:
+    """No context is longer than the model was made for."""
     wanted = facts["max_model_len"]
     if facts.spec is None or wanted in (None, AUTO):
         return
@@ -57,25 +56,8 @@ def r8_too_long(facts: Facts) -> Findings:
         )
 
 
-def r10_window(facts: Facts) -> Findings:
-    """Without its window the model may see no more than the window."""
-    specs = [block.mixer for block in facts.spec.blocks] if facts.spec else []
-    windows = [spec.window for spec in specs if isinstance(spec, AttentionSpec) and spec.window]
-    if not facts["disable_sliding_window"] or not windows:
-        return
-    window, length = min(windows), facts["max_model_len"]
-    if length is None or length <= window:
-        return
-    if facts.given("max_model_len") and facts.settings.given()["max_model_len"] not in (None, AUTO):
-        yield Problem(
-            f"--max-model-len {length}: with --disable-sliding-window at most the window, {window}; choose less."
-        )
-    else:
-        yield Derive("max_model_len", window, f"the model's window, {window}, is disabled", force=True)
-
-
-def r7_quantization(facts: Facts) -> Findings:
-    """Platforms that declare `quantization` serve no other methods."""
+def quantization_fits_the_platform(facts: Facts) -> Findings:
+    """A platform that declares `quantization` serves no other methods."""
     allowed = facts.capability("quantization")
     if facts.quantization is not None and allowed is not None and facts.quantization not in allowed:
         name = facts.platform.name if facts.platform else ""
@@ -85,7 +67,7 @@ def r7_quantization(facts: Facts) -> Findings:
         )
 
 
-def r7_slow(facts: Facts) -> Findings:
+def quantization_without_kernels_is_slow(facts: Facts) -> Findings:
     """A method without kernels of the platform runs on the reference operations."""
     if facts.quantization is not None and not facts.kernels:
         yield Warn(
@@ -94,19 +76,8 @@ def r7_slow(facts: Facts) -> Findings:
         )
 
 
-def r13_shards(facts: Facts) -> Findings:
-    """A checkpoint cut for other ranks."""
-    ranks = {match[1] for match in map(_SHARD.search, facts.files) if match}
-    size = facts["tensor_parallel_size"]
-    if facts["load_format"] == "sharded_state" and len(ranks) != size:
-        yield Problem(
-            f"--tensor-parallel-size {size}: the checkpoint is cut for {len(ranks)} ranks; use that number, or "
-            "--load-format safetensors with a checkpoint that is not cut."
-        )
-
-
-def r42_loader(facts: Facts) -> Findings:
-    """Loaders that declare `quantized` false deliver plain tensors only."""
+def loader_takes_quantized_checkpoints(facts: Facts) -> Findings:
+    """A loader that declares `quantized` false delivers plain tensors only."""
     if (
         facts.loader is not None
         and facts.quantization is not None
@@ -118,15 +89,15 @@ def r42_loader(facts: Facts) -> Findings:
         )
 
 
-def r54_loader_settings(facts: Facts) -> Findings:
-    """They belong to the chosen loader, which refuses what it does not know."""
+def loader_settings_go_to_the_loader(facts: Facts) -> Findings:
+    """The settings belong to the chosen loader, which refuses keys that it does not know."""
     if facts["model_loader_extra_config"] and facts.loader is not None:
         why = f"goes to loader '{facts.loader.name}'"
         yield Derive("model_loader_extra_config", facts["model_loader_extra_config"], why, canonical=True)
 
 
-def n15_bitsandbytes(facts: Facts) -> Findings:
-    """A method with a loader of its name that reads its own files."""
+def bitsandbytes_has_its_own_loader(facts: Facts) -> Findings:
+    """Checkpoints of this method are read by the loader of the same name, where it is installed."""
     declared = facts.config.get("quantization_config")
     found = declared.get("quant_method") if isinstance(declared, Mapping) else None
     method = facts["quantization"] or found
@@ -140,27 +111,29 @@ def n15_bitsandbytes(facts: Facts) -> Findings:
         )
 
 
-def n15_gguf(facts: Facts) -> Findings:
-    """A GGUF file says itself what reads it."""
-    if facts.magic[:4] == b"GGUF" and facts.given("load_format") and facts["load_format"] not in ("auto", "gguf"):
+def gguf_file_has_its_own_loader(facts: Facts) -> Findings:
+    """A GGUF file can only be read as one."""
+    is_gguf = facts.magic[:4] == b"GGUF"
+    if is_gguf and facts.given("load_format") and facts["load_format"] not in ("auto", "gguf"):
         yield Warn(
             f"--load-format {facts['load_format']}: the model is a GGUF file; leave it out to have it read as one."
         )
 
 
-def n16_speculator(facts: Facts) -> Findings:
-    """A draft model that names the model it drafts for is replaced by it, and drafts."""
+def speculator_serves_its_verifier(facts: Facts) -> Findings:
+    """A draft model that names its target: the target is served, and the draft model drafts for it."""
     config = facts.config.get("speculators_config")
     verifier = config.get("verifier") if isinstance(config, Mapping) else None
     target = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
     if not isinstance(config, Mapping) or not target or "://" in str(facts["model"]):
         return
     proposals = config.get("proposal_methods")
-    first = proposals[0] if isinstance(proposals, list) and proposals and isinstance(proposals[0], Mapping) else {}
+    first = proposals[0] if isinstance(proposals, list) and proposals else None
+    count = first.get("speculative_tokens") if isinstance(first, Mapping) else None
     method = str(facts.config.get("speculators_model_type") or config.get("algorithm") or "")
     drafts: dict[str, Any] = {"method": method, "model": facts["model"]}
-    if is_count(first.get("speculative_tokens")):
-        drafts["num_speculative_tokens"] = first["speculative_tokens"]
+    if is_count(count):
+        drafts["num_speculative_tokens"] = count
     why = f"'{facts['model']}' is a speculator of it"
     yield Warn(f"'{facts['model']}' is a speculator: '{target}' is served, and it drafts.")
     yield Derive("speculative_config", drafts, f"'{facts['model']}' is a speculator")
@@ -168,32 +141,24 @@ def n16_speculator(facts: Facts) -> Findings:
     yield Derive("model", target, why, force=True)
 
 
-def n17_offline(facts: Facts) -> Findings:
+def offline_hub_name_is_its_snapshot(facts: Facts) -> Findings:
     """Without the network a hub name means its snapshot on this machine."""
-    if facts.snapshot is not None and facts.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true"):
+    offline = facts.environ.get("HF_HUB_OFFLINE", "").lower()
+    if facts.snapshot is not None and offline in ("1", "on", "yes", "true"):
         yield Derive("model", facts.snapshot, "the hub is offline; this is its snapshot here", force=True)
 
 
-def n28_tokens_only(facts: Facts) -> Findings:
-    """Tokens in, tokens out."""
-    if facts["tokens_only"]:
-        yield Derive("skip_tokenizer_init", True, "tokens_only")
-
-
-def n30_online(facts: Facts) -> Findings:
-    """Weights that are quantized while they load are read on the host."""
-    if facts["quantization"] == "inc":
-        yield Derive("pt_load_map_location", "cpu", "quantization inc works on the host while weights load")
-
-
-def n49_longest_answer(facts: Facts) -> Findings:
-    """The generation configuration limits every request."""
+def longest_answer_comes_from_the_generation_config(facts: Facts) -> Findings:
+    """The generation configuration limits the answer of every request."""
     override = facts["override_generation_config"]
     generation = facts.manifest.generation if facts.manifest is not None else {}
     source = facts["generation_config"]
     names = ("max_new_tokens", "max_tokens", "max-tokens")
-    mine = next((override[name] for name in names if override.get(name) is not None), None)
-    value = mine if mine is not None else generation.get("max_new_tokens") if source == "auto" else None
+    given = [override[name] for name in names if override.get(name) is not None]
+    mine = given[0] if given else None
+    value = mine
+    if mine is None and source == "auto":
+        value = generation.get("max_new_tokens")
     if mine is not None and not is_count(mine):
         yield Problem(f"--override-generation-config.max_new_tokens {mine!r}: expected an integer from 1.")
     elif is_count(value):
@@ -201,25 +166,25 @@ def n49_longest_answer(facts: Facts) -> Findings:
         yield Derive("generation_config.max_new_tokens", value, f"{where}: the most that a request gets")
 
 
-def c2_remote_code(facts: Facts) -> Findings:
-    """No code of a checkpoint is run."""
+def remote_code_is_not_run(facts: Facts) -> Findings:
+    """Code of a checkpoint is never run."""
     if facts["trust_remote_code"]:
         yield Warn("--trust-remote-code has no effect: no served architecture needs code from its checkpoint.")
 
 
-def c3_revisions(facts: Facts) -> Findings:
-    """A revision belongs to something."""
+def revision_needs_its_owner(facts: Facts) -> Findings:
+    """A revision is one of a model, or of a tokenizer."""
     for name, owner in (("revision", "model"), ("tokenizer_revision", "tokenizer")):
         if facts[name] is not None and facts[owner] is None:
-            yield Problem(
-                f"--{name.replace('_', '-')}: names a revision, but of nothing; name what it belongs to (--{owner})."
-            )
+            yield Problem(f"{flag_of(name)}: names a revision, but of nothing; name its owner with --{owner}.")
 
 
-def c4_served_names(facts: Facts) -> Findings:
-    """A list of names swallows a model written behind it."""
+def served_names_swallow_the_model(facts: Facts) -> Findings:
+    """A list of names takes a model that is written behind it for one more name."""
     names = facts["served_model_name"] or []
-    if facts["model"] is None and len(names) > 1 and ("/" in names[-1] or names[-1].endswith(".gguf")):
+    if facts["model"] is not None or len(names) < 2:
+        return
+    if "/" in names[-1] or names[-1].endswith(".gguf"):
         yield Problem(
             f"--served-model-name {' '.join(names)}: no model is named, and '{names[-1]}' looks like one; "
             "write the model first: core serve MODEL --served-model-name NAME."
@@ -227,23 +192,18 @@ def c4_served_names(facts: Facts) -> Findings:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("C2", ("trust_remote_code",), "warning", c2_remote_code),
-    Rule("C3", ("revision", "tokenizer_revision", "tokenizer"), "error", c3_revisions),
-    Rule("C4", ("served_model_name",), "error", c4_served_names),
-    Rule("N28", ("tokens_only", "skip_tokenizer_init"), "derived", n28_tokens_only),
-    Rule("N30", ("quantization", "pt_load_map_location"), "derived", n30_online),
-    Rule("N15", ("quantization", "load_format"), "derived", n15_bitsandbytes, "reference"),
-    Rule("N15", ("load_format",), "warning", n15_gguf, "reference"),
-    Rule("N16", ("model", "tokenizer", "speculative_config"), "derived", n16_speculator, "reference"),
-    Rule("N17", ("model",), "derived", n17_offline, "model"),
-    Rule("R8", ("max_model_len",), "error", r8_too_long, "model"),
-    Rule("R8", ("max_model_len",), "derived", r8_length, "model"),
-    Rule("R10", ("disable_sliding_window", "max_model_len"), "derived", r10_window, "model"),
-    Rule("N18", (), "derived", stage="model", instead="every layer has its own window in the model's description"),
-    Rule("R13", ("tensor_parallel_size", "load_format"), "error", r13_shards, "model"),
-    Rule("N49", ("override_generation_config", "generation_config"), "derived", n49_longest_answer, "model"),
-    Rule("R7", ("quantization",), "error", r7_quantization, "plugins"),
-    Rule("R7", ("quantization",), "warning", r7_slow, "plugins"),
-    Rule("R42", ("load_format",), "error", r42_loader, "plugins"),
-    Rule("R54", ("model_loader_extra_config",), "derived", r54_loader_settings, "plugins"),
+    Rule(remote_code_is_not_run),
+    Rule(revision_needs_its_owner),
+    Rule(served_names_swallow_the_model),
+    Rule(bitsandbytes_has_its_own_loader, "reference"),
+    Rule(gguf_file_has_its_own_loader, "reference"),
+    Rule(speculator_serves_its_verifier, "reference"),
+    Rule(offline_hub_name_is_its_snapshot, "model"),
+    Rule(length_fits_the_model, "model"),
+    Rule(length_comes_from_the_model, "model"),
+    Rule(longest_answer_comes_from_the_generation_config, "model"),
+    Rule(quantization_fits_the_platform, "plugins"),
+    Rule(quantization_without_kernels_is_slow, "plugins"),
+    Rule(loader_takes_quantized_checkpoints, "plugins"),
+    Rule(loader_settings_go_to_the_loader, "plugins"),
 )

@@ -1,4 +1,4 @@
-"""What a rule is: a numbered check that looks at facts and answers with findings.
+"""A rule is a check that looks at facts and answers with findings.
 
 Owns: `Rule`, `Facts` (what rules may look at), the findings, and running one stage. Never does: hold a rule itself.
 Called by: the rule files (they build rows of the table), resolve (it runs the stages).
@@ -13,10 +13,9 @@ from typing import Any, Literal, TypeGuard
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import StateSpec
-from core.config.settings import Settings
+from core.config.settings import Settings, underscored
 from core.plugin.hookspecs import Device, PluginSpec
 
-Kind = Literal["error", "warning", "derived", "replaced"]
 Stage = Literal["arguments", "reference", "platform", "model", "memory", "plugins"]
 
 
@@ -29,7 +28,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """The configuration is taken, but something in it is not what it seems."""
+    """The configuration is accepted, but part of it has no effect or may surprise."""
 
     text: str
 
@@ -55,12 +54,26 @@ Findings = Iterable[Finding]
 
 @dataclass(slots=True)
 class Facts:
-    """What is known when a stage runs; later stages know more.
+    """Everything that is known when a stage runs; later stages know more.
 
-    settings: the arguments as they stand. config: of the model's directory, before a loader was asked; draft: the same of
-    a draft model. snapshot: local path of a hub name. device, num_devices, platform: chosen. platforms, loaders: names of
-    all plugins of that kind. loader, quantization, kernels: chosen. files: names in the checkpoint. magic: its first
-    bytes. spec, manifest: of the model. weights_bytes, block_bytes: of the memory plan. host_memory: of this machine.
+    settings:      the arguments as they stand.
+    context:       `serve`, `llm` or `explain`.
+    environ:       environment variables.
+    config:        `config.json` of the model's directory, before a loader was asked.
+    draft:         the same of a draft model.
+    snapshot:      local path of a hub name.
+    device:        the chosen one.
+    platform:      the chosen one.
+    loader:        the chosen one.
+    loaders:       names of all loaders.
+    quantization:  the chosen method.
+    kernels:       the chosen providers.
+    magic:         first bytes of the checkpoint.
+    spec:          the model's description.
+    manifest:      of the checkpoint.
+    weights_bytes: by the memory plan.
+    block_bytes:   bytes of one KV block, by the memory plan.
+    host_memory:   bytes of memory of this machine.
     """
 
     settings: Settings
@@ -70,14 +83,11 @@ class Facts:
     draft: Mapping[str, Any] = field(default_factory=dict)
     snapshot: str | None = None
     device: Device | None = None
-    num_devices: int = 0
     platform: PluginSpec | None = None
-    platforms: Sequence[str] = ()
     loader: PluginSpec | None = None
     loaders: Sequence[str] = ()
     quantization: str | None = None
     kernels: Sequence[str] = ()
-    files: Sequence[str] = ()
     magic: bytes = b""
     spec: DecoderSpec | None = None
     manifest: CheckpointManifest | None = None
@@ -88,63 +98,46 @@ class Facts:
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
 
-    def get(self, name: str) -> Any:
-        """The value of an argument that may no longer be declared, None when it is not."""
-        row = self.settings.rows.get(name)
-        return None if row is None else row[0]
-
     def given(self, name: str) -> bool:
         """Whether the user gave `name`."""
-        return name in self.settings.rows and self.settings.user_set(name)
+        return self.settings.user_set(name)
 
     def capability(self, name: str) -> Any:
-        """What the chosen platform declares, None when it says nothing."""
+        """The value that the chosen platform declares; None when it declares none."""
         return None if self.platform is None else self.platform.capabilities.get(name)
-
-    @property
-    def world(self) -> int:
-        """Ranks of one replica."""
-        context = self.get("prefill_context_parallel_size") or 1
-        return int(self["tensor_parallel_size"] * self["pipeline_parallel_size"] * context)
 
     @property
     def speculative(self) -> dict[str, Any]:
         """`speculative_config` with underscores in its keys; empty when unset."""
-        return {str(key).replace("-", "_"): value for key, value in (self["speculative_config"] or {}).items()}
+        return underscored(self["speculative_config"] or {})
 
     @property
     def has_states(self) -> bool:
         """Whether the model has layers with a state; False before it is known."""
-        return self.spec is not None and any(isinstance(block.mixer, StateSpec) for block in self.spec.blocks)
+        blocks = self.spec.blocks if self.spec is not None else ()
+        return any(isinstance(block.mixer, StateSpec) for block in blocks)
 
     @property
     def num_drafts(self) -> int:
-        """Drafts a step; 0 without speculation, and when the value is no positive integer (R6 says so)."""
+        """Drafts a step; 0 without speculation, and for values that `method_and_count_are_given` reports."""
         count = self.speculative.get("num_speculative_tokens")
         return count if is_count(count) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table. A number with several effects has a row for each.
+    """One row of the table: a check, and the stage in which it runs."""
 
-    names: arguments that must be declared for the rule to run; also what it is about. check: answers with findings.
-    instead: for kind `replaced`: what holds in place of the rule. For other kinds without a check: who does it.
-    """
-
-    number: str
-    names: tuple[str, ...]
-    kind: Kind
-    check: Callable[[Facts], Findings] | None = None
+    check: Callable[[Facts], Findings]
     stage: Stage = "arguments"
-    instead: str = ""
 
 
 def findings(rules: Sequence[Rule], stage: Stage, facts: Facts) -> Iterator[Finding]:
-    """What the rules of one stage find, in order; each derived value is applied before the next rule looks."""
+    """The findings of one stage, in order; each derived value is applied before the next rule looks."""
     for rule in rules:
-        if rule.stage != stage or rule.check is None or any(name not in facts.settings.rows for name in rule.names):
+        if rule.stage != stage:
             continue
+        # all of a rule's findings first: none of them sees what another one derives
         for finding in list(rule.check(facts)):
             if isinstance(finding, Derive):
                 apply(facts.settings, finding)
@@ -160,11 +153,6 @@ def apply(settings: Settings, finding: Derive) -> None:
         settings.replace(name, value, reason)
     elif not settings.user_set(name):
         settings.derive(name, value, reason)
-
-
-def flag(name: str) -> str:
-    """`--max-num-seqs`."""
-    return "--" + name.replace("_", "-")
 
 
 def is_count(value: Any, least: int = 1) -> TypeGuard[int]:

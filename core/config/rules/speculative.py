@@ -1,6 +1,6 @@
 """Rules about speculative decoding. Most look into `speculative_config`, whose keys belong to the method.
 
-Owns: those rules and their rows. Called by: the table (`core.config.rules`).
+Owns: those rules and their order. Called by: the table (`core.config.rules`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, is_co
 THRESHOLD = 0.09
 
 
-def r6_count(facts: Facts) -> Findings:
-    """A method, and a number of drafts."""
+def method_and_count_are_given(facts: Facts) -> Findings:
+    """Speculation names a method and the number of drafts."""
     if facts["speculative_config"] is None:
         return
     values = facts.speculative
@@ -29,8 +29,8 @@ def r6_count(facts: Facts) -> Findings:
         )
 
 
-def c9_states(facts: Facts) -> Findings:
-    """A rejected draft can be forgotten, but not what it did to a state."""
+def states_exclude_drafts(facts: Facts) -> Findings:
+    """Rejected drafts cannot be taken out of a state again."""
     if facts.has_states and facts.speculative:
         yield Problem(
             "--speculative-config: the model has layers with a state, and what rejected drafts do to it cannot be undone; "
@@ -38,8 +38,8 @@ def c9_states(facts: Facts) -> Findings:
         )
 
 
-def r40_budget(facts: Facts) -> Findings:
-    """One sequence with its drafts has to fit a step."""
+def budget_holds_the_drafts(facts: Facts) -> Findings:
+    """A step has room for one sequence with its drafts."""
     budget, drafts = facts["max_num_batched_tokens"], facts.num_drafts
     if drafts and budget is not None and budget < drafts + 1:
         yield Problem(
@@ -47,31 +47,20 @@ def r40_budget(facts: Facts) -> Findings:
         )
 
 
-def n12_lora_budget(facts: Facts) -> Findings:
-    """With LoRA every sequence with its drafts has to fit a step."""
-    budget, seqs, drafts = facts["max_num_batched_tokens"], facts["max_num_seqs"], facts.num_drafts
-    need = seqs * (drafts + 1)
-    if facts["enable_lora"] and drafts and budget < need:
-        yield Problem(
-            f"--max-num-batched-tokens {budget}: with LoRA, {seqs} sequences with {drafts} drafts each need {need}; "
-            "raise it or lower --max-num-seqs."
-        )
-
-
-def r16_draft_length(facts: Facts) -> Findings:
-    """A draft model sees no more than itself and the main model can."""
+def draft_length_fits_both_models(facts: Facts) -> Findings:
+    """A draft model sees no more tokens than it, and its target, were made for."""
     values, length = facts.speculative, facts["max_model_len"]
     own = values.get("max_model_len")
     if own is not None and not is_count(own):
         yield Problem(f"--speculative-config.max_model_len {own!r}: expected an integer from 1.")
     elif values.get("model") is not None and own is None and length is not None and length > 0:
-        limits = [value for key, value in facts.draft.items() if key in LENGTH_KEYS and is_count(value)]
-        shorter = min([length, *limits])
+        named = [facts.draft.get(key) for key in LENGTH_KEYS]
+        shorter = min([length, *filter(is_count, named)])
         why = "the smaller of the draft model's own limit and the main model's"
         yield Derive("speculative_config.max_model_len", shorter, why)
 
 
-def r20_shortest(facts: Facts) -> Findings:
+def shortest_ngram_comes_from_the_longest(facts: Facts) -> Findings:
     """The shortest n-gram is half of the longest."""
     values = facts.speculative
     longest = values.get("prompt_lookup_max")
@@ -80,8 +69,8 @@ def r20_shortest(facts: Facts) -> Findings:
         yield Derive("speculative_config.prompt_lookup_min", shortest, f"half of prompt_lookup_max, {longest}")
 
 
-def r49_ngrams(facts: Facts) -> Findings:
-    """From 1, and in order."""
+def ngrams_are_in_order(facts: Facts) -> Findings:
+    """N-grams have at least one token, and the shortest is not longer than the longest."""
     values = facts.speculative
     found = {name: values.get(name) for name in ("prompt_lookup_min", "prompt_lookup_max")}
     for name, value in found.items():
@@ -95,8 +84,8 @@ def r49_ngrams(facts: Facts) -> Findings:
         )
 
 
-def r23_threshold(facts: Facts) -> Findings:
-    """Above it new requests start without drafts; running ones keep theirs."""
+def drafts_stop_with_many_requests(facts: Facts) -> Findings:
+    """With more requests than the threshold, new ones start without drafts; running ones keep theirs."""
     value = facts.speculative.get("disable_by_batch_size")
     if value is not None and not is_count(value, 2):
         yield Problem(f"--speculative-config.disable_by_batch_size {value!r}: expected an integer from 2: requests.")
@@ -105,24 +94,24 @@ def r23_threshold(facts: Facts) -> Findings:
         yield Derive("speculative_config.disable_by_batch_size", value, why)
 
 
-def r26_draft_ranks(facts: Facts) -> Findings:
-    """A draft model runs on one rank or on all."""
-    values, size = facts.speculative, facts["tensor_parallel_size"]
-    own = values.get("draft_tensor_parallel_size")
-    if own is None and values.get("model") is not None:
-        yield Derive("speculative_config.draft_tensor_parallel_size", size, "the main model's tensor_parallel_size")
+def draft_ranks_are_one(facts: Facts) -> Findings:
+    """A draft model runs on as many ranks as its target: one."""
+    values = facts.speculative
+    if values.get("draft_tensor_parallel_size") is None and values.get("model") is not None:
+        yield Derive("speculative_config.draft_tensor_parallel_size", 1, "the engine runs on one rank")
 
 
-def r26_other_ranks(facts: Facts) -> Findings:
-    """Anything between."""
-    own, size = facts.speculative.get("draft_tensor_parallel_size"), facts["tensor_parallel_size"]
-    if own is not None and (not is_count(own) or own not in (1, size)):
-        expected = "1" if size == 1 else f"1 or {size}, the main model's --tensor-parallel-size"
-        yield Problem(f"--speculative-config.draft_tensor_parallel_size {own!r}: expected {expected}.")
+def draft_runs_on_one_rank(facts: Facts) -> Findings:
+    """The tensor-parallel size of a draft model is that of its target."""
+    ranks = facts.speculative.get("draft_tensor_parallel_size")
+    if ranks is not None and (not is_count(ranks) or ranks != 1):
+        yield Problem(
+            f"--speculative-config.draft_tensor_parallel_size {ranks!r}: expected 1, as the engine runs on one rank."
+        )
 
 
-def r51_device(facts: Facts) -> Findings:
-    """Draft and main model exchange tensors; methods without a model have no device."""
+def draft_runs_on_the_models_device(facts: Facts) -> Findings:
+    """A draft model runs on the device of its target, as they exchange tensors."""
     values = facts.speculative
     own = values.get("device")
     if own is None or facts.device is None or values.get("model") is None:
@@ -132,14 +121,14 @@ def r51_device(facts: Facts) -> Findings:
         yield Problem(f"--speculative-config.device {own}: the main model runs on {kind}; leave it out.")
 
 
-def r59_threshold(facts: Facts) -> Findings:
-    """Typical acceptance has a threshold."""
+def typical_acceptance_has_a_threshold(facts: Facts) -> Findings:
+    """Typical acceptance has a default threshold."""
     if typical(facts) and facts.speculative.get("posterior_threshold") is None:
         yield Derive("speculative_config.posterior_threshold", THRESHOLD, "the default of typical acceptance")
 
 
-def r56_alpha(facts: Facts) -> Findings:
-    """Typical acceptance: alpha is the square root of the threshold."""
+def typical_acceptance_alpha_is_a_root(facts: Facts) -> Findings:
+    """Typical acceptance takes the square root of the threshold as its alpha."""
     values = facts.speculative
     threshold = values.get("posterior_threshold", THRESHOLD)
     if not typical(facts):
@@ -155,21 +144,17 @@ def typical(facts: Facts) -> bool:
     return facts.speculative.get("acceptance_method") in ("typical_acceptance_sampler", "typical")
 
 
-CONFIG = ("speculative_config",)
-LORA = ("max_num_batched_tokens", "max_num_seqs", "enable_lora")
 RULES: tuple[Rule, ...] = (
-    Rule("R6", CONFIG, "error", r6_count),
-    Rule("C9", CONFIG, "error", c9_states, "model"),
-    Rule("R40", (*CONFIG, "max_num_batched_tokens"), "error", r40_budget),
-    Rule("N12", (*CONFIG, *LORA), "error", n12_lora_budget, "platform"),
-    Rule("R49", CONFIG, "error", r49_ngrams),
-    Rule("R20", CONFIG, "derived", r20_shortest),
-    Rule("R23", CONFIG, "derived", r23_threshold),
-    Rule("R26", (*CONFIG, "tensor_parallel_size"), "error", r26_other_ranks),
-    Rule("R26", (*CONFIG, "tensor_parallel_size"), "derived", r26_draft_ranks),
-    Rule("R35", CONFIG, "derived", instead="R26, which says the same"),
-    Rule("R51", CONFIG, "error", r51_device, "platform"),
-    Rule("R59", CONFIG, "derived", r59_threshold),
-    Rule("R56", CONFIG, "derived", r56_alpha),
-    Rule("R16", (*CONFIG, "max_model_len"), "derived", r16_draft_length, "model"),
+    Rule(method_and_count_are_given),
+    Rule(states_exclude_drafts, "model"),
+    Rule(budget_holds_the_drafts),
+    Rule(ngrams_are_in_order),
+    Rule(shortest_ngram_comes_from_the_longest),
+    Rule(drafts_stop_with_many_requests),
+    Rule(draft_runs_on_one_rank),
+    Rule(draft_ranks_are_one),
+    Rule(draft_runs_on_the_models_device, "platform"),
+    Rule(typical_acceptance_has_a_threshold),
+    Rule(typical_acceptance_alpha_is_a_root),
+    Rule(draft_length_fits_both_models, "model"),
 )

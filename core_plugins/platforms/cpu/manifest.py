@@ -92,7 +92,7 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
     threads, _ = place(*_threads(view.arguments["platform_config"]))
     memory = min(GIB, view.device.memory_bytes // 4)
     offline = view.context == "llm"
-    ranks = view.arguments["tensor_parallel_size"] * view.arguments["pipeline_parallel_size"]
+    ranks = view.arguments.get("tensor_parallel_size", 1) * view.arguments.get("pipeline_parallel_size", 1)
     use = f"{'many requests at once' if offline else 'short waits'}, {ranks} rank{'s' if ranks > 1 else ''}"
     return {
         "dtype": Proposal("bfloat16", "half the bytes of float32 and the widest range"),

@@ -1,0 +1,37 @@
+"""The argument behind a name: a declared one, else a row of the table of foreign names.
+
+Owns: that order. Never does: read a value. Called by: parser, sources.
+"""
+
+from __future__ import annotations
+
+from core.args.schema import Field, schema
+
+
+def named(name: str) -> Field | None:
+    """The argument called `name`, with dashes or underscores."""
+    declared = schema().named(name)
+    if declared is not None:
+        return declared
+    from core.args import foreign  # the table is read for names that are not declared only
+
+    row = foreign.named(name)
+    return None if row is None else row.field
+
+
+def short(name: str) -> Field | None:
+    """The argument with the short spelling `name`, without its dash."""
+    declared = schema().short(name)
+    if declared is not None:
+        return declared
+    from core.args import foreign
+
+    row = foreign.with_short(name)
+    return None if row is None else row.field
+
+
+def flags() -> list[str]:
+    """All long flags, for hints."""
+    from core.args import foreign
+
+    return [*schema().flags(), *(row.flag for row in foreign.names())]

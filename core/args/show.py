@@ -1,0 +1,85 @@
+"""Help on the terminal: headings with two columns.
+
+Owns: `Section`, and its form with and without colours. Never does: know an argument; rich is imported only for a terminal.
+Called by: the command line.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INDENT = 30
+"""The column in which texts begin, in plain help."""
+WIDEST = 110
+NARROWEST_TEXT = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and rows of (left, right)."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def show(usage: str, intro: str, sections: list[Section], *, page: bool = False) -> None:
+    """Print help: with colours in a terminal, as plain text elsewhere. page: through a pager, in a terminal."""
+    if sys.stdout.isatty():
+        _show_rich(usage, intro, sections, page)
+    else:
+        print(render(usage, intro, sections, min(shutil.get_terminal_size().columns, WIDEST)))
+
+
+def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
+    """Help as plain text of at most `width` columns."""
+    lines = [f"Usage: {usage}", "", *textwrap.wrap(intro, width)]
+    for section in sections:
+        lines += ["", f"{section.title}:"]
+        for head, text in section.rows:
+            lines += _row(head, text, width)
+    return "\n".join(lines)
+
+
+def _row(head: str, text: str, width: int) -> list[str]:
+    """One row; a long left part has a line of its own."""
+    wrapped = textwrap.wrap(text, max(width - INDENT - 2, NARROWEST_TEXT), break_on_hyphens=False) or [""]
+    first = f"  {head}"
+    if len(first) <= INDENT - 2:
+        first = f"{first:<{INDENT}}{wrapped.pop(0)}"
+    return [first, *(" " * INDENT + line for line in wrapped)]
+
+
+def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not page:
+        _write(console, usage, intro, sections)
+        return
+    with console.pager(styles=True):
+        _write(console, usage, intro, sections)
+
+
+def _write(console: Console, usage: str, intro: str, sections: list[Section]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text("Usage: ", style="bold yellow") + Text(usage, style="bold"))
+    console.print()
+    console.print(Text(intro))
+    for section in sections:
+        console.print()
+        console.print(Text(section.title + ":", style="bold yellow"))
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+        table.add_column(no_wrap=False, max_width=34, min_width=22)
+        table.add_column()
+        for head, text in section.rows:
+            table.add_row(Text(head, style="cyan"), Text(text))
+        console.print(table)

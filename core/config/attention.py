@@ -1,0 +1,62 @@
+"""The choice of an attention backend for each layer kind.
+
+Owns: `--attention-backend` as names by layer kind, and one query a kind of layer. Never does: rank candidates.
+Called by: choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.api.errors import UserError, nearest
+from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
+from core.config.platform import ChosenPlatform
+from core.config.settings import Settings
+from core.plugin.ranking import Choice
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import select_attention
+
+LAYER_KINDS = ("full", "sliding", "latent", "state")
+
+
+def attention_names(text: str | None) -> dict[str, str]:
+    """`NAME` or `full=NAME,sliding=NAME,...` as {layer kind: name}. Raises UserError."""
+    if text is None or text.lower() == "auto":
+        return {}
+    if "=" not in text:
+        return dict.fromkeys(LAYER_KINDS, text)
+    names: dict[str, str] = {}
+    for part in text.split(","):
+        kind, _, name = part.partition("=")
+        if kind.strip() not in LAYER_KINDS or not name.strip():
+            expected = f"NAME, or {','.join(f'{known}=NAME' for known in LAYER_KINDS)}"
+            raise UserError(f"--attention-backend {text}: expected {expected}.{nearest(kind.strip(), LAYER_KINDS)}")
+        names[kind.strip()] = name.strip()
+    return names
+
+
+def choose_attention(
+    settings: Settings, registry: PluginRegistry, mixers: Sequence[MixerSpec], platform: ChosenPlatform
+) -> dict[str, Choice]:
+    """One choice for each layer kind of the model, by `attention.KIND`. Raises UserError."""
+    named = attention_names(settings["attention_backend"])
+    wanted = platform.wishes.get("attention_backend", ())
+    row = platform.manifest.row
+    found: dict[str, Choice] = {}
+    for index, mixer in enumerate(mixers):
+        if mixer in mixers[:index]:
+            continue
+        query = _query(settings, mixer, platform.device.name)
+        choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution)
+        stage = f"attention.{mixer.kind}"
+        before = found.setdefault(stage, choice)
+        if before.selection.chosen != choice.selection.chosen:
+            pair = f"{before.selection.chosen[0]} and {choice.selection.chosen[0]}"
+            raise UserError(f"{stage}: the layers need different backends, {pair}; name one that fits all.")
+    return found
+
+
+def _query(settings: Settings, mixer: MixerSpec, device: str) -> AttentionQuery | StateQuery:
+    if isinstance(mixer, StateSpec):
+        return StateQuery(mixer, device)
+    return AttentionQuery(mixer, device, settings["kv_cache_dtype"], settings["block_size"])

@@ -1,0 +1,61 @@
+"""The stage that chooses the platform and takes its proposals.
+
+Owns: `ChosenPlatform` and that stage. Never does: open a device. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.args import foreign
+from core.config.attempt import Attempt
+from core.config.checkpoint import Checkpoint
+from core.config.files import host_memory
+from core.config.settings import PREFERENCES
+from core.plugin.hookspecs import Device, PlatformView
+from core.plugin.manifest import Manifest
+from core.plugin.selection import select_platform
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlatform:
+    """manifest: of the platform. device: on which it runs. wishes: plugins that it prefers, by argument."""
+
+    manifest: Manifest
+    device: Device
+    wishes: Mapping[str, Sequence[str]]
+
+
+def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPlatform:
+    """Choose, and let the platform propose values for open arguments. Raises UserError or PluginError.
+
+    checkpoint: None when the model was not found; the platform is looked at all the same.
+    """
+    settings, facts = attempt.settings, attempt.facts
+    name = settings["device"]
+    choice, device = select_platform(attempt.plugins, None if name.lower() == "auto" else name)
+    attempt.chosen.stages["platform"] = choice
+    manifest = choice.manifest
+    settings.derive("device", device.name, choice.selection.why)
+    view = PlatformView(
+        context=facts.context,
+        facts=checkpoint.manifest.facts() if checkpoint else None,
+        arguments=foreign.WithNeutral(settings.values()),
+        set_by_user=tuple(name for name in settings.rows if settings.user_set(name)),
+        device=device,
+    )
+    proposals = manifest.call("core_propose", view=view) or {}
+    settings.propose(proposals, f"platform {manifest.row.name}")
+    wishes = {name: _names(proposals[name].value) for name in PREFERENCES if name in proposals}
+    facts.device = device
+    facts.platform = manifest.spec
+    facts.host_memory = host_memory()
+    attempt.run_rules("platform")
+    return ChosenPlatform(manifest, device, wishes)
+
+
+def _names(proposed: Any) -> list[str]:
+    """A name, or a list of them."""
+    return [proposed] if isinstance(proposed, str) else list(proposed or ())

@@ -1,0 +1,110 @@
+"""The table of all that was chosen, with every plugin's own arguments checked.
+
+Owns: which argument carries the arguments of which plugin. Never does: choose. Called by: engine, weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.api.config import PluginChoices
+from core.api.errors import nearest
+from core.args import foreign
+from core.args.plugin_arguments import convert_struct
+from core.args.schema import flag_of
+from core.config.attention import LAYER_KINDS
+from core.config.chosen import Chosen
+from core.config.settings import Settings, underscored
+from core.plugin.capabilities import constraint_problems
+from core.plugin.kinds import kind_named, normalize
+from core.plugin.registry import PluginRegistry
+
+Arguments = dict[str, Any]
+
+
+def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]) -> PluginChoices:
+    """The table for other processes; sentences about plugins' arguments go to `problems`."""
+    arguments = _checked_arguments(settings, registry, chosen, problems)
+    for manifest in chosen.manifests():
+        problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
+    attention = {kind: chosen.name(f"attention.{kind}") for kind in LAYER_KINDS}
+    kernels = chosen.stages.get("kernels")
+    return PluginChoices(
+        loader=chosen.name("loader") or "",
+        platform=chosen.name("platform") or "",
+        quantization=chosen.name("quantization"),
+        kernels=kernels.selection.chosen if kernels is not None else (),
+        attention={kind: name for kind, name in attention.items() if name is not None},
+        speculative=chosen.name("speculative"),
+        model=chosen.name("model"),
+        arguments={key: value for key, value in arguments.items() if value},
+        table=tuple(manifest.row for manifest in chosen.manifests()),
+    )
+
+
+def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
+    """The part of `--speculative-config` that belongs to the method itself; derived keys only where it has them."""
+    values = underscored(settings["speculative_config"] or {})
+    values.pop("method", None)
+    choice = chosen.stages.get("speculative")
+    struct = choice.manifests[0].spec.arguments if choice is not None and choice.manifests else None
+    known = () if struct is None else struct.__struct_fields__
+    if "num_speculative_tokens" not in known:
+        values.pop("num_speculative_tokens", None)
+    for key, value in settings.keys_of("speculative_config").items():
+        if key in known and values.get(key) is None:
+            values[key] = value
+    return values
+
+
+def _checked_arguments(
+    settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
+) -> dict[str, Arguments]:
+    """Each chosen plugin's own arguments, by `KIND.NAME`."""
+    backends = _attention_arguments(settings, registry, chosen, problems)
+    found: dict[str, Arguments] = {}
+    for manifest in chosen.manifests():
+        kind, name = manifest.row.kind, manifest.row.name
+        argument = kind_named(kind).config_argument
+        values: Arguments = {}
+        prefix = "--"
+        if kind == "attention":
+            values = backends.get(name, {})
+            prefix = flag_of(f"{argument}.{name}")
+        elif kind == "speculative":
+            values = speculative_arguments(settings, chosen)
+            prefix = flag_of(f"{argument}")
+        elif argument is not None:
+            values = settings[argument]
+            prefix = flag_of(argument)
+        problems += convert_struct(manifest.spec.arguments, values, prefix)[1]
+        found[f"{kind}.{name}"] = underscored(values)
+    if settings["quantization_config"] and chosen.name("quantization") is None:
+        problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
+    return found
+
+
+def _attention_arguments(
+    settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
+) -> dict[str, Arguments]:
+    """The arguments of the attention backends that are used, by name."""
+    used = {manifest.row.name for manifest in chosen.manifests() if manifest.row.kind == "attention"}
+    known = {row.name for row in registry.rows("attention")}
+    found: dict[str, Arguments] = {}
+    for key, values in settings["attention_config"].items():
+        name, flag = normalize(key), f"--attention-config.{key}"
+        row = foreign.table().get(f"attention_config.{name}")
+        if name not in known and row is not None:
+            problems.append(f"{flag}: {row.sentence}.")
+        elif name not in known:
+            listed = ", ".join(sorted(known))
+            problems.append(f"{flag}: no such attention backend; known: {listed}.{nearest(name, known)}")
+        elif not isinstance(values, Mapping):
+            problems.append(f"{flag} {values!r}: expected {flag}.KEY VALUE.")
+        elif name not in used:
+            names = ", ".join(sorted(used)) or "none"
+            problems.append(f"{flag}: this backend is not used (chosen: {names}); leave it out.")
+        else:
+            found[name] = dict(values)
+    return found

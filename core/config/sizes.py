@@ -1,0 +1,52 @@
+"""The stage that settles sizes: weights, KV cache, and whether the context fits.
+
+Owns: which arguments and facts the memory plan is made of. Never does: count bytes (`core.config.memory` does).
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.api.decoder_spec import DecoderSpec
+from core.config import limits
+from core.config.attempt import Attempt
+from core.config.checkpoint import Checkpoint
+from core.config.engine import scheduler_config
+from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
+from core.config.weights import planned_weights, proposer_weights
+
+
+def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
+    """The plan, with the longest context that fits. Raises UserError."""
+    settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
+    block_size = settings["block_size"]
+    hybrid = not settings["disable_hybrid_kv_cache_manager"]
+    groups, facts.block_bytes = kv_groups(spec, block_size, settings["kv_cache_dtype"], hybrid=hybrid)
+    weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
+    proposer = proposer_weights(settings, chosen, checkpoint.manifest)
+    facts.weights_bytes = weights + proposer
+    attempt.run_rules("memory")
+    num_blocks = settings["num_gpu_blocks_override"]
+    if num_blocks is None:
+        num_blocks = settings["kv_cache_memory_bytes"] // facts.block_bytes
+    plan = MemoryPlan(
+        weights,
+        facts.block_bytes,
+        num_blocks,
+        block_size,
+        _workspace(attempt, spec),
+        groups=groups,
+        max_step_tokens=scheduler_config(settings).max_step_tokens,
+        proposer=proposer,
+    )
+    attempt.warnings += limits.fit(settings, plan, settings.given().get("max_model_len"))
+    return replace(plan, max_model_len=settings["max_model_len"])
+
+
+def _workspace(attempt: Attempt, spec: DecoderSpec) -> int:
+    """Bytes of the largest step's buffers."""
+    settings = attempt.settings
+    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
+    between = attempt.facts.capability("activation_dtype") or settings["dtype"]
+    return workspace_bytes(spec, tokens, between)

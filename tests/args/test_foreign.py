@@ -1,0 +1,203 @@
+"""Names that are not served: every one of the reference list is in the table, and is told wherever it is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.args import foreign
+from core.args.arg import Given
+from core.args.parser import ORIGIN, Parser
+from core.args.schema import schema
+from core.args.sources import merge
+
+LISTED = json.loads((Path(__file__).parent / "argument_names.json").read_text())
+COMMANDS_OWN = {"help"}  # taken by every command before the arguments are read
+ROWS = list(foreign.table().values())
+NAMES = foreign.names()
+
+
+def problems_of(*words):
+    """Of a command line."""
+    parsed = Parser().parse(words)
+    return parsed.problems + merge(parsed.values, {}).problems
+
+
+@pytest.mark.parametrize("row", LISTED, ids=lambda row: row["name"])
+def test_every_listed_argument_is_served_or_in_the_table(row):
+    name = row["name"]
+    field, stranger = schema().named(name), foreign.named(name)
+    if name in COMMANDS_OWN:
+        assert field is None and stranger is None
+        return
+    assert (field is None) != (stranger is None)
+    if row["status"] == "current" and stranger is not None:
+        assert stranger.kind in ("not yet", "elsewhere")
+
+
+def test_the_table_is_sound():
+    flags = [flag for field in schema().fields.values() for flag in field.flags]
+    for row in NAMES:
+        assert "-" + row.name not in flags and row.flag not in flags, row.name
+        assert not {"-" + short for short in row.shorts} & set(flags)
+    shorts = [short for row in NAMES for short in row.shorts]
+    assert len(shorts) == len(set(shorts))
+    lines = [line for line in foreign.FILE.read_text().splitlines() if "|" in line]
+    assert len(lines) == len(ROWS), "a name has two rows"
+    for row in ROWS:
+        assert row.kind in ("not yet", "elsewhere", "removed", "older"), row
+        assert row.takes in ("switch", "value", "list", "keys"), row
+        assert row.text and row.topic and not row.text.endswith("."), row
+
+
+def test_what_is_to_be_written_instead_is_served():
+    for row in ROWS:
+        if not row.text.startswith("--"):
+            assert row.kind in ("not yet", "removed", "older"), row
+            continue
+        for word in row.text.split():
+            if word.startswith("--"):
+                head, _, key = word.rstrip(",:").removeprefix("--").removeprefix("no-").partition(".")
+                field = schema().named(head)
+                assert field is not None, row
+                assert not key or (field.is_mapping and (not field.keys or key in field.keys)), row
+
+
+@pytest.mark.parametrize("row", NAMES, ids=lambda row: row.name)
+def test_a_name_is_told_in_every_source_and_takes_no_other_word(row, tmp_path):
+    """The value differs from every neutral one, and the model behind it is still read."""
+    value = {"switch": True, "value": "asked-for", "list": "asked-for", "keys": {"asked": "for"}}[row.takes]
+    if "true" in row.neutral:
+        value = False
+    given = {"switch": [] if value is True else ["=false"], "keys": [".asked", "for"]}.get(row.takes, ["asked-for"])
+    flag = "--" + row.name.replace("_", "-")
+    words = [flag + "".join(given)] if row.takes == "switch" else [flag + given[0], *given[1:]]
+    if row.takes in ("value", "list"):
+        words = [flag, "asked-for"]
+    parsed = Parser().parse([*words, "--port", "1", "model.gguf"])
+    assert parsed.values["model"].value == "model.gguf" and parsed.values["port"].value == 1
+    path = tmp_path / "engine.yaml"
+    path.write_text(json.dumps({row.name: value}))
+    for source in (parsed.values, {"config": str(path)}, {row.name: value}):
+        merged = merge(source, {})
+        told, silent = merged.problems, merged.warnings
+        if row.kind == "older":
+            told, silent = silent, told
+        assert len(told) == 1 and silent == [], (told, silent)
+        assert row.name in told[0].replace("-", "_") and row.text in told[0]
+        assert any(words in told[0] for words in ("leave it out", "; use "))
+
+
+@pytest.mark.parametrize("row", [row for row in NAMES if row.neutral], ids=lambda row: row.name)
+def test_values_that_ask_for_nothing_are_accepted(row):
+    for word in row.neutral:
+        if row.takes != "keys":
+            value = "" if word == '""' else word
+            flag = "--" + row.name.replace("_", "-")
+            if word != "none":
+                assert problems_of(f"{flag}={value}") == [], word
+            assert merge({row.name: value}, {}).problems == [], word
+    values = foreign.WithNeutral({})
+    if row.neutral[0] not in ("{}", "[]"):
+        assert merge({row.name: values[row.name]}, {}).problems == []
+    assert merge({row.name: None}, {}).problems == []
+
+
+@pytest.mark.parametrize(
+    "words, there",
+    [
+        (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2: this engine does not serve it yet", "one rank"]),
+        (["-tp2"], ["--tensor-parallel-size 2", "leave it out"]),
+        (["-dcp=2"], ["--decode-context-parallel-size 2"]),
+        (["-ep"], ["--enable-expert-parallel: this engine"]),
+        (["--no-disable-cascade-attn"], ["--disable-cascade-attn False"]),
+        (["-cc", "3"], ["--compilation-config 3", "neither compiled nor captured"]),
+        (["-cc.mode=3"], ["--compilation-config.mode 3"]),
+        (["-O.level", "3"], ["--optimization-level.level 3"]),
+        (["-cc", '{"mode": 0, "pass_config": {"fuse": true}}'], ["--compilation-config.pass_config.fuse"]),
+        (["--compilation-config.level=1"], ["--compilation-config.level 1"]),
+        (["-cc.inductor_compile_config.combo_kernels", "false"], ["inductor_compile_config.combo_kernels"]),
+        (["--eplb-config.windw_size", "3"], ["'window_size'"]),
+        (["--limit-mm-per-prompt", "image=16,video=2"], ["image=16", "requests carry text"]),
+        (["--lora-modules", "a=b", "c=d"], ["--lora-modules a=b c=d", "LoRA"]),
+        (["--runner", "pooling"], ["--runner pooling", "use auto or generate"]),
+        (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
+        (["--kv-cache-dtype", "fp8_inc"], ["--kv-cache-dtype fp8_inc", "layout of other devices", "expected one of"]),
+        (["--prefix-caching-hash-algo", "builtin"], ["Python objects", "'sha256'"]),
+        (["--enable-lora=perhaps"], ["--enable-lora perhaps", "LoRA"]),
+        (["--tensor-paralel-size", "2"], ["unknown", "Did you mean '--tensor-parallel-size'?"]),
+    ],
+)
+def test_spellings_of_the_command_line(words, there):
+    (problem,) = problems_of(*words)
+    assert all(word in problem for word in there), problem
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-tp1", "-O2", "-O", "0", "-cc", "{}", "--no-enable-lora", "--numa-bind=false"],
+        ["-cc.mode=0", "-cc.backend", "eager", "--compilation-config.cudagraph_mode", "NONE"],
+        ["--mm-processor-cache-gb", "4", "--model-impl", "vllm", "--ignore-patterns", "original/**/*"],
+    ],
+)
+def test_spellings_of_what_holds_anyway(words):
+    assert problems_of(*words) == []
+
+
+def test_the_value_that_wins_is_the_one_that_counts(tmp_path):
+    path = tmp_path / "engine.yaml"
+    path.write_text("tensor-parallel-size: 2\n")
+    (problem,) = merge({"config": str(path)}, {}).problems
+    assert f"{path}: tensor_parallel_size 2: " in problem
+    assert merge({"config": str(path), "tensor_parallel_size": Given("1", ORIGIN)}, {}).problems == []
+
+
+def test_keys_of_a_mapping_are_refused_one_by_one():
+    merged = merge({"compilation_config": {"mode": 0, "cudagraph_mode": "FULL", "compile_sizes": [1]}}, {})
+    assert len(merged.problems) == 2
+    assert "compilation_config.cudagraph_mode 'FULL'" in merged.problems[0]
+
+
+def test_older_names_are_translated_with_a_warning():
+    for words, value in (
+        (["--disable-log-requests"], False),
+        (["--no-disable-log-requests"], True),
+        (["--disable-log-requests=false"], True),
+    ):
+        merged = merge(Parser().parse(words).values, {})
+        assert merged.value("enable_log_requests") is value
+        assert merged.is_set("enable_log_requests") and merged.problems == []
+        assert merged.warnings == ["--disable-log-requests: deprecated; use --no-enable-log-requests."]
+    assert "true or false" in merge({"disable_log_requests": "perhaps"}, {}).problems[0]
+    assert merge({"calculate_kv_scales": True}, {}).warnings
+
+
+def test_what_was_removed_is_told_even_without_a_value():
+    for name in ("swap_space", "rope_scaling", "cuda_graph_sizes"):
+        for value in (None, [], {}, ""):
+            assert merge({name: value}, {}).problems, (name, value)
+
+
+def test_plugins_may_ask_for_foreign_values():
+    values = foreign.WithNeutral({"port": 1})
+    assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_lora"] is False
+    assert values["kv_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
+    for unknown in ("swap_space", "junk"):
+        with pytest.raises(KeyError):
+            values[unknown]
+
+
+def test_served_arguments_do_not_read_the_table():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from core.args.parser import Parser; from core.args.sources import merge; "
+        "merge(Parser().parse(['m', '--port', '1', '-q', 'gguf', '--no-enable-prefix-caching']).values, {}); "
+        "print('core.args.foreign' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
