@@ -6,11 +6,12 @@ Never does: choose plugins (the configuration did), run a step. Called by: the w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
@@ -22,7 +23,8 @@ from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
 from core.models.families import canonical, decoder_spec, renamed
 from core.models.kv_scales import kv_scales
-from core.models.loading import WeightLoading
+from core.models.loading import WHOLE, WeightLoading
+from core.models.local import Part
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
@@ -113,17 +115,28 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
 
 
 def build(
-    config: EngineConfig, checkpoint: Checkpoint, runtime: Runtime, plugins: PluginTable, *, max_logits: int
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    runtime: Runtime,
+    plugins: PluginTable,
+    part: Part = WHOLE,
+    *,
+    max_logits: int,
+    reduce: Callable[[Tensor], None] | None = None,
 ) -> ModelInstance:
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
+    part: which part of the model is built.
     max_logits: most rows of logits of one call.
+    reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     """
-    spec = checkpoint.spec
+    spec = checkpoint.spec.local(part)
     kernels = runtime.kernels if isinstance(runtime.kernels, KernelSet) else KernelSet([runtime.kernels])
     dtype = runtime.activation_dtype(config.model.dtype)
     method = _quantization(config, checkpoint.manifest, plugins)
-    loading = WeightLoading(spec, checkpoint.manifest, method, kernels, config.model.dtype, dtype, runtime.device)
+    loading = WeightLoading(
+        checkpoint.spec, checkpoint.manifest, method, kernels, config.model.dtype, dtype, runtime.device, part
+    )
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     model = Decoder(
@@ -135,8 +148,10 @@ def build(
         dtype,
         max_step_tokens(config),
         max_logits,
+        reduce,
     )
-    learned = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
+    scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
+    learned = {layer - spec.first_block: params for layer, params in scales.items()}
     return ModelInstance(spec, model, config.cache, _backends(config, spec, runtime, plugins), learned)
 
 

@@ -17,11 +17,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.errors import CheckpointError, PluginError
+from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
+from core.models.local import Part
 from core.models.mixers import build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
 from core.models.spec import DecoderSpec, mixer_parts
@@ -30,6 +31,7 @@ from core.weights.formats import CanonicalWeight, Dense, fuse
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
+WHOLE: Final = Part()
 NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
@@ -45,7 +47,10 @@ class PendingLinear:
 
 
 class WeightLoading:
-    """Builds `DecoderWeights` from a loader's tensors."""
+    """Builds `DecoderWeights` from a loader's tensors.
+
+    spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
+    """
 
     def __init__(
         self,
@@ -56,8 +61,12 @@ class WeightLoading:
         dtype: str,
         activation_dtype: torch.dtype,
         device: torch.device,
+        part: Part = WHOLE,
     ) -> None:
-        self.spec, self.manifest, self.method, self.kernels = spec, manifest, method, kernels
+        self.whole = {linear.name: linear for linear in spec.linears()}
+        self.whole_shapes = spec.tensor_shapes()
+        self.part = part
+        self.spec, self.manifest, self.method, self.kernels = spec.local(part), manifest, method, kernels
         self.dtype, self.activation_dtype, self.device = dtype, activation_dtype, device
         self.pending: dict[str, PendingLinear] = {}
         self.built: dict[str, Any] = {}
@@ -66,10 +75,11 @@ class WeightLoading:
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_shapes()
-        self._expect("embedding", (self.spec.embedding(),), lambda pending: self._prepare(pending)[0])
-        if not self.spec.tied:
+        if self.spec.embeds_tokens:
+            self._expect("embedding", (self.spec.embedding(),), lambda pending: self._prepare(pending)[0])
+        if self.spec.holds_head and not self.spec.tied:
             self._expect("head", (self.spec.head(),), lambda pending: self._prepare(pending)[0])
-        vectors = {"model.norm.weight"}
+        vectors = {"model.norm.weight"} if self.spec.holds_head else set()
         for index in range(len(self.spec.blocks)):
             vectors |= self._expect_block(index)
         reads = [*dict.fromkeys(name for linear in self.pending.values() for name in linear.missing), *vectors]
@@ -104,8 +114,8 @@ class WeightLoading:
         return vectors if correction is None else {*vectors, correction[0]}
 
     def _check_shapes(self) -> None:
-        plans = {f"{part.name}.weight": self._plan(part) for part in self.spec.linears()}
-        shapes = self.spec.tensor_shapes()
+        plans = {f"{part.name}.weight": self._plan(self.whole[part.name]) for part in self.spec.linears()}
+        shapes = {name: self.whole_shapes[name] for name in self.spec.tensor_shapes()}
         expected = {
             read: shapes.get(read) for name in shapes for read in (plans[name].reads if name in plans else [name])
         }
@@ -131,7 +141,7 @@ class WeightLoading:
         raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
 
     def _expect(self, key: str, parts: tuple[LayerSpec, ...], build: Callable[[PendingLinear], Any]) -> None:
-        plans = [self._plan(part) for part in parts]
+        plans = [self._plan(self.whole[part.name]) for part in parts]
         missing = {name for plan in plans for name in plan.reads}
         missing |= {f"{part.name}.bias" for part in parts if part.bias}
         self.pending[key] = PendingLinear(parts, plans, missing, build)
@@ -146,16 +156,34 @@ class WeightLoading:
             del self.pending[key]
 
     def _pack(self, linear: PendingLinear) -> list[tuple[str, Activation, CanonicalWeight]]:
-        """Each part's fuse key, activation and weight."""
+        """Fuse key, activation and weight of each part, cut to what this rank holds."""
         found: list[tuple[str, Activation, CanonicalWeight]] = []
         for part, plan in zip(linear.parts, linear.plans, strict=True):
             if isinstance(plan, DensePlan):
                 weight = Dense(linear.tensors[plan.reads[0]].to(DTYPES[self.dtype], copy=True))
-                found.append(("dense", DENSE_ACTIVATION[self.dtype], weight))
+                found.append(("dense", DENSE_ACTIVATION[self.dtype], self._cut(weight, part)))
             else:
-                packed = self.method.pack(part, {name: linear.tensors[name] for name in plan.reads})  # type: ignore[union-attr]
-                found.append((plan.fuse_key, plan.activation, packed))
+                assert self.method is not None, "only a method plans parts that are packed"
+                tensors = {name: linear.tensors[name] for name in plan.reads}
+                packed = self.method.pack(self.whole[part.name], tensors)
+                found.append((plan.fuse_key, plan.activation, self._cut(packed, part)))
         return found
+
+    def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
+        """The rows and columns of a packed weight that this rank holds. Raises UserError where its format refuses."""
+        n, k = weight.shape
+        rows, columns = part.shape
+        if rows < n:
+            weight = weight.rows(torch.arange(n)[self.part.slice_of(n, rows)])
+        if columns < k:
+            if not hasattr(weight, "columns"):
+                why = f"weights of format '{weight.name}' have no `columns`"
+                raise UserError(f"{part.name} cannot be divided into {self.part.size} parts: {why}")
+            try:
+                weight = weight.columns(self.part.slice_of(k, columns))
+            except (ValueError, NotImplementedError) as error:
+                raise UserError(f"{part.name} cannot be divided into {self.part.size} parts: {error}") from error
+        return weight
 
     def _prepare(self, linear: PendingLinear, pairs: Mapping[str, tuple[int, int]] = NO_PAIRS) -> list[LinearKernel]:
         """Pack each part, fuse neighbours with equal fuse keys, hand the results to the kernels.
@@ -181,14 +209,26 @@ class WeightLoading:
     def _bias(
         self, parts: list[LayerSpec], tensors: dict[str, Tensor], pairs: Mapping[str, tuple[int, int]]
     ) -> Tensor | None:
-        """Of fused parts: zeros for those that have none, None when no part has one."""
-        if not any(part.bias for part in parts):
+        """Of fused parts: zeros for those that have none, None when no part has one.
+
+        Of a layer whose inputs are divided the first rank alone has the bias, so that the sum over ranks has it once.
+        """
+        biased = [part for part in parts if part.bias and (self.part.rank == 0 or not self._row_parallel(part))]
+        if not biased:
             return None
         pieces = []
         for part in parts:
-            piece = tensors[f"{part.name}.bias"].float() if part.bias else torch.zeros(part.shape[0])
+            rows = part.shape[0]
+            piece = torch.zeros(rows)
+            if part in biased:
+                whole = tensors[f"{part.name}.bias"].float()
+                piece = whole[self.part.slice_of(len(whole), rows)]
             pieces.append(piece[halves_order(len(piece), *pairs[part.name])] if part.name in pairs else piece)
         return torch.cat(pieces).to(self.device, self.activation_dtype)
+
+    def _row_parallel(self, part: LayerSpec) -> bool:
+        """Whether ranks have different inputs of the layer, hence partial sums."""
+        return part.shape[1] < self.whole[part.name].shape[1]
 
     def _halves(self, linear: PendingLinear, mixer: LatentSpec) -> tuple[HeadsKernel, HeadsKernel]:
         """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
@@ -218,8 +258,10 @@ class WeightLoading:
             heads = self.built.get(f"{index}.absorbed")
             mixer = build_mixer(self.spec, index, self.kernels, layers, heads, norms, params)
             blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
-        embedding: LinearKernel = self.built["embedding"]
-        head: LinearKernel = embedding if self.spec.tied else self.built["head"]
+        embedding: LinearKernel | None = self.built.get("embedding")
+        if not self.spec.holds_head:
+            return DecoderWeights(embedding, None, None, blocks)
+        head: LinearKernel | None = embedding if self.spec.tied else self.built["head"]
         return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
 
     def _mlp(self, index: int, layers: dict[str, Linear]) -> GatedMLP | ExpertsMLP:
@@ -231,10 +273,10 @@ class WeightLoading:
             shared = GatedMLP(self.kernels, layers["shared_gate_up"], layers["shared_down"], activation)
         found = self.spec.correction(index)
         correction = None if found is None else self.vectors[found[0]].to(self.device, torch.float32)
-        gate_up, down = ([layers[f"{side}.{e}"] for e in range(experts.count)] for side in ("gate_up", "down"))
-        return ExpertsMLP(
-            self.kernels, layers["router"], gate_up, down, activation, experts.routing, correction, shared
-        )
+        gate_up, down = ([layers[f"{side}.{e}"] for e in experts.held_ids] for side in ("gate_up", "down"))
+        mlp = ExpertsMLP(self.kernels, layers["router"], gate_up, down, activation, experts.routing, correction, shared)
+        mlp.held = experts.held
+        return mlp
 
 
 def halves_order(rows: int, head: int, rotary: int) -> Tensor:

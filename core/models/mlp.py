@@ -51,6 +51,7 @@ class ExpertsMLP:
     """The weighted sum of the experts that a router chooses for each token, and of one that all share (or None).
 
     correction: float32 [E], counts in the choice alone, or None.
+    held: ids of the experts that this part of the model has, from the first to before the second; None: all.
     """
 
     def __init__(
@@ -69,11 +70,21 @@ class ExpertsMLP:
         self.experts = kernels.experts(gate_up, down, activation)
         self.nbytes = router.nbytes + self.experts.nbytes + (shared.nbytes if shared is not None else 0)
         self.linears: list[LinearKernel] = []
+        self.held: tuple[int, int] | None = None
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of `views.normed`."""
         self.router(views.normed, views.router)
         self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
+        if self.held is not None:
+            _drop_foreign(views.expert_ids, views.expert_weights, *self.held)
         self.experts(views.normed, views.expert_ids, views.expert_weights, out, accumulate=accumulate)
         if self.shared is not None:
             self.shared.run(views.normed, views.shared_gate_up, views.shared_mlp, out, accumulate=True)
+
+
+def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
+    """Number the experts from `start` on; a choice of an expert that another rank has counts nothing here."""
+    foreign = (ids < start) | (ids >= stop)
+    ids.sub_(start).masked_fill_(foreign, 0)
+    weights.masked_fill_(foreign, 0.0)

@@ -63,6 +63,16 @@ class CanonicalWeight(ABC):
         parts = {n: as_bytes(t)[index].contiguous().view(t.dtype) for n, t in self.tensors().items()}
         return replace(self, **parts)
 
+    def columns(self, index: Tensor | slice) -> Self:
+        """The columns `index` (int64 [n], or a slice of step 1) as a weight of their own: a part of a row-parallel layer.
+
+        Raises ValueError where the format cannot cut there, NotImplementedError where it cannot at all.
+        """
+        raise NotImplementedError(
+            f"a weight of format '{self.name}' cannot be cut along its inputs; give its class a `columns`, or do not "
+            "divide the layer"
+        )
+
     def to(self, device: torch.device) -> Self:
         """A copy on another device."""
         return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
@@ -74,6 +84,28 @@ class CanonicalWeight(ABC):
             if name not in ("values", "weight") and wide.is_floating_point() and not bool(wide.isfinite().all()):
                 return f"the {name} of a {self.name} weight of shape {self.shape} holds values that are not finite"
         return None
+
+
+def take_columns(tensor: Tensor, index: Tensor | slice) -> Tensor:
+    """Columns of a matrix, contiguous and in memory of their own unless they are all of it."""
+    return as_bytes(tensor)[:, index].contiguous().view(tensor.dtype)
+
+
+def whole_groups(index: Tensor | slice, inputs: int, group_size: int, name: str) -> tuple[Tensor, Tensor]:
+    """(columns, groups), int64, that an index of columns names. The last group of all may be smaller.
+
+    Raises ValueError unless it names whole groups, each in its order, a smaller one behind all others.
+    """
+    columns = torch.arange(inputs)[index]
+    groups = columns[::group_size] // group_size
+    expected = (groups.unsqueeze(1) * group_size + torch.arange(group_size)).flatten()
+    cut_short = len(columns) % group_size != 0 and columns[-1:] != inputs - 1
+    if not len(columns) or cut_short or not torch.equal(columns, expected[: len(columns)]):
+        raise ValueError(
+            f"a {name} weight of {inputs} inputs shares scales in groups of {group_size}: {len(columns)} columns from "
+            f"{columns[:1].tolist()} on are not whole groups; divide it into fewer parts"
+        )
+    return columns, groups
 
 
 def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:
