@@ -19,6 +19,7 @@ from core.layers.reference import ReferenceKernels
 from core.layers.rows import RowKernels
 from core.plugin.contracts import (
     ExpertsKernel,
+    HasGroupedExperts,
     HeadsKernel,
     Kernels,
     LinearKernel,
@@ -26,6 +27,7 @@ from core.plugin.contracts import (
     RaceKernel,
     RouteKernel,
 )
+from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
@@ -82,6 +84,34 @@ class KernelSet:
             if layer is not None:
                 return layer
         return ReferenceExperts(gate_up, down, activation, self.gated)
+
+    def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
+        """What providers are asked about the experts of a layer as one weight of `shape` (E, N, K)."""
+        return KernelQuery("grouped_experts", self.device, form, activation, shape)
+
+    def grouping(self, sides: Sequence[KernelQuery]) -> HasGroupedExperts | None:
+        """The provider that takes both sides of a layer of experts whole, or None.
+
+        It is the one that would be the best for each expert alone.
+        """
+        found = set()
+        for query in sides:
+            alone = KernelQuery("linear", query.device, query.format, query.activation, query.shape[1:])
+            found.add(self._best(alone))
+        provider = found.pop()
+        if found or not isinstance(provider, HasGroupedExperts) or any(provider.supports(query) for query in sides):
+            return None
+        return provider
+
+    def grouped_experts(
+        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation
+    ) -> ExpertsKernel:
+        """The experts of a layer as one weight a side; only where `grouping` has a provider."""
+        sides = [self.experts_query(weight_format(side.weight), precision, side.shape) for side in (gate_up, down)]
+        provider = self.grouping(sides)
+        if provider is None:
+            raise ValueError(f"no provider runs {len(sides)} stacks of {gate_up.name} and {down.name} experts together")
+        return provider.grouped_experts(gate_up, down, activation, precision=precision, gated=self.gated)
 
     def heads(self, weight: Tensor, *, activation: Activation) -> HeadsKernel:
         """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can."""

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.layers.experts import route
+from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
-from core.plugin.contracts import HeadsKernel
+from core.layers.linear import Linear
+from core.plugin.contracts import GatedOperation, HeadsKernel
+from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense
 
 ROWS_AT_ONCE = 1024
@@ -83,6 +85,16 @@ class ReferenceKernels:
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> ReferenceLinear:
         """Keep the weight as it is."""
         return ReferenceLinear(weight, activation, bias)
+
+    def grouped_experts(
+        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
+    ) -> ReferenceExperts:
+        """The experts of a layer, each a view of the whole weight."""
+        sides = []
+        for side in (gate_up, down):
+            kernels = [self.linear(side.expert(index), activation=precision) for index in range(side.count)]
+            sides.append([Linear([kernel]) for kernel in kernels])
+        return ReferenceExperts(sides[0], sides[1], activation, gated)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """A matrix for each head, [H, N, K]."""

@@ -41,6 +41,13 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
         return range(self.count) if self.held is None else range(*self.held)
 
 
+class ExpertLinears(msgspec.Struct, frozen=True):
+    """The matrices of one expert: gate and up side by side, and down."""
+
+    gate_up: tuple[LayerSpec, ...]
+    down: tuple[LayerSpec, ...]
+
+
 class BlockSpec(msgspec.Struct, frozen=True):
     """One decoder layer.
 
@@ -107,28 +114,46 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"model.layers.{self.first_block + index}"
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-        """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
+        """The linear layers of one block by role in it, but for its experts.
+
+        Parts of one entry share their input and may be fused.
+        """
         return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
 
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         h, experts = self.hidden_size, self.blocks[index].experts
         if experts is None:
             return self._gated_linears(f"{self.block_name(index)}.mlp", self.intermediate_size)
-        module, gate, up, down = experts.names
-        prefix, i = f"{self.block_name(index)}.{module}", experts.intermediate_size
+        prefix = f"{self.block_name(index)}.{experts.names[0]}"
         found: dict[str, tuple[LayerSpec, ...]] = {
             "router": (LayerSpec(f"{prefix}.gate", "linear", (experts.count, h)),)
         }
-        for e in experts.held_ids:
-            expert = f"{prefix}.experts.{e}"
-            found[f"gate_up.{e}"] = (
-                LayerSpec(f"{expert}.{gate}", "experts", (i, h)),
-                LayerSpec(f"{expert}.{up}", "experts", (i, h)),
-            )
-            found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
         if experts.shared_intermediate_size:
             shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
             found |= {f"shared_{role}": parts for role, parts in shared.items()}
+        return found
+
+    def expert_linears(self, index: int) -> list[ExpertLinears]:
+        """The experts of one block that are held, in the order of their ids; none without experts."""
+        experts = self.blocks[index].experts
+        if experts is None:
+            return []
+        module, gate, up, down = experts.names
+        h, inner = self.hidden_size, experts.intermediate_size
+        found = []
+        for e in experts.held_ids:
+            expert = f"{self.block_name(index)}.{module}.experts.{e}"
+            first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h))
+            second = LayerSpec(f"{expert}.{up}", "experts", (inner, h))
+            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner))
+            found.append(ExpertLinears((first, second), (last,)))
+        return found
+
+    def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
+        """All matrices of one block; parts of one entry share their input and may be fused."""
+        found = list(self.block_linears(index).values())
+        for expert in self.expert_linears(index):
+            found += (expert.gate_up, expert.down)
         return found
 
     def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
@@ -203,7 +228,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.embeds_tokens:
             yield self.embedding()
         for index in range(len(self.blocks)):
-            for parts in self.block_linears(index).values():
+            for parts in self.fused_linears(index):
                 yield from parts
             absorbed = mixer_parts(self, index).absorbed
             if absorbed is not None:

@@ -7,7 +7,16 @@ platform's activation dtype; outputs are given by the caller; a kernel never all
 """
 
 from core.plugin.contracts.attention import AttentionBackend, AttentionParams, BatchView, LatentBackend, StateBackend
-from core.plugin.contracts.kernels import ExpertsKernel, GatedLinear, HeadsKernel, Kernels, LinearKernel, RouteKernel
+from core.plugin.contracts.kernels import (
+    ExpertsKernel,
+    GatedLinear,
+    GatedOperation,
+    HasGroupedExperts,
+    HeadsKernel,
+    Kernels,
+    LinearKernel,
+    RouteKernel,
+)
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Platform, Runtime
@@ -22,6 +31,8 @@ __all__ = [
     "CapturedCalls",
     "ExpertsKernel",
     "GatedLinear",
+    "GatedOperation",
+    "HasGroupedExperts",
     "HeadsKernel",
     "Kernels",
     "LatentBackend",
