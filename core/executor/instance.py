@@ -15,6 +15,7 @@ from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
+from core.executor.device import Device
 from core.executor.kv_memory import KVMemory, num_blocks_of
 from core.kv.groups import single_group
 from core.layers.kernels import KernelSet
@@ -117,7 +118,7 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
 def build(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    runtime: Runtime,
+    device: Device,
     plugins: PluginTable,
     part: Part = WHOLE,
     *,
@@ -131,11 +132,20 @@ def build(
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     """
     spec = checkpoint.spec.local(part)
+    runtime = device.runtime
     kernels = runtime.kernels if isinstance(runtime.kernels, KernelSet) else KernelSet([runtime.kernels])
     dtype = runtime.activation_dtype(config.model.dtype)
     method = _quantization(config, checkpoint.manifest, plugins)
     loading = WeightLoading(
-        checkpoint.spec, checkpoint.manifest, method, kernels, config.model.dtype, dtype, runtime.device, part
+        checkpoint.spec,
+        checkpoint.manifest,
+        method,
+        kernels,
+        config.model.dtype,
+        dtype,
+        runtime.device,
+        part,
+        room=device.weights_arena().take,
     )
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
@@ -155,7 +165,7 @@ def build(
     return ModelInstance(spec, model, config.cache, _backends(config, spec, runtime, plugins), learned)
 
 
-def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, runtime: Runtime) -> KVMemory:
+def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
     """One KV memory for all layers of all models, numbered through in the order of `instances`.
 
     cache.groups: of these numbers; without any, all layers share one block table.
@@ -163,7 +173,7 @@ def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, runtime:
     """
     layer_bytes = [size for instance in instances for size in instance.layer_bytes()]
     groups = cache.groups or single_group(len(layer_bytes))
-    memory = KVMemory(runtime, groups, layer_bytes, num_blocks_of(cache, groups, layer_bytes))
+    memory = KVMemory(device, groups, layer_bytes, num_blocks_of(cache, groups, layer_bytes))
     first_layer = 0
     for instance in instances:
         instance.bind(memory, first_layer)

@@ -18,8 +18,8 @@ from core.api.config import CacheConfig
 from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
+from core.executor.device import Device
 from core.kv.groups import page_bytes, place_bytes
-from core.plugin.contracts import Runtime
 
 
 def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
@@ -46,9 +46,7 @@ class KVMemory:
     Raises ConfigError when layers with keys that share a buffer differ in bytes.
     """
 
-    def __init__(
-        self, runtime: Runtime, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int
-    ) -> None:
+    def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
         self.groups = tuple(groups)
         self.num_blocks = num_blocks
         self._buffers: list[Tensor] = []
@@ -64,7 +62,7 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            self._buffers.append(runtime.allocate(num_blocks * size).view(num_blocks, size))
+            self._buffers.append(device.allocate(num_blocks * size, "kv").view(num_blocks, size))
             self._buffer_of.update(dict.fromkeys(layers, index))
         self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()
 

@@ -15,6 +15,7 @@ from core.api.config import EngineConfig
 from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.device import Device
 from core.executor.forward import ForwardPass, capture_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
@@ -39,7 +40,7 @@ MAX_LOGIT_ROWS = 64
 class Worker:
     """Everything that runs on one device.
 
-    runtime: the opened device.
+    runtime, device: the opened device, and what is allocated on it.
     instances: the models; the first one is asked for tokens.
     kv_memory: the cache that they share.
     runner: runs the steps.
@@ -53,15 +54,16 @@ class Worker:
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
                 self.runtime = undo.enter_context(contextlib.closing(open_runtime(config, self.plugins)))
+            self.device = Device(self.runtime)
             with self._phase("read checkpoint"):
                 checkpoint = open_checkpoint(config, self.plugins)
             with self._phase("load weights"):
-                model = build(config, checkpoint, self.runtime, self.plugins, max_logits=MAX_LOGIT_ROWS)
+                model = build(config, checkpoint, self.device, self.plugins, max_logits=MAX_LOGIT_ROWS)
                 self.instances = [model]
                 del checkpoint
                 release_unused_memory()
             with self._phase("allocate KV cache"):
-                self.kv_memory = share_cache(self.instances, config.cache, self.runtime)
+                self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.runner = self._runner(model.model)
             undo.pop_all()  # nothing failed: the device stays open until `close`
 

@@ -6,7 +6,9 @@ Called by: platforms (they build one for their runtime), models and layers (they
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from core.plugin.contracts import (
     Kernels,
     LinearKernel,
     LogprobsKernel,
+    PreparesInto,
     RaceKernel,
     RouteKernel,
 )
@@ -31,6 +34,9 @@ from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
+
+Room = Callable[[int], Tensor]
+"""Gives uint8 memory of so many bytes."""
 
 
 class KernelSet:
@@ -70,11 +76,16 @@ class KernelSet:
         """The reference supports everything."""
         return []
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> LinearKernel:
-        """Prepare a weight with the best provider for its format, shape and activation."""
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, room: Room | None = None
+    ) -> LinearKernel:
+        """Prepare a weight with the best provider for its format, shape and activation.
+
+        room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
+        """
         attributes = {} if not hasattr(weight, "group_size") else {"group_size": weight.group_size}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
-        return self._best(query).linear(weight, activation=activation, bias=bias)
+        return self._prepared(self._best(query), weight, activation, bias, room)
 
     def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> ExpertsKernel:
         """The experts of a layer, from two linear layers each; run together where their provider can."""
@@ -113,8 +124,11 @@ class KernelSet:
             raise ValueError(f"no provider runs {len(sides)} stacks of {gate_up.name} and {down.name} experts together")
         return provider.grouped_experts(gate_up, down, activation, precision=precision, gated=self.gated)
 
-    def heads(self, weight: Tensor, *, activation: Activation) -> HeadsKernel:
-        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can."""
+    def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
+        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.
+
+        room: see `linear`.
+        """
         query = KernelQuery(
             "linear", self.device, str(weight.dtype).removeprefix("torch."), activation, weight.shape[1:]
         )
@@ -122,7 +136,21 @@ class KernelSet:
         if hasattr(provider, "heads") and not provider.supports(KernelQuery("heads", self.device)):
             together: HeadsKernel = provider.heads(weight, activation)
             return together
-        return LinearHeads([provider.linear(Dense(one.contiguous()), activation=activation) for one in weight])
+        plain = [Dense(one.contiguous()) for one in weight]
+        return LinearHeads([self._prepared(provider, one, activation, None, room) for one in plain])
+
+    def _prepared(
+        self,
+        provider: Kernels,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        room: Room | None,
+    ) -> LinearKernel:
+        if room is None or not _prepares_into(provider):
+            return provider.linear(weight, activation=activation, bias=bias)
+        into = room(provider.prepared_nbytes(weight, activation=activation))
+        return provider.linear(weight, activation=activation, bias=bias, into=into)
 
     def _having(self, op: str) -> Iterator[Kernels]:
         """The providers that have the optional operation `op` here, best first."""
@@ -131,6 +159,11 @@ class KernelSet:
 
     def _best(self, query: KernelQuery) -> Kernels:
         return next(p for p in self.providers if hasattr(p, query.op) and not p.supports(query))
+
+
+def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
+    """Whether it has both `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
+    return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:

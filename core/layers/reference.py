@@ -16,6 +16,7 @@ from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
 from core.layers.linear import Linear
 from core.plugin.contracts import GatedOperation, HeadsKernel
+from core.weights.canonical import memory_of, moved_into
 from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense
 
@@ -82,9 +83,15 @@ class ReferenceKernels:
         """Everything is supported."""
         return []
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> ReferenceLinear:
-        """Keep the weight as it is."""
-        return ReferenceLinear(weight, activation, bias)
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> ReferenceLinear:
+        """Keep the weight as it is; into: a copy of it there."""
+        return ReferenceLinear(weight if into is None else moved_into(weight, into), activation, bias)
+
+    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
+        """Bytes of the weight's tensors."""
+        return memory_of(weight)
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
 from core.api.specs import LatentSpec, LayerSpec
-from core.layers.kernels import KernelSet
+from core.layers.kernels import KernelSet, Room
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.local import Part
 from core.models.mixers import Mixer, build_mixer
@@ -100,6 +100,7 @@ class WeightLoading:
     """Builds `DecoderWeights` from a loader's tensors.
 
     spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
+    room: see `Packing`.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class WeightLoading:
         activation_dtype: torch.dtype,
         device: torch.device,
         part: Part = WHOLE,
+        room: Room | None = None,
     ) -> None:
         self.spec = spec.local(part)
         self.manifest = manifest
-        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device)
+        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room)
         self._shapes = spec.tensor_shapes()
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:

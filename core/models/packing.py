@@ -17,7 +17,7 @@ from torch import Tensor
 
 from core.api.errors import PluginError, UserError
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
-from core.layers.kernels import KernelSet
+from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
 from core.models.local import Part
 from core.models.spec import DecoderSpec
@@ -49,6 +49,7 @@ class Packing:
     """What all parts of one model need to become kernels.
 
     spec: of the whole model; methods are asked about whole parts. part: what this rank holds of it.
+    room: gives memory for prepared weights; None: kernels allocate for themselves.
     dtype: of plain matrices. activation_dtype: of biases, as of tensors between layers.
     """
 
@@ -61,11 +62,13 @@ class Packing:
         dtype: str,
         activation_dtype: torch.dtype,
         device: torch.device,
+        room: Room | None = None,
     ) -> None:
         self._whole = {linear.name: linear for linear in spec.linears()}
         self._plans: dict[str, PartPlan | DensePlan] = {}
         self._part, self._method = part, method
         self._dtype, self._activation_dtype, self._device = dtype, activation_dtype, device
+        self._room = room
         self.kernels = kernels
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
@@ -139,8 +142,8 @@ class Packing:
         keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
         activation = DENSE_ACTIVATION[self._dtype]
         return (
-            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation),
-            self.kernels.heads(values.contiguous(), activation=activation),
+            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation, room=self._room),
+            self.kernels.heads(values.contiguous(), activation=activation, room=self._room),
         )
 
     def moved(self, experts: Experts) -> Experts:
@@ -161,7 +164,7 @@ class Packing:
         bias = self._bias([packed.part for packed in group], tensors, pairs)
         fused = fuse(weights)
         moved = fused if self._device.type == "cpu" else fused.to(self._device)
-        return self.kernels.linear(moved, activation=group[0].activation, bias=bias)
+        return self.kernels.linear(moved, activation=group[0].activation, bias=bias, room=self._room)
 
     def _bias(
         self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]

@@ -12,17 +12,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
+CACHE_LINE = 64
+
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The same memory as uint8 where torch can neither index nor concatenate the type."""
     return tensor.view(torch.uint8) if tensor.dtype in NARROW_FLOATS else tensor
+
+
+Weight = TypeVar("Weight", bound="CanonicalWeight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,27 @@ class CanonicalWeight(ABC):
             if name not in ("values", "weight") and wide.is_floating_point() and not bool(wide.isfinite().all()):
                 return f"the {name} of a {self.name} weight of shape {self.shape} holds values that are not finite"
         return None
+
+
+def memory_of(weight: CanonicalWeight) -> int:
+    """Bytes that `moved_into` needs: those of all tensors, each rounded up to whole cache lines."""
+    return sum(_lines(tensor) for tensor in weight.tensors().values())
+
+
+def moved_into(weight: Weight, memory: Tensor) -> Weight:
+    """A copy whose tensors lie in memory, uint8 [memory_of(weight)]."""
+    parts = {}
+    start = 0
+    for name, tensor in weight.tensors().items():
+        room = memory[start : start + tensor.nbytes]
+        parts[name] = room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        start += _lines(tensor)
+    return replace(weight, **parts)
+
+
+def _lines(tensor: Tensor) -> int:
+    lines = -(-int(tensor.nbytes) // CACHE_LINE)
+    return lines * CACHE_LINE
 
 
 def take_columns(tensor: Tensor, index: Tensor | slice) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 from core.api.config import CacheConfig, EngineConfig
 from core.api.errors import ConfigError
 from core.config.resolve import resolve
+from core.executor.device import Device
 from core.executor.instance import ModelInstance, build, open_checkpoint, open_runtime, share_cache
 from core.kv.groups import group_layers
-from core.plugin.contracts import Runtime
 from core.plugin.table import PluginTable
 from tests.executor.steps import view_of
 from tests.tiny_models import save_checkpoint
@@ -45,18 +45,18 @@ def paths(tiny_llama: Path, tiny_gemma3: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def opened(paths: dict[str, Path]) -> Iterator[tuple[Runtime, PluginTable]]:
+def opened(paths: dict[str, Path]) -> Iterator[tuple[Device, PluginTable]]:
     config = config_of(paths["llama"])
     plugins = PluginTable(config.plugins.table)
     runtime = open_runtime(config, plugins)
-    yield runtime, plugins
+    yield Device(runtime), plugins
     runtime.close()
 
 
-def built(path: Path, opened: tuple[Runtime, PluginTable]) -> ModelInstance:
+def built(path: Path, opened: tuple[Device, PluginTable]) -> ModelInstance:
     config = config_of(path)
-    runtime, plugins = opened
-    return build(config, open_checkpoint(config, plugins), runtime, plugins, max_logits=len(TOKENS))
+    device, plugins = opened
+    return build(config, open_checkpoint(config, plugins), device, plugins, max_logits=len(TOKENS))
 
 
 def cache_of(instances: Sequence[ModelInstance]) -> CacheConfig:
@@ -94,14 +94,14 @@ def run(instances: Sequence[ModelInstance]) -> list[list[torch.Tensor]]:
 
 @pytest.mark.parametrize("names", [("llama", "twin"), ("llama", "smaller"), ("gemma3", "llama")])
 def test_two_models_share_groups_and_memory_and_keep_their_bits(paths, opened, names) -> None:
-    runtime, _ = opened
+    device, _ = opened
     instances = [built(paths[name], opened) for name in names]
     alone = []
     for instance in instances:
-        share_cache([instance], cache_of([instance]), runtime)
+        share_cache([instance], cache_of([instance]), device)
         alone += run([instance])
     cache = cache_of(instances)
-    memory = share_cache(instances, cache, runtime)
+    memory = share_cache(instances, cache, device)
     together = run(instances)
 
     num_layers = [len(instance.spec.blocks) for instance in instances]
@@ -115,10 +115,10 @@ def test_two_models_share_groups_and_memory_and_keep_their_bits(paths, opened, n
 
 
 def test_a_cache_without_room_for_a_block_of_all_models_is_a_sentence(paths, opened) -> None:
-    runtime, _ = opened
+    device, _ = opened
     instances = [built(paths[name], opened) for name in ("llama", "twin")]
     room = sum(instances[0].layer_bytes()) * 3
     cache = msgspec.structs.replace(instances[0].cache, groups=(), num_blocks=None, memory_bytes=room)
-    share_cache(instances[:1], cache, runtime)
+    share_cache(instances[:1], cache, device)
     with pytest.raises(ConfigError, match="holds no block"):
-        share_cache(instances, cache, runtime)
+        share_cache(instances, cache, device)

@@ -15,11 +15,12 @@ from core.plugin.contracts.kernels import (
     HeadsKernel,
     Kernels,
     LinearKernel,
+    PreparesInto,
     RouteKernel,
 )
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
-from core.plugin.contracts.platform import CapturedCalls, Platform, Runtime
+from core.plugin.contracts.platform import CapturedCalls, MemoryTag, Platform, Runtime
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
 from core.plugin.contracts.speculative import Proposer, ProposerInput
@@ -39,8 +40,10 @@ __all__ = [
     "LinearKernel",
     "Loader",
     "LogprobsKernel",
+    "MemoryTag",
     "ModelFamily",
     "Platform",
+    "PreparesInto",
     "Proposer",
     "ProposerInput",
     "QuantizationMethod",

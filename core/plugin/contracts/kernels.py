@@ -68,6 +68,21 @@ class ExpertsKernel(Protocol):
         ...
 
 
+@runtime_checkable
+class PreparesInto(Protocol):
+    """A provider whose linear kernels can be prepared in memory that the caller owns."""
+
+    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
+        """Bytes of `into` that `linear` needs for this weight."""
+        ...
+
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> LinearKernel:
+        """As `Kernels.linear`. into: uint8 [prepared_nbytes], page-aligned, where the prepared weight then lies; or None."""
+        ...
+
+
 class GatedOperation(Protocol):
     """`Kernels.gated`, alone."""
 
