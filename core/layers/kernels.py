@@ -30,7 +30,6 @@ from core.plugin.contracts import (
     RaceKernel,
     RouteKernel,
 )
-from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
@@ -105,24 +104,11 @@ class KernelSet:
 
         It is the one that would be the best for each expert alone.
         """
-        found = set()
-        for query in sides:
-            alone = KernelQuery("linear", query.device, query.format, query.activation, query.shape[1:])
-            found.add(self._best(alone))
-        provider = found.pop()
-        if found or not isinstance(provider, HasGroupedExperts) or any(provider.supports(query) for query in sides):
+        alone = [KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:]) for side in sides]
+        provider, *others = [self._best(query) for query in alone]
+        if any(other is not provider for other in others) or not isinstance(provider, HasGroupedExperts):
             return None
-        return provider
-
-    def grouped_experts(
-        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation
-    ) -> ExpertsKernel:
-        """The experts of a layer as one weight a side; only where `grouping` has a provider."""
-        sides = [self.experts_query(weight_format(side.weight), precision, side.shape) for side in (gate_up, down)]
-        provider = self.grouping(sides)
-        if provider is None:
-            raise ValueError(f"no provider runs {len(sides)} stacks of {gate_up.name} and {down.name} experts together")
-        return provider.grouped_experts(gate_up, down, activation, precision=precision, gated=self.gated)
+        return None if any(provider.supports(query) for query in sides) else provider
 
     def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
         """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.

@@ -16,7 +16,7 @@ from core.api.specs import LayerSpec
 from core.layers.linear import Linear
 from core.models.packing import NO_PAIRS, Packing, Tensors
 from core.models.spec import ExpertLinears
-from core.plugin.contracts import ExpertsKernel
+from core.plugin.contracts import ExpertsKernel, HasGroupedExperts
 from core.weights.experts import ExpertsStack
 
 T = TypeVar("T")
@@ -71,10 +71,15 @@ class ExpertsOneByOne:
 
 
 class ExpertsTogether:
-    """The experts of a layer as one weight, with the experts as its leading axis; prepared when the last one is there."""
+    """The experts of a layer as one weight, with the experts as its leading axis; prepared when the last one is there.
 
-    def __init__(self, packing: Packing, experts: Sequence[ExpertLinears], activation: str) -> None:
-        self._packing, self._activation = packing, activation
+    provider: takes that weight.
+    """
+
+    def __init__(
+        self, packing: Packing, provider: HasGroupedExperts, experts: Sequence[ExpertLinears], activation: str
+    ) -> None:
+        self._packing, self._provider, self._activation = packing, provider, activation
         self._kernel: ExpertsKernel | None = None
         self._sides = []
         self.pending: list[Pending[Any]] = []
@@ -104,8 +109,9 @@ class ExpertsTogether:
         self._left -= 1
         if self._left == 0:
             gate_up, down = (self._packing.moved(side.take()) for side in self._sides)
-            self._kernel = self._packing.kernels.grouped_experts(
-                gate_up, down, self._activation, precision=packed.activation
+            gated = self._packing.kernels.gated
+            self._kernel = self._provider.grouped_experts(
+                gate_up, down, self._activation, precision=packed.activation, gated=gated
             )
 
 
@@ -123,9 +129,10 @@ def pending_experts(
         rows = sum(part.shape[0] for part in side[0])
         queries.append(packing.kernels.experts_query(form, precision, (len(experts), rows, parts[0].shape[1])))
     alike = queries[0].activation == queries[1].activation
-    if alike and packing.kernels.grouping(queries) is not None:
-        return ExpertsTogether(packing, experts, activation)
-    return ExpertsOneByOne(packing, experts, activation)
+    provider = packing.kernels.grouping(queries) if alike else None
+    if provider is None:
+        return ExpertsOneByOne(packing, experts, activation)
+    return ExpertsTogether(packing, provider, experts, activation)
 
 
 def pending_linear(
