@@ -39,7 +39,17 @@ PARTS = {
     "other": "engine loop and model runner",
     NATIVE: "inside the extension",
 }
-NOT_WATCHED = ("isa", "isas", "set_isa", "pool_init", "pool_size", "linear_pack", "linear_bytes", "tape_begin")
+NOT_WATCHED = (
+    "isa",
+    "isas",
+    "set_isa",
+    "pool_init",
+    "pool_size",
+    "linear_pack",
+    "linear_bytes",
+    "linear_prepared_bytes",
+    "tape_begin",
+)
 
 
 class Stopwatches:

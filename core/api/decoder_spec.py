@@ -12,14 +12,19 @@ from collections.abc import Iterator
 import msgspec
 
 from core.api.mixer_parts import MixerParts, attention_parts, latent_parts, state_parts
+from core.api.model_part import Part, local_spec
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
-    """The experts of a block. names: of their module in the block, and of an expert's gate, up and down.
+    """The experts of a block.
 
-    shared_intermediate_size: of an expert that every token takes, 0 for none. correction: the router has a bias for each
-    expert that counts in the choice alone (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    count: experts that the router chooses from.
+    names: of their module in the block, and of an expert's gate, up and down.
+    shared_intermediate_size: of an expert that every token takes, 0 for none.
+    correction: the router has a bias for each expert that counts in the choice alone
+        (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    held: ids of the experts that this part of the model holds, from the first to before the second; None: all.
     """
 
     count: int
@@ -28,11 +33,28 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     names: tuple[str, str, str, str]
     shared_intermediate_size: int = 0
     correction: bool = False
+    held: tuple[int, int] | None = None
+
+    @property
+    def held_ids(self) -> range:
+        """Ids of the experts that are held."""
+        return range(self.count) if self.held is None else range(*self.held)
+
+
+class ExpertLinears(msgspec.Struct, frozen=True):
+    """The matrices of one expert: gate and up side by side, and down."""
+
+    gate_up: tuple[LayerSpec, ...]
+    down: tuple[LayerSpec, ...]
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer. mixer: how a token sees those before it; rope: None for layers with a state; experts: in place
-    of its MLP, or None."""
+    """One decoder layer.
+
+    mixer: how a token sees those before it.
+    rope: None for layers with a state.
+    experts: in place of its MLP, or None.
+    """
 
     mixer: MixerSpec
     rope: RopeSpec | None = None
@@ -47,9 +69,15 @@ class BlockSpec(msgspec.Struct, frozen=True):
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One decoder. norm_offset is added to norm weights; sandwich_norms puts a norm behind attention and MLP too.
+    """One decoder, or the part of one that a rank holds (see `local`).
 
-    embed_scale multiplies embeddings; logit_cap is the soft cap of the final logits, or None.
+    norm_offset: is added to norm weights.
+    sandwich_norms: there is a norm behind attention and MLP, too.
+    embed_scale: multiplies embeddings.
+    logit_cap: the soft cap of the final logits, or None.
+    vocab_start: the first token of the `vocab_size` ones whose rows of embedding and head are held.
+    first_block: the number of `blocks[0]` in the whole model.
+    holds_embedding, holds_head: whether this part begins with the embedding, and ends with the head.
     """
 
     family: str
@@ -69,30 +97,63 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     sandwich_norms: bool = False
     embed_scale: float = 1.0
     logit_cap: float | None = None
+    vocab_start: int = 0
+    first_block: int = 0
+    holds_embedding: bool = True
+    holds_head: bool = True
+
+    def local(self, part: Part) -> DecoderSpec:
+        """The smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
+
+        Raises UserError where something does not divide.
+        """
+        return local_spec(self, part)
+
+    def block_name(self, index: int) -> str:
+        """The module of block `index` of this part, in canonical names."""
+        return f"model.layers.{self.first_block + index}"
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-        """The linear layers of one block by role in it; parts of one entry share their input and may be fused."""
+        """The linear layers of one block by role in it, but for its experts.
+
+        Parts of one entry share their input and may be fused.
+        """
         return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
 
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         h, experts = self.hidden_size, self.blocks[index].experts
         if experts is None:
-            return self._gated_linears(f"model.layers.{index}.mlp", self.intermediate_size)
-        module, gate, up, down = experts.names
-        prefix, i = f"model.layers.{index}.{module}", experts.intermediate_size
+            return self._gated_linears(f"{self.block_name(index)}.mlp", self.intermediate_size)
+        prefix = f"{self.block_name(index)}.{experts.names[0]}"
         found: dict[str, tuple[LayerSpec, ...]] = {
             "router": (LayerSpec(f"{prefix}.gate", "linear", (experts.count, h)),)
         }
-        for e in range(experts.count):
-            expert = f"{prefix}.experts.{e}"
-            found[f"gate_up.{e}"] = (
-                LayerSpec(f"{expert}.{gate}", "experts", (i, h)),
-                LayerSpec(f"{expert}.{up}", "experts", (i, h)),
-            )
-            found[f"down.{e}"] = (LayerSpec(f"{expert}.{down}", "experts", (h, i)),)
         if experts.shared_intermediate_size:
             shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
             found |= {f"shared_{role}": parts for role, parts in shared.items()}
+        return found
+
+    def expert_linears(self, index: int) -> list[ExpertLinears]:
+        """The experts of one block that are held, in the order of their ids; none without experts."""
+        experts = self.blocks[index].experts
+        if experts is None:
+            return []
+        module, gate, up, down = experts.names
+        h, inner = self.hidden_size, experts.intermediate_size
+        found = []
+        for e in experts.held_ids:
+            expert = f"{self.block_name(index)}.{module}.experts.{e}"
+            first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h))
+            second = LayerSpec(f"{expert}.{up}", "experts", (inner, h))
+            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner))
+            found.append(ExpertLinears((first, second), (last,)))
+        return found
+
+    def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
+        """All matrices of one block; parts of one entry share their input and may be fused."""
+        found = list(self.block_linears(index).values())
+        for expert in self.expert_linears(index):
+            found += (expert.gate_up, expert.down)
         return found
 
     def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
@@ -112,7 +173,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
         """Norm weights of one block: role → (tensor name, size)."""
-        prefix, h = f"model.layers.{index}", self.hidden_size
+        prefix, h = self.block_name(index), self.hidden_size
         norms = {"input": (f"{prefix}.input_layernorm.weight", h)}
         if self.sandwich_norms:
             norms["post_attention"] = (f"{prefix}.post_attention_layernorm.weight", h)
@@ -127,7 +188,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         experts = self.blocks[index].experts
         if experts is None or not experts.correction:
             return None
-        return f"model.layers.{index}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
+        return f"{self.block_name(index)}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
 
     def shared_intermediate_size(self) -> int:
         """Of the shared experts of any block; 0 without."""
@@ -157,16 +218,22 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             return self.embedding()
         return LayerSpec("lm_head", "head", (self.vocab_size, self.hidden_size))
 
+    @property
+    def embeds_tokens(self) -> bool:
+        """Whether the embedding's matrix is held: for the tokens, or as a tied head."""
+        return self.holds_embedding or (self.tied and self.holds_head)
+
     def linears(self) -> Iterator[LayerSpec]:
         """Every matrix of the model, once."""
-        yield self.embedding()
+        if self.embeds_tokens:
+            yield self.embedding()
         for index in range(len(self.blocks)):
-            for parts in self.block_linears(index).values():
+            for parts in self.fused_linears(index):
                 yield from parts
             absorbed = mixer_parts(self, index).absorbed
             if absorbed is not None:
                 yield absorbed
-        if not self.tied:
+        if self.holds_head and not self.tied:
             yield self.head()
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -183,14 +250,15 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             correction = self.correction(index)
             if correction is not None:
                 shapes[correction[0]] = (correction[1],)
-        shapes["model.norm.weight"] = (self.hidden_size,)
+        if self.holds_head:
+            shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
 
 
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
     """What the mixer of one block is made of."""
     block, hidden = spec.blocks[index], spec.hidden_size
-    mixer, layer = block.mixer, f"model.layers.{index}"
+    mixer, layer = block.mixer, spec.block_name(index)
     if isinstance(mixer, StateSpec):
         return state_parts(mixer, f"{layer}.mixer", hidden)
     prefix = f"{layer}.self_attn"

@@ -19,16 +19,8 @@ STATE_DTYPE: Final = "float32"
 """How states are kept: what a chunk leaves behind is then what the next one would have had without a cut."""
 
 
-class Shard(msgspec.Struct, frozen=True):
-    """Which part of a layer this rank holds: `rank` of `size`, along `dim` (`n`: outputs, `k`: inputs)."""
-
-    rank: int = 0
-    size: int = 1
-    dim: Literal["n", "k"] = "n"
-
-
 class LayerSpec(msgspec.Struct, frozen=True):
-    """One checkpoint part of a layer, such as `model.layers.0.self_attn.q_proj`.
+    """One checkpoint part of a layer, such as `model.layers.0.self_attn.q_proj`: whole, whatever a rank holds of it.
 
     name:  module name in the canonical (Hugging Face) naming, without `.weight`.
     shape: (N, K), or (E, N, K) for experts.
@@ -39,7 +31,6 @@ class LayerSpec(msgspec.Struct, frozen=True):
     role: Role
     shape: tuple[int, ...]
     bias: bool = False
-    shard: Shard = Shard()
 
 
 class DensePlan(msgspec.Struct, frozen=True):
@@ -56,7 +47,7 @@ class PartPlan(msgspec.Struct, frozen=True):
     activation:     precision to which inputs are rounded before the product.
     fuse_key:       parts with equal keys may be concatenated along N.
     nbytes:         bytes of the canonical weight.
-    shard_multiple: shards along K must be a multiple of this.
+    shard_multiple: ranks that divide the inputs hold a multiple of so many of them.
     """
 
     reads: tuple[str, ...]

@@ -111,7 +111,7 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
     format pack side by side. Raises UserError when the method cannot serve a part.
     """
     groups: list[tuple[LayerSpec, ...]] = [(spec.embedding(),)]
-    groups += [parts for index in range(len(spec.blocks)) for parts in spec.block_linears(index).values()]
+    groups += [parts for index in range(len(spec.blocks)) for parts in spec.fused_linears(index)]
     if not spec.tied:
         groups.append((spec.head(),))
     halves = [part for index in range(len(spec.blocks)) for part in mixer_parts(spec, index).halves]

@@ -1,7 +1,7 @@
 """The bytes of the KV cache.
 
 Owns: the buffers that all groups share, and copies of single blocks. Never does: know what a block holds.
-Called by: the worker.
+Called by: the worker, which runs transfers; `instance.share_cache`, which binds layers to it.
 
 The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for whichever group has it.
 """
@@ -14,22 +14,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.api.config import CacheConfig
 from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
-from core.kv.groups import place_bytes
-from core.plugin.contracts import Runtime
+from core.executor.device import Device
+from core.kv.groups import page_bytes, place_bytes
+
+
+def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
+    """Blocks of the pool. layer_bytes: see `KVMemory`. Raises ConfigError when the planned bytes hold none."""
+    block_bytes = page_bytes(groups, layer_bytes)
+    num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
+    if num_blocks < 2:
+        raise ConfigError(
+            [
+                f"The KV cache of {cache.memory_bytes:,} bytes holds no block of {block_bytes:,} bytes; "
+                "raise --kv-cache-memory-bytes or lower --block-size."
+            ]
+        )
+    return num_blocks
 
 
 class KVMemory:
-    """layer_bytes: one block of each layer; of those in a `state` group, a sequence's state.
+    """Equal blocks for all layers.
+
+    groups: layers that share a block table.
+    layer_bytes: one block of each layer; of those in a `state` group, a sequence's state.
+    num_blocks: blocks of the pool.
 
     Raises ConfigError when layers with keys that share a buffer differ in bytes.
     """
 
-    def __init__(
-        self, runtime: Runtime, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int
-    ) -> None:
+    def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
+        self.groups = tuple(groups)
+        self.num_blocks = num_blocks
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
         for index, size in enumerate(place_bytes(groups, layer_bytes)):
@@ -43,7 +62,7 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            self._buffers.append(runtime.allocate(num_blocks * size).view(num_blocks, size))
+            self._buffers.append(device.allocate(num_blocks * size, "kv").view(num_blocks, size))
             self._buffer_of.update(dict.fromkeys(layers, index))
         self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()
 
@@ -51,6 +70,15 @@ class KVMemory:
     def page_bytes(self) -> int:
         """Bytes of one block in all buffers."""
         return int(self._ends[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return self.num_blocks * self.page_bytes
+
+    def group_of_layer(self, layer: int) -> int:
+        """The index of the group that a layer is in."""
+        return next(index for index, group in enumerate(self.groups) if layer in group.layers)
 
     def of_layer(self, layer: int) -> Tensor:
         """uint8 [num_blocks, block bytes] of a layer."""

@@ -1,51 +1,37 @@
-"""The worker: one device, one model, its KV cache and its runner.
+"""The worker: one device, the models on it, their KV cache and the runner of steps.
 
-Owns: the order of start-up (plugins, checkpoint, device, weights, cache) and the time of each phase.
-Never does: choose plugins (the configuration did) or schedule. Called by: executors.
+Owns: the order of start-up (device, checkpoint, weights, cache) and the time of each phase.
+Never does: choose plugins (the configuration did), build a model (`instance.build` does) or schedule.
+Called by: executors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from core.api.checkpoint import CheckpointManifest
-from core.api.config import CacheConfig, EngineConfig
+from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
-from core.api.errors import ConfigError, PluginError
-from core.api.specs import STATE_DTYPE, MixerSpec, StateSpec
+from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
+from core.executor.device import Device
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.host_memory import release_unused_memory
-from core.executor.kv_memory import KVMemory
+from core.executor.instance import (
+    build,
+    load_plugin,
+    max_step_tokens,
+    open_checkpoint,
+    open_runtime,
+    share_cache,
+)
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
-from core.kv.groups import page_bytes, single_group
-from core.layers.kernels import KernelSet
-from core.layers.rows import RowKernels
-from core.layers.workspace import Workspace
-from core.models.decoder import Decoder, rotary_tables
-from core.models.families import canonical, decoder_spec, renamed
-from core.models.kv_scales import kv_scales
-from core.models.loading import WeightLoading
-from core.models.mixers.state import StateMixer
-from core.plugin.contracts import (
-    AttentionParams,
-    Loader,
-    ModelFamily,
-    Platform,
-    Proposer,
-    QuantizationMethod,
-    Runtime,
-    Uploads,
-)
-from core.plugin.hookspecs import LoadContext
+from core.models.decoder import Decoder
+from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
 
@@ -55,40 +41,36 @@ MAX_LOGIT_ROWS = 64
 class Worker:
     """Everything that runs on one device.
 
-    num_blocks: KV blocks. groups: layers that share a block table.
-    weights_nbytes, kv_nbytes: bytes of prepared weights and of the cache.
-    numerics: names what results depend on. phases: (name, seconds) of the start.
+    runtime, device: the opened device, and what is allocated on it.
+    instances: the models; the first one is asked for tokens.
+    kv_memory: the cache that they share.
+    runner: runs the steps.
+    phases: (name, seconds) of the start.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
         self.plugins = PluginTable(config.plugins.table)
-        try:
-            with contextlib.ExitStack() as undo:
-                self._start(config, undo)
-                undo.pop_all()
-        except Exception as error:
-            self.plugins.blame(error)
-            raise
+        with self._blaming(), contextlib.ExitStack() as undo:
+            with self._phase("open device"):
+                self.runtime = undo.enter_context(contextlib.closing(open_runtime(config, self.plugins)))
+            self.device = Device(self.runtime)
+            with self._phase("read checkpoint"):
+                checkpoint = open_checkpoint(config, self.plugins)
+            with self._phase("load weights"):
+                model = build(config, checkpoint, self.device, self.plugins, max_logits=MAX_LOGIT_ROWS)
+                self.instances = [model]
+                del checkpoint
+                release_unused_memory()
+            with self._phase("allocate KV cache"):
+                self.kv_memory = share_cache(self.instances, config.cache, self.device)
+            self.runner = self._runner(model.model)
+            undo.pop_all()  # nothing failed: the device stays open until `close`
 
-    def _start(self, config: EngineConfig, undo: contextlib.ExitStack) -> None:
-        """Everything in order; `undo` gives back what was taken when it fails half-way."""
-        with self._phase("open device"):
-            self.runtime = undo.enter_context(contextlib.closing(self._open()))
-        with self._phase("read checkpoint"):
-            loader: Loader = self.plugins.load(
-                "loader", config.plugins.loader, self._context("loader", config.plugins.loader)
-            )
-            manifest = loader.resolve(config.model.model)
-            self.spec, manifest = self._family(manifest)
-        with self._phase("load weights"):
-            model = self._model(loader, manifest)
-            params = kv_scales(loader, manifest, config.cache.dtype)
-            del manifest
-            release_unused_memory()
-        with self._phase("allocate KV cache"):
-            self._bind_attention(model, params)
+    def _runner(self, model: Decoder) -> ModelRunner:
+        """What runs the steps of a model whose cache is bound."""
+        config = self.config
         buffers = StepBuffers(
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
@@ -99,7 +81,7 @@ class Worker:
             self.runtime if isinstance(self.runtime, Uploads) else None,
         )
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
-        self.runner = ModelRunner(
+        return ModelRunner(
             ForwardPass(model, buffers, recorder, self._group_of_layers()),
             PersistentBatch(buffers, config.cache.block_size, self.groups),
             Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
@@ -107,16 +89,42 @@ class Worker:
         )
 
     @property
+    def spec(self) -> DecoderSpec:
+        """The shape of the model that is asked for tokens."""
+        return self.instances[0].spec
+
+    @property
+    def groups(self) -> Sequence[KVGroup]:
+        """Layers that share a block table."""
+        return self.kv_memory.groups
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks."""
+        return self.kv_memory.num_blocks
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of prepared weights."""
+        return sum(instance.weights_nbytes for instance in self.instances)
+
+    @property
+    def kv_nbytes(self) -> int:
+        """Bytes of the cache."""
+        return self.kv_memory.nbytes
+
+    @property
     def numerics(self) -> str:
-        """Kernels, attention, dtypes."""
-        attention = ",".join(sorted({mixer.backend.numerics for mixer in self.runner.forward.model.mixers}))
+        """Names what results depend on: kernels, attention, dtypes."""
+        backends = set().union(*(instance.attention_numerics for instance in self.instances))
+        attention = ",".join(sorted(backends))
         kernels = self.runtime.kernels.numerics
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
 
     @property
     def _max_num_tokens(self) -> int:
         """Most tokens of one step."""
-        return max(self.config.scheduler.max_num_batched_tokens, self.config.scheduler.max_num_seqs)
+        return max_step_tokens(self.config)
 
     @property
     def _max_table_length(self) -> int:
@@ -152,100 +160,18 @@ class Worker:
         yield
         self.phases.append((name, time.perf_counter() - begin))
 
-    def _context(self, kind: str, name: str, **extra: object) -> LoadContext:
-        return LoadContext(
-            device=self.config.device,
-            dtype=self.config.model.dtype,
-            arguments=self.config.plugins.arguments.get(f"{kind}.{name}"),
-            config=self.config,
-            **extra,  # type: ignore[arg-type]
-        )
-
-    def _open(self) -> Runtime:
-        choices = self.config.plugins
-        platform: Platform = self.plugins.load(
-            "platform", choices.platform, self._context("platform", choices.platform)
-        )
-        providers = [
-            self.plugins.load(
-                "kernels", name, self._context("kernels", name, options={"num_threads": platform.num_threads})
-            )
-            for name in choices.kernels
-        ]
-        if self.config.model.numerics == "reference":
-            providers.append(RowKernels())
-        return platform.open(self.config.device, providers)
-
-    def _model(self, loader: Loader, manifest: CheckpointManifest) -> Decoder:
-        config, runtime = self.config, self.runtime
-        method: QuantizationMethod | None = None
-        if config.plugins.quantization is not None:
-            name = config.plugins.quantization
-            context = self._context("quantization", name, facts=manifest.facts(), manifest=manifest)
-            method = self.plugins.load("quantization", name, context)
-        kernels = runtime.kernels if isinstance(runtime.kernels, KernelSet) else KernelSet([runtime.kernels])
-        activation_dtype = runtime.activation_dtype(config.model.dtype)
-        loading = WeightLoading(
-            self.spec, manifest, method, kernels, config.model.dtype, activation_dtype, runtime.device
-        )
-        weights = loading.run(loader, progress=config.use_tqdm_on_load)
-        self.weights_nbytes = weights.nbytes
-        length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-        return Decoder(
-            self.spec,
-            weights,
-            kernels,
-            rotary_tables(self.spec, length, runtime.device),
-            Workspace(runtime.device),
-            activation_dtype,
-            self._max_num_tokens,
-            MAX_LOGIT_ROWS,
-        )
-
-    def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
-        """Give every layer its backend and its part of the cache."""
-        cache, names = self.config.cache, self.config.plugins.attention
-        backends: dict[str, Any] = {  # each has the contracts of its layer kinds: loading checks it
-            name: self.plugins.load("attention", name, self._context("attention", name, kernels=self.runtime.kernels))
-            for name in sorted(set(names.values()))
-        }
-        layers = [(block.mixer, backends[names[block.mixer.kind]]) for block in self.spec.blocks]
-        layer_bytes = [_layer_bytes(spec, backend, cache) for spec, backend in layers]
-        self.groups = cache.groups or single_group(len(layers))
-        block_bytes = page_bytes(self.groups, layer_bytes)
-        self.num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
-        if self.num_blocks < 2:
-            raise ConfigError(
-                [
-                    f"The KV cache of {cache.memory_bytes:,} bytes holds no block of {block_bytes:,} bytes; "
-                    "raise --kv-cache-memory-bytes or lower --block-size."
-                ]
-            )
-        self.kv_memory = KVMemory(self.runtime, self.groups, layer_bytes, self.num_blocks)
-        self.kv_nbytes = self.num_blocks * block_bytes
-        for index, (spec, backend) in enumerate(layers):
-            learned = (params[index],) if index in params else ()
-            raw, mixer = self.kv_memory.of_layer(index), model.mixers[index]
-            if isinstance(mixer, StateMixer):
-                handle = backend.bind_state(spec, STATE_DTYPE, raw, mixer.params)
-            else:
-                handle = backend.bind(spec, cache.block_size, cache.dtype, raw, *learned)
-            mixer.bind(backend, handle)
+    @contextlib.contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Raise PluginError in place of what a plugin's code raised."""
+        try:
+            yield
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
 
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""
-        group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
-        return [group_of[layer] for layer in range(len(group_of))]
-
-    def _family(self, manifest: CheckpointManifest) -> tuple[DecoderSpec, CheckpointManifest]:
-        """The model's shape, and its tensors under canonical names."""
-        name, hf_config = self.config.plugins.model, self.config.model.hf_config
-        if name is None:
-            return decoder_spec(hf_config), canonical(manifest)
-        context = self._context("model", name, facts=manifest.facts(), manifest=manifest)
-        family: ModelFamily = self.plugins.load("model", name, context)
-        tensors = renamed(manifest.tensors, family.canonical_name)
-        return family.decoder_spec(hf_config), msgspec.structs.replace(manifest, tensors=tensors)
+        return self.instances[0].groups
 
     def _proposer(self, model: Decoder) -> Proposer | None:
         name = self.config.plugins.speculative
@@ -253,18 +179,5 @@ class Worker:
             return None
         weights = model.weights
         parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
-        proposer: Proposer = self.plugins.load("speculative", name, self._context("speculative", name, options=parts))
+        proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
         return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
-
-
-def _layer_bytes(spec: MixerSpec, backend: Any, cache: CacheConfig) -> int:
-    """One block of a layer, or a sequence's state in it, which has what was planned for it. Raises PluginError."""
-    if not isinstance(spec, StateSpec):
-        return int(backend.kv_layout(spec, cache.block_size, cache.dtype).block_bytes)
-    told = backend.state_layout(spec, STATE_DTYPE)
-    if not 0 < told <= spec.state_bytes:
-        raise PluginError(
-            f"attention backend '{backend.name}' wants {told} bytes for a state of {spec.op}; expected at most "
-            f"{spec.state_bytes}, which is what the model's family plans."
-        )
-    return spec.state_bytes

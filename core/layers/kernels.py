@@ -6,7 +6,9 @@ Called by: platforms (they build one for their runtime), models and layers (they
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from core.plugin.contracts import (
     GatedLinear,
     HasExperts,
     HasGated,
+    HasGroupedExperts,
     HasHeads,
     HasLogprobs,
     HasRace,
@@ -32,6 +35,7 @@ from core.plugin.contracts import (
     Kernels,
     LinearKernel,
     LogprobsKernel,
+    PreparesInto,
     RaceKernel,
     RouteKernel,
     is_recordable,
@@ -40,6 +44,9 @@ from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """What the blocks and the head of every model call beside their matrices."""
+
+Room = Callable[[int], Tensor]
+"""Gives uint8 memory of so many bytes."""
 
 
 class KernelSet:
@@ -100,12 +107,17 @@ class KernelSet:
         """The reference supports everything."""
         return []
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> LinearKernel:
-        """Prepare a weight with the best provider for its format, shape and activation."""
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, room: Room | None = None
+    ) -> LinearKernel:
+        """Prepare a weight with the best provider for its format, shape and activation.
+
+        room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
+        """
         attributes = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
         provider = self._best_linear(query)
-        kernel = provider.linear(weight, activation=activation, bias=bias)
+        kernel = self._prepared(provider, weight, activation, bias, room)
         if self.providers.index(provider) > self._gate_rank:
             self._plain_linears.add(type(kernel))
         return kernel
@@ -131,13 +143,45 @@ class KernelSet:
                     return layer
         return ReferenceExperts(gate_up, down, activation, self.gated)
 
-    def heads(self, weight: Tensor, *, activation: Activation) -> HeadsKernel:
-        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can."""
+    def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
+        """What providers are asked about the experts of a layer as one weight of `shape` (E, N, K)."""
+        return KernelQuery("grouped_experts", self.device, form, activation, shape)
+
+    def grouping(self, sides: Sequence[KernelQuery]) -> HasGroupedExperts | None:
+        """The provider that takes both sides of a layer of experts whole, or None.
+
+        It is the one that would be the best for each expert alone.
+        """
+        alone = [KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:]) for side in sides]
+        provider, *others = [self._best_linear(query) for query in alone]
+        if any(other is not provider for other in others) or not isinstance(provider, HasGroupedExperts):
+            return None
+        return None if any(provider.supports(query) for query in sides) else provider
+
+    def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
+        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.
+
+        room: see `linear`.
+        """
         format_name = str(weight.dtype).removeprefix("torch.")
         provider = self._best_linear(KernelQuery("linear", self.device, format_name, activation, weight.shape[1:]))
         if isinstance(provider, HasHeads) and not provider.supports(KernelQuery("heads", self.device)):
             return provider.heads(weight, activation)
-        return LinearHeads([provider.linear(Dense(one.contiguous()), activation=activation) for one in weight])
+        plain = [Dense(one.contiguous()) for one in weight]
+        return LinearHeads([self._prepared(provider, one, activation, None, room) for one in plain])
+
+    def _prepared(
+        self,
+        provider: Kernels,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        room: Room | None,
+    ) -> LinearKernel:
+        if room is None or not _prepares_into(provider):
+            return provider.linear(weight, activation=activation, bias=bias)
+        into = room(provider.prepared_nbytes(weight, activation=activation))
+        return provider.linear(weight, activation=activation, bias=bias, into=into)
 
     def _serving(self, op: str) -> Iterator[Kernels]:
         """The providers without a reason against the operation `op` here, best first."""
@@ -146,6 +190,11 @@ class KernelSet:
 
     def _best_linear(self, query: KernelQuery) -> Kernels:
         return next(provider for provider in self.providers if not provider.supports(query))
+
+
+def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
+    """Whether it has both `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
+    return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:

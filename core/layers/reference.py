@@ -12,9 +12,12 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.layers.experts import route
+from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
-from core.plugin.contracts import HeadsKernel
+from core.layers.linear import Linear
+from core.plugin.contracts import GatedOperation, HeadsKernel
+from core.weights.canonical import memory_of, moved_into
+from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 ROWS_AT_ONCE = 1024
@@ -81,9 +84,25 @@ class ReferenceKernels:
         """Everything is supported."""
         return []
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> ReferenceLinear:
-        """Keep the weight as it is."""
-        return ReferenceLinear(weight, activation, bias)
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> ReferenceLinear:
+        """Keep the weight as it is; into: a copy of it there."""
+        return ReferenceLinear(weight if into is None else moved_into(weight, into), activation, bias)
+
+    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
+        """Bytes of the weight's tensors."""
+        return memory_of(weight)
+
+    def grouped_experts(
+        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
+    ) -> ReferenceExperts:
+        """The experts of a layer, each a view of the whole weight."""
+        sides = []
+        for side in (gate_up, down):
+            kernels = [self.linear(side.expert(index), activation=precision) for index in range(side.count)]
+            sides.append([Linear([kernel]) for kernel in kernels])
+        return ReferenceExperts(sides[0], sides[1], activation, gated)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """A matrix for each head, [H, N, K]."""

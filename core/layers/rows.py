@@ -17,6 +17,7 @@ from core.api.specs import Activation, RoutingSpec
 from core.layers.heads import LinearHeads
 from core.layers.reference import ReferenceKernels, ReferenceLinear
 from core.plugin.contracts import HeadsKernel
+from core.weights.canonical import moved_into
 from core.weights.formats import CanonicalWeight, Dense
 
 
@@ -37,9 +38,11 @@ class RowKernels(ReferenceKernels):
     name = "reference_rows"
     numerics = f"torch-rows-{torch.__version__.split('+')[0]}"
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> RowLinear:
-        """Keep the weight as it is."""
-        return RowLinear(weight, activation, bias)
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> RowLinear:
+        """Keep the weight as it is; into: a copy of it there."""
+        return RowLinear(weight if into is None else moved_into(weight, into), activation, bias)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """One head after the other, by rows."""

@@ -9,7 +9,7 @@ but the number of tokens and rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,18 +36,21 @@ class BlockWeights:
 
 @dataclass(slots=True)
 class DecoderWeights:
-    """The prepared weights of a decoder; a tied head is the embedding's kernel."""
+    """The prepared weights of a decoder; a tied head is the embedding's kernel.
 
-    embedding: LinearKernel
-    head: LinearKernel
-    norm: Tensor
+    embedding, head, norm: None where this part of the model does not hold them. norm: in front of the head.
+    """
+
+    embedding: LinearKernel | None
+    head: LinearKernel | None
+    norm: Tensor | None
     blocks: list[BlockWeights]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices, a tied one counted once."""
-        total = self.embedding.nbytes + (0 if self.head is self.embedding else self.head.nbytes)
-        return total + sum(block.mixer.nbytes + block.mlp.nbytes for block in self.blocks)
+        ends = {id(kernel): kernel.nbytes for kernel in (self.embedding, self.head) if kernel is not None}
+        return sum(ends.values()) + sum(block.mixer.nbytes + block.mlp.nbytes for block in self.blocks)
 
 
 class StepViews:
@@ -90,7 +93,10 @@ def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[
 class Decoder:
     """A decoder ready to run, once a backend is bound to each of its `mixers`.
 
-    tables: (cos, sin) for each block. max_tokens, max_logits: most tokens and most logit rows of one step.
+    tables: (cos, sin) for each block.
+    max_tokens, max_logits: most tokens and most logit rows of one step.
+    reduce: adds up, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
+        branches are added to the residual stream as they are computed.
     """
 
     def __init__(
@@ -103,9 +109,11 @@ class Decoder:
         dtype: torch.dtype,
         max_tokens: int,
         max_logits: int,
+        reduce: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.spec, self.weights, self.kernels = spec, weights, kernels
         self.workspace = workspace
+        self._reduce = reduce
         self.max_logits = max_logits
         self.mixers: list[Mixer] = [block.mixer for block in weights.blocks]
         for name, width in spec.buffers().items():
@@ -121,18 +129,20 @@ class Decoder:
     def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each block.
 
+        A part of the model without the embedding goes on with what is in the residual stream.
+
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
         Nothing is called but kernels and attention backends, on buffers that depend on T alone.
         """
-        self.embed(token_ids)
+        if self.weights.embedding is not None and self.spec.holds_embedding:
+            self.embed(token_ids)
         return self.run_blocks(positions, metadata)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """The residual stream [T, H] as it enters the first block, from token_ids int64 [T]."""
+        assert self.weights.embedding is not None, "this part of the model has no embedding"
         residual = self._views(token_ids.shape[0]).residual
-        self.weights.embedding.rows(token_ids, residual)
-        if self.spec.embed_scale != 1.0:
-            self.kernels.scale(residual, self.spec.embed_scale)
+        self._embed(self.weights.embedding, token_ids, residual)
         return residual
 
     def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
@@ -144,11 +154,16 @@ class Decoder:
         return views.residual
 
     def logits(self, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream."""
+        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream.
+
+        V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
+        """
+        head, norm = self.weights.head, self.weights.norm
+        assert head is not None and norm is not None, "this part of the model has no head"
         last, out = self.workspace.view("last", rows.shape[0]), self.logits_view(rows.shape[0])
         self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
-        self.kernels.rms_norm(last, self.weights.norm, self.spec.eps, last)
-        self.weights.head(last, out)
+        self.kernels.rms_norm(last, norm, self.spec.eps, last)
+        head(last, out)
         if self.spec.logit_cap is not None:
             self.kernels.soft_cap(out, self.spec.logit_cap)
         return out
@@ -160,7 +175,10 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
-        linears: list[LinearKernel | HeadsKernel] = [self.weights.embedding, self.weights.head]
+        if self._reduce is not None:
+            return False
+        ends = (self.weights.embedding, self.weights.head)
+        linears: list[LinearKernel | HeadsKernel] = [kernel for kernel in ends if kernel is not None]
         for block in self.weights.blocks:
             linears += [*block.mixer.linears, *block.mlp.linears]
         kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
@@ -174,21 +192,40 @@ class Decoder:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
+    def _embed(self, embedding: LinearKernel, token_ids: Tensor, out: Tensor) -> None:
+        """out[T, H] = the tokens' rows. A rank gives zeros for those that others hold; the sum has all."""
+        if self._reduce is None:
+            embedding.rows(token_ids, out)
+        else:
+            local = token_ids - self.spec.vocab_start
+            foreign = (local < 0) | (local >= self.spec.vocab_size)
+            embedding.rows(local.masked_fill(foreign, 0), out)
+            out.masked_fill_(foreign.unsqueeze(1), 0.0)
+            self._reduce(out)
+        if self.spec.embed_scale != 1.0:
+            self.kernels.scale(out, self.spec.embed_scale)
+
     def _mix(self, block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:
         self.kernels.rms_norm(views.residual, block.norms["input"], self.spec.eps, views.normed)
         norm = block.norms.get("post_attention")
-        out = views.residual if norm is None else views.branch
-        block.mixer(views.normed, positions, metadata, out, accumulate=norm is None)
-        self._to_residual(views, norm)
+        direct = norm is None and self._reduce is None
+        out = views.residual if direct else views.branch
+        block.mixer(views.normed, positions, metadata, out, accumulate=direct)
+        if not direct:
+            self._to_residual(views, norm)
 
     def _mlp(self, block: BlockWeights, views: StepViews) -> None:
         self.kernels.rms_norm(views.residual, block.norms["pre_mlp"], self.spec.eps, views.normed)
         norm = block.norms.get("post_mlp")
-        block.mlp(views, views.residual if norm is None else views.branch, accumulate=norm is None)
-        self._to_residual(views, norm)
+        direct = norm is None and self._reduce is None
+        block.mlp(views, views.residual if direct else views.branch, accumulate=direct)
+        if not direct:
+            self._to_residual(views, norm)
 
     def _to_residual(self, views: StepViews, norm: Tensor | None) -> None:
-        """residual += branch through a norm, when the family has one behind each branch; else it is there already."""
+        """residual += branch: summed over ranks, then through a norm when the family has one behind each branch."""
+        if self._reduce is not None:
+            self._reduce(views.branch)
         if norm is not None:
             self.kernels.rms_norm(views.branch, norm, self.spec.eps, views.branch)
-            self.kernels.add(views.branch, views.residual)
+        self.kernels.add(views.branch, views.residual)

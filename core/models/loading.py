@@ -1,15 +1,13 @@
 """From a checkpoint to prepared weights, one tensor at a time: the peak is the weights plus one layer.
 
-Owns: which parts are read, packed, fused and prepared, and in which order memory is given back.
+Owns: which tensors are read, which part of the model each belongs to, and when a part is complete.
 Never does: know a file format (loaders), a packing (quantization methods) or a chip (kernels).
-Called by: the worker, once.
+Called by: the model's instance, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -17,35 +15,93 @@ from torch import Tensor
 from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec, mixer_parts
-from core.api.errors import CheckpointError, PluginError
-from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
+from core.api.decoder_spec import DecoderSpec, ExpertsSpec, mixer_parts
+from core.api.errors import CheckpointError
+from core.api.model_part import Part
+from core.api.specs import LatentSpec, LayerSpec
+from core.layers.kernels import KernelSet, Room
 from core.models.decoder import BlockWeights, DecoderWeights
-from core.models.mixers import build_mixer
+from core.models.mixers import Mixer, build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
-from core.plugin.contracts import HeadsKernel, LinearKernel, Loader, QuantizationMethod
-from core.weights.formats import CanonicalWeight, Dense, fuse
+from core.models.packing import Packing
+from core.models.pending import Pending, pending_experts, pending_linear
+from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
-NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+WHOLE: Final = Part()
+FINAL_NORM: Final = "model.norm.weight"
 
 
-@dataclass(slots=True)
-class PendingLinear:
-    """A linear layer whose tensors are still being read. build: what it becomes when all are there."""
+class PendingBlock:
+    """One decoder layer. vectors: names of its tensors that are no matrices."""
 
-    parts: tuple[LayerSpec, ...]
-    plans: list[PartPlan | DensePlan]
-    missing: set[str]
-    build: Callable[[PendingLinear], Any]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(self, spec: DecoderSpec, index: int, packing: Packing) -> None:
+        self._spec, self._index, self._packing = spec, index, packing
+        self._parts = mixer_parts(spec, index)
+        self._block = spec.blocks[index]
+        roles = spec.block_linears(index).items()
+        self._linears = {role: pending_linear(packing, parts, self._parts.interleaved) for role, parts in roles}
+        self._halves = self._pending_halves()
+        experts = spec.expert_linears(index)
+        self._experts = pending_experts(packing, experts, spec.activation) if experts else None
+        self._norms = spec.block_norms(index)
+        self._correction = spec.correction(index)
+        self.vectors = {name for name, _ in (*self._norms.values(), *self._parts.params.values())}
+        if self._correction is not None:
+            self.vectors.add(self._correction[0])
+
+    @property
+    def pending(self) -> list[Pending[Any]]:
+        """Everything that waits for matrices."""
+        halves = [] if self._halves is None else [self._halves]
+        experts = [] if self._experts is None else self._experts.pending
+        return [*self._linears.values(), *halves, *experts]
+
+    def build(self, vectors: Mapping[str, Tensor]) -> BlockWeights:
+        """The layer's weights. vectors: its tensors that are no matrices, by name."""
+        norms = {}
+        for role, (name, _) in self._norms.items():
+            norms[role] = self._packing.on_device(vectors[name] + self._spec.norm_offset)
+        return BlockWeights(self._mixer(norms, vectors), self._mlp(vectors), norms)
+
+    def _pending_halves(self) -> Pending[Any] | None:
+        absorbed, mixer = self._parts.absorbed, self._block.mixer
+        if absorbed is None:
+            return None
+        assert isinstance(mixer, LatentSpec), "only latent attention absorbs a matrix"
+        return Pending(self._packing.reads([absorbed]), lambda tensors: self._packing.halves(absorbed, mixer, tensors))
+
+    def _mixer(self, norms: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> Mixer:
+        linears = {role: pending.built for role, pending in self._linears.items()}
+        named = self._parts.params.items()
+        params = {role: self._packing.on_device(vectors[name]) for role, (name, _) in named}
+        halves = None if self._halves is None else self._halves.built
+        return build_mixer(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
+
+    def _mlp(self, vectors: Mapping[str, Tensor]) -> GatedMLP | ExpertsMLP:
+        if self._block.experts is None:
+            return self._gated("gate_up", "down")
+        return self._experts_mlp(self._block.experts, vectors)
+
+    def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
+        assert self._experts is not None, "a block with experts waits for them"
+        correction = None
+        if self._correction is not None:
+            correction = self._packing.on_device(vectors[self._correction[0]])
+        shared = self._gated("shared_gate_up", "shared_down") if spec.shared_intermediate_size else None
+        router, kernel = self._linears["router"].built, self._experts.build()
+        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared)
+
+    def _gated(self, gate_up: str, down: str) -> GatedMLP:
+        first, second = self._linears[gate_up].built, self._linears[down].built
+        return GatedMLP(self._packing.kernels, first, second, self._spec.activation)
 
 
 class WeightLoading:
-    """Builds `DecoderWeights` from a loader's tensors."""
+    """Builds `DecoderWeights` from a loader's tensors.
+
+    spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
+    room: see `Packing`.
+    """
 
     def __init__(
         self,
@@ -56,191 +112,75 @@ class WeightLoading:
         dtype: str,
         activation_dtype: torch.dtype,
         device: torch.device,
+        part: Part = WHOLE,
+        room: Room | None = None,
     ) -> None:
-        self.spec, self.manifest, self.method, self.kernels = spec, manifest, method, kernels
-        self.dtype, self.activation_dtype, self.device = dtype, activation_dtype, device
-        self.pending: dict[str, PendingLinear] = {}
-        self.built: dict[str, Any] = {}
-        self.vectors: dict[str, Tensor] = {}
+        self.spec = spec.local(part)
+        self.manifest = manifest
+        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room)
+        self._shapes = spec.tensor_shapes()
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_shapes()
-        self._expect("embedding", (self.spec.embedding(),), lambda pending: self._prepare(pending)[0])
-        if not self.spec.tied:
-            self._expect("head", (self.spec.head(),), lambda pending: self._prepare(pending)[0])
-        vectors = {"model.norm.weight"}
-        for index in range(len(self.spec.blocks)):
-            vectors |= self._expect_block(index)
-        reads = [*dict.fromkeys(name for linear in self.pending.values() for name in linear.missing), *vectors]
-        bar = tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False)
-        owners = {name: key for key, linear in self.pending.items() for name in linear.missing}
-        for name, tensor in loader.iter(self.manifest, reads):
-            if name in vectors:
-                self.vectors[name] = tensor.to(torch.float32, copy=True)
-            else:
-                self._arrive(owners[name], name, tensor)
-            bar.update()
-        bar.close()
-        if self.pending or len(self.vectors) != len(vectors):
-            absent = [n for linear in self.pending.values() for n in linear.missing] + sorted(
-                vectors - set(self.vectors)
-            )
+        spec, packing = self.spec, self.packing
+        embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
+        head = self._matrix(spec.head()) if spec.holds_head and not spec.tied else None
+        blocks = [PendingBlock(spec, index, packing) for index in range(len(spec.blocks))]
+        pending = [matrix for matrix in (embedding, head) if matrix is not None]
+        pending += [one for block in blocks for one in block.pending]
+        names = {name for block in blocks for name in block.vectors}
+        if spec.holds_head:
+            names.add(FINAL_NORM)
+        vectors = self._read(loader, pending, names, progress=progress)
+        built = [block.build(vectors) for block in blocks]
+        rows = None if embedding is None else embedding.built
+        if not spec.holds_head:
+            return DecoderWeights(rows, None, None, built)
+        norm = packing.on_device(vectors[FINAL_NORM] + spec.norm_offset)
+        return DecoderWeights(rows, rows if head is None else head.built, norm, built)
+
+    def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
+        return Pending(self.packing.reads([part]), lambda tensors: self.packing.matrix(part, tensors))
+
+    def _read(
+        self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool
+    ) -> dict[str, Tensor]:
+        """Give each matrix to the part that waits for it. Returns the other tensors, in float32."""
+        owners = {name: one for one in pending for name in one.missing}
+        reads = [*owners, *sorted(names)]
+        vectors: dict[str, Tensor] = {}
+        with tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False) as bar:
+            for name, tensor in loader.iter(self.manifest, reads):
+                if name in names:
+                    vectors[name] = tensor.to(torch.float32, copy=True)
+                else:
+                    owners[name].arrive(name, tensor)
+                bar.update()
+        absent = [name for one in pending for name in sorted(one.missing)] + sorted(names - vectors.keys())
+        if absent:
             raise CheckpointError(
                 f"The loader did not deliver {absent[0]} (and {len(absent) - 1} more) of {self.manifest.ref}."
             )
-        return self._assemble()
-
-    def _expect_block(self, index: int) -> set[str]:
-        """Wait for the matrices of one block. Returns the names of its vectors."""
-        parts, correction = mixer_parts(self.spec, index), self.spec.correction(index)
-        for role, linears in self.spec.block_linears(index).items():
-            self._expect(f"{index}.{role}", linears, lambda pending: Linear(self._prepare(pending, parts.interleaved)))
-        if parts.absorbed is not None:
-            mixer = self.spec.blocks[index].mixer
-            assert isinstance(mixer, LatentSpec)
-            self._expect(f"{index}.absorbed", (parts.absorbed,), lambda pending: self._halves(pending, mixer))
-        vectors = {name for name, _ in (*self.spec.block_norms(index).values(), *parts.params.values())}
-        return vectors if correction is None else {*vectors, correction[0]}
+        return vectors
 
     def _check_shapes(self) -> None:
-        plans = {f"{part.name}.weight": self._plan(part) for part in self.spec.linears()}
-        shapes = self.spec.tensor_shapes()
-        expected = {
-            read: shapes.get(read) for name in shapes for read in (plans[name].reads if name in plans else [name])
-        }
-        for name, shape in expected.items():
-            info = self.manifest.tensors.get(name)
-            if info is None:
-                raise CheckpointError(
-                    f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "
-                    f"{len(self.spec.blocks)} layers needs; the checkpoint is incomplete."
-                )
-            if shape is not None and tuple(info.shape) != tuple(shape):
-                raise CheckpointError(
-                    f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
-                    f"{list(shape)}. The checkpoint and its configuration do not belong together."
-                )
+        """Every tensor that is read is there, with the shape that the configuration says."""
+        plans = {f"{part.name}.weight": self.packing.plan(part) for part in self.spec.linears()}
+        for name in self.spec.tensor_shapes():
+            reads = plans[name].reads if name in plans else (name,)
+            for read in reads:
+                self._check_shape(read)
 
-    def _plan(self, part: LayerSpec) -> PartPlan | DensePlan:
-        if self.method is None:
-            return DensePlan(reads=(f"{part.name}.weight",))
-        plan = self.method.plan(part)
-        if isinstance(plan, PartPlan | DensePlan):
-            return plan
-        raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
-
-    def _expect(self, key: str, parts: tuple[LayerSpec, ...], build: Callable[[PendingLinear], Any]) -> None:
-        plans = [self._plan(part) for part in parts]
-        missing = {name for plan in plans for name in plan.reads}
-        missing |= {f"{part.name}.bias" for part in parts if part.bias}
-        self.pending[key] = PendingLinear(parts, plans, missing, build)
-
-    def _arrive(self, key: str, name: str, tensor: Tensor) -> None:
-        """Keep a tensor until its layer is complete, then prepare the layer and drop what was read."""
-        linear = self.pending[key]
-        linear.missing.discard(name)
-        linear.tensors[name] = tensor if not linear.missing else tensor.clone()
-        if not linear.missing:
-            self.built[key] = linear.build(linear)
-            del self.pending[key]
-
-    def _pack(self, linear: PendingLinear) -> list[tuple[str, Activation, CanonicalWeight]]:
-        """Each part's fuse key, activation and weight."""
-        found: list[tuple[str, Activation, CanonicalWeight]] = []
-        for part, plan in zip(linear.parts, linear.plans, strict=True):
-            if isinstance(plan, DensePlan):
-                weight = Dense(linear.tensors[plan.reads[0]].to(DTYPES[self.dtype], copy=True))
-                found.append(("dense", DENSE_ACTIVATION[self.dtype], weight))
-            else:
-                packed = self.method.pack(part, {name: linear.tensors[name] for name in plan.reads})  # type: ignore[union-attr]
-                found.append((plan.fuse_key, plan.activation, packed))
-        return found
-
-    def _prepare(self, linear: PendingLinear, pairs: Mapping[str, tuple[int, int]] = NO_PAIRS) -> list[LinearKernel]:
-        """Pack each part, fuse neighbours with equal fuse keys, hand the results to the kernels.
-
-        pairs: of parts that give interleaved rotary pairs, see `MixerParts.interleaved`.
-        """
-        groups: list[tuple[tuple[str, Activation], list[CanonicalWeight], list[LayerSpec]]] = []
-        for part, (fuse_key, activation, weight) in zip(linear.parts, self._pack(linear), strict=True):
-            key = fuse_key, activation
-            ordered = weight.rows(halves_order(part.shape[0], *pairs[part.name])) if part.name in pairs else weight
-            if groups and groups[-1][0] == key:
-                groups[-1][1].append(ordered)
-                groups[-1][2].append(part)
-            else:
-                groups.append((key, [ordered], [part]))
-        linear_kernels = []
-        for (_, activation), weights, parts in groups:
-            bias = self._bias(parts, linear.tensors, pairs)
-            moved = fuse(weights) if self.device.type == "cpu" else fuse(weights).to(self.device)
-            linear_kernels.append(self.kernels.linear(moved, activation=activation, bias=bias))
-        return linear_kernels
-
-    def _bias(
-        self, parts: list[LayerSpec], tensors: dict[str, Tensor], pairs: Mapping[str, tuple[int, int]]
-    ) -> Tensor | None:
-        """Of fused parts: zeros for those that have none, None when no part has one."""
-        if not any(part.bias for part in parts):
-            return None
-        pieces = []
-        for part in parts:
-            piece = tensors[f"{part.name}.bias"].float() if part.bias else torch.zeros(part.shape[0])
-            pieces.append(piece[halves_order(len(piece), *pairs[part.name])] if part.name in pairs else piece)
-        return torch.cat(pieces).to(self.device, self.activation_dtype)
-
-    def _halves(self, linear: PendingLinear, mixer: LatentSpec) -> tuple[HeadsKernel, HeadsKernel]:
-        """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
-
-        Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
-        """
-        ((_, _, weight),) = self._pack(linear)
-        plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
-        heads = plain.to(self.device, DTYPES[self.dtype]).unflatten(0, (mixer.num_heads, -1))
-        keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
-        activation = DENSE_ACTIVATION[self.dtype]
-        return (
-            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation),
-            self.kernels.heads(values.contiguous(), activation=activation),
-        )
-
-    def _assemble(self) -> DecoderWeights:
-        def norm(name: str) -> Tensor:
-            return (self.vectors[name] + self.spec.norm_offset).to(self.device, torch.float32)
-
-        blocks = []
-        for index in range(len(self.spec.blocks)):
-            layers: dict[str, Linear] = {role: self.built[f"{index}.{role}"] for role in self.spec.block_linears(index)}
-            norms = {role: norm(name) for role, (name, _) in self.spec.block_norms(index).items()}
-            named = mixer_parts(self.spec, index).params.items()
-            params = {role: self.vectors[name].to(self.device) for role, (name, _) in named}
-            heads = self.built.get(f"{index}.absorbed")
-            mixer = build_mixer(self.spec, index, self.kernels, layers, heads, norms, params)
-            blocks.append(BlockWeights(mixer, self._mlp(index, layers), norms))
-        embedding: LinearKernel = self.built["embedding"]
-        head: LinearKernel = embedding if self.spec.tied else self.built["head"]
-        return DecoderWeights(embedding, head, norm("model.norm.weight"), blocks)
-
-    def _mlp(self, index: int, layers: dict[str, Linear]) -> GatedMLP | ExpertsMLP:
-        experts, activation = self.spec.blocks[index].experts, self.spec.activation
-        if experts is None:
-            return GatedMLP(self.kernels, layers["gate_up"], layers["down"], activation)
-        shared = None
-        if experts.shared_intermediate_size:
-            shared = GatedMLP(self.kernels, layers["shared_gate_up"], layers["shared_down"], activation)
-        found = self.spec.correction(index)
-        correction = None if found is None else self.vectors[found[0]].to(self.device, torch.float32)
-        gate_up, down = ([layers[f"{side}.{e}"] for e in range(experts.count)] for side in ("gate_up", "down"))
-        return ExpertsMLP(
-            self.kernels, layers["router"], gate_up, down, activation, experts.routing, correction, shared
-        )
-
-
-def halves_order(rows: int, head: int, rotary: int) -> Tensor:
-    """Where each row comes from, int64 [rows], when the pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows
-    become (i, i + rotary / 2)."""
-    order = torch.arange(rows).view(-1, head)
-    pairs = order[:, head - rotary :].clone()
-    order[:, head - rotary :] = torch.cat([pairs[:, ::2], pairs[:, 1::2]], dim=1)
-    return order.flatten()
+    def _check_shape(self, name: str) -> None:
+        info, shape = self.manifest.tensors.get(name), self._shapes.get(name)
+        if info is None:
+            raise CheckpointError(
+                f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "
+                f"{len(self.spec.blocks)} layers needs; the checkpoint is incomplete."
+            )
+        if shape is not None and tuple(info.shape) != tuple(shape):
+            raise CheckpointError(
+                f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
+                f"{list(shape)}. The checkpoint and its configuration do not belong together."
+            )

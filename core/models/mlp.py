@@ -6,15 +6,14 @@ Called by: the decoder, once a block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from core.api.specs import RoutingSpec
+from core.api.decoder_spec import ExpertsSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.plugin.contracts import GatedLinear, LinearKernel
+from core.plugin.contracts import ExpertsKernel, GatedLinear, LinearKernel
 
 if TYPE_CHECKING:
     from core.models.decoder import StepViews
@@ -50,6 +49,7 @@ class GatedMLP:
 class ExpertsMLP:
     """The weighted sum of the experts that a router chooses for each token, and of one that all share (or None).
 
+    spec: how the router chooses, and which experts are held.
     correction: float32 [E], counts in the choice alone, or None.
     """
 
@@ -57,23 +57,30 @@ class ExpertsMLP:
         self,
         kernels: KernelSet,
         router: Linear,
-        gate_up: Sequence[Linear],
-        down: Sequence[Linear],
-        activation: str,
-        routing: RoutingSpec,
+        experts: ExpertsKernel,
+        spec: ExpertsSpec,
         correction: Tensor | None = None,
         shared: GatedMLP | None = None,
     ) -> None:
-        self.kernels, self.router, self.routing = kernels, router, routing
+        self.kernels, self.router, self.experts = kernels, router, experts
+        self.routing, self.held = spec.routing, spec.held
         self.correction, self.shared = correction, shared
-        self.experts = kernels.experts(gate_up, down, activation)
-        self.nbytes = router.nbytes + self.experts.nbytes + (shared.nbytes if shared is not None else 0)
+        self.nbytes = router.nbytes + experts.nbytes + (shared.nbytes if shared is not None else 0)
         self.linears: list[LinearKernel] = []
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of `views.normed`."""
         self.router(views.normed, views.router)
         self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
+        if self.held is not None:
+            _drop_foreign(views.expert_ids, views.expert_weights, *self.held)
         self.experts(views.normed, views.expert_ids, views.expert_weights, out, accumulate=accumulate)
         if self.shared is not None:
             self.shared.run(views.normed, views.shared_gate_up, views.shared_mlp, out, accumulate=True)
+
+
+def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
+    """Number the experts from `start` on; a choice of an expert that another rank has counts nothing here."""
+    foreign = (ids < start) | (ids >= stop)
+    ids.sub_(start).masked_fill_(foreign, 0)
+    weights.masked_fill_(foreign, 0.0)

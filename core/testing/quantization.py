@@ -109,7 +109,7 @@ def packs_equal_bits(subject: Subject) -> None:
 def fuses_what_shares_a_key(subject: Subject) -> None:
     """Parts of one layer with equal fuse keys can be concatenated, and keep their values."""
     spec = decoder_spec(subject.sample.manifest.config)
-    for parts in spec.block_linears(0).values():
+    for parts in spec.fused_linears(0):
         plans = [subject.loaded.plan(part) for part in parts]
         if len(parts) < 2 or not all(isinstance(plan, PartPlan) for plan in plans):
             continue

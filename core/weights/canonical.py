@@ -12,17 +12,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
+CACHE_LINE = 64
+
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The same memory as uint8 where torch can neither index nor concatenate the type."""
     return tensor.view(torch.uint8) if tensor.dtype in NARROW_FLOATS else tensor
+
+
+Weight = TypeVar("Weight", bound="CanonicalWeight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,16 @@ class CanonicalWeight(ABC):
         parts = {n: as_bytes(t)[index].contiguous().view(t.dtype) for n, t in self.tensors().items()}
         return replace(self, **parts)
 
+    def columns(self, index: Tensor | slice) -> Self:
+        """The columns `index` (int64 [n], or a slice of step 1) as a weight of their own: a part of a row-parallel layer.
+
+        Raises ValueError where the format cannot cut there, NotImplementedError where it cannot at all.
+        """
+        raise NotImplementedError(
+            f"a weight of format '{self.name}' cannot be cut along its inputs; give its class a `columns`, or do not "
+            "divide the layer"
+        )
+
     def to(self, device: torch.device) -> Self:
         """A copy on another device."""
         return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
@@ -84,6 +99,49 @@ class HasGroups(Protocol):
     def group_size(self) -> int:
         """Inputs that share a scale."""
         ...
+
+
+def memory_of(weight: CanonicalWeight) -> int:
+    """Bytes that `moved_into` needs: those of all tensors, each rounded up to whole cache lines."""
+    return sum(_lines(tensor) for tensor in weight.tensors().values())
+
+
+def moved_into(weight: Weight, memory: Tensor) -> Weight:
+    """A copy whose tensors lie in memory, uint8 [memory_of(weight)]."""
+    parts = {}
+    start = 0
+    for name, tensor in weight.tensors().items():
+        room = memory[start : start + tensor.nbytes]
+        parts[name] = room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        start += _lines(tensor)
+    return replace(weight, **parts)
+
+
+def _lines(tensor: Tensor) -> int:
+    lines = -(-int(tensor.nbytes) // CACHE_LINE)
+    return lines * CACHE_LINE
+
+
+def take_columns(tensor: Tensor, index: Tensor | slice) -> Tensor:
+    """Columns of a matrix, contiguous and in memory of their own unless they are all of it."""
+    return as_bytes(tensor)[:, index].contiguous().view(tensor.dtype)
+
+
+def whole_groups(index: Tensor | slice, inputs: int, group_size: int, name: str) -> tuple[Tensor, Tensor]:
+    """(columns, groups), int64, that an index of columns names. The last group of all may be smaller.
+
+    Raises ValueError unless it names whole groups, each in its order, a smaller one behind all others.
+    """
+    columns = torch.arange(inputs)[index]
+    groups = columns[::group_size] // group_size
+    expected = (groups.unsqueeze(1) * group_size + torch.arange(group_size)).flatten()
+    cut_short = len(columns) % group_size != 0 and columns[-1:] != inputs - 1
+    if not len(columns) or cut_short or not torch.equal(columns, expected[: len(columns)]):
+        raise ValueError(
+            f"a {name} weight of {inputs} inputs shares scales in groups of {group_size}: {len(columns)} columns from "
+            f"{columns[:1].tolist()} on are not whole groups; divide it into fewer parts"
+        )
+    return columns, groups
 
 
 def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:

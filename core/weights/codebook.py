@@ -8,12 +8,13 @@ Formats 1.0; nvfp4, the e2m1 elements of the latter with e4m3 scales for 16 elem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from core.weights.canonical import CanonicalWeight
+from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 from core.weights.int_groups import unpack_nibbles
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -102,6 +103,12 @@ class Codebook(CanonicalWeight):
     def codes(self) -> tuple[float, ...]:
         """The sixteen numbers."""
         return CODES[self.kind]
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Whole blocks of columns."""
+        columns, groups = whole_groups(index, self.shape[1], self.block_size, self.name)
+        values = take_columns(self.values, columns[::2] // 2)  # a block is whole bytes
+        return replace(self, values=values, scale=take_columns(self.scale, groups))
 
     def wide_scale(self) -> Tensor:
         """The blocks' scales as float32."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor
 
-from core.weights.canonical import CanonicalWeight
+from core.weights.canonical import CanonicalWeight, take_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,10 @@ class Dense(CanonicalWeight):
     def shape(self) -> tuple[int, int]:
         """(N, K)."""
         return self.weight.shape[0], self.weight.shape[1]
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Any columns."""
+        return replace(self, weight=take_columns(self.weight, index))
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""

@@ -6,13 +6,13 @@ Called by: quantization methods, kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from core.weights.canonical import NARROW_FLOATS, CanonicalWeight
+from core.weights.canonical import NARROW_FLOATS, CanonicalWeight, take_columns, whole_groups
 
 NAMES = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
 LARGEST = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}  # bits of the largest finite number
@@ -77,6 +77,15 @@ class FP8(CanonicalWeight):
     def shape(self) -> tuple[int, int]:
         """(N, K)."""
         return self.values.shape[0], self.values.shape[1]
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Whole blocks of columns; any columns where a row has one scale."""
+        if self.scale.shape[1] == 1:
+            values = take_columns(self.values, index)
+            return replace(self, values=values, group_size=values.shape[1])
+        columns, groups = whole_groups(index, self.shape[1], self.group_size, self.name)
+        values = take_columns(self.values, columns)
+        return replace(self, values=values, scale=take_columns(self.scale, groups))
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""

@@ -5,12 +5,13 @@ Never does: quantize. Called by: quantization methods, kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from core.weights.canonical import CanonicalWeight
+from core.weights.canonical import CanonicalWeight, take_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class Int8Channel(CanonicalWeight):
     def group_size(self) -> int:
         """Inputs that share a scale: all."""
         return int(self.values.shape[1])
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Any columns: the scale of a row is that of all its inputs."""
+        return replace(self, values=take_columns(self.values, index))
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from core.weights.canonical import CanonicalWeight
+from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 
 
 def unpack_nibbles(values: Tensor) -> Tensor:
@@ -48,6 +49,15 @@ class IntGroups(CanonicalWeight):
     def unpacked(self) -> Tensor:
         """The stored integers, one a byte: uint8 [N, K]."""
         return self.values if self.bits == 8 else unpack_nibbles(self.values)
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Whole groups of columns."""
+        columns, groups = whole_groups(index, self.shape[1], self.group_size, self.name)
+        if self.bits == 4:
+            columns = columns[::2] // 2  # a group is whole bytes
+        minimum = None if self.minimum is None else take_columns(self.minimum, groups)
+        values = take_columns(self.values, columns)
+        return replace(self, values=values, scale=take_columns(self.scale, groups), minimum=minimum)
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""

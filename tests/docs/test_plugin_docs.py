@@ -40,7 +40,7 @@ FURTHER = {
 STRUCTS = {
     "README": [hookspecs.PluginSpec, hookspecs.LoadContext],
     "platform": [hookspecs.Device, hookspecs.Probe, hookspecs.Proposal, hookspecs.PlatformView],
-    "quantization": [specs.LayerSpec, specs.Shard, specs.DensePlan, specs.PartPlan, specs.Unsupported],
+    "quantization": [specs.LayerSpec, specs.DensePlan, specs.PartPlan, specs.Unsupported],
     "attention": [
         *(specs.AttentionSpec, specs.LatentSpec, specs.StateSpec, specs.AttentionQuery, specs.StateQuery),
         *(specs.KVLayout, contracts.BatchView),

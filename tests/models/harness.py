@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core.api.model_part import Part
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec
-from core.models.loading import WeightLoading
-from core.plugin.contracts import BatchView
+from core.models.loading import WHOLE, WeightLoading
+from core.plugin.contracts import BatchView, Kernels, QuantizationMethod
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
 
@@ -38,17 +39,27 @@ class Harness:
     """A decoder with a KV cache of 64 blocks; `run` computes tokens of one or more sequences and returns all logits."""
 
     def __init__(
-        self, hf_config: dict, state: dict[str, torch.Tensor], dtype: str = "float32", block_size: int = 4
+        self,
+        hf_config: dict,
+        state: dict[str, torch.Tensor],
+        dtype: str = "float32",
+        block_size: int = 4,
+        part: Part = WHOLE,
+        reduce: Callable[[torch.Tensor], None] | None = None,
+        kernels: Sequence[Kernels] = (),
+        method: QuantizationMethod | None = None,
     ) -> None:
-        self.spec = decoder_spec(hf_config)
+        whole = decoder_spec(hf_config)
+        self.spec = whole.local(part)
         self.block_size = block_size
         device = torch.device("cpu")
         loader = StateDictLoader(state)
-        kernels = KernelSet([])
-        loading = WeightLoading(self.spec, loader.resolve(""), None, kernels, dtype, torch.float32, device)
+        chosen = KernelSet(kernels)
+        loading = WeightLoading(whole, loader.resolve(""), method, chosen, dtype, torch.float32, device, part)
         self.weights = loading.run(loader)
         cos_sin = rotary_tables(self.spec, 512, device)
-        self.model = Decoder(self.spec, self.weights, kernels, cos_sin, Workspace(device), torch.float32, 512, 512)
+        workspace = Workspace(device)
+        self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, 512, 512, reduce)
         self.backend = TorchSDPA()
         for block, mixer in zip(self.spec.blocks, self.model.mixers, strict=True):
             size = self.backend.kv_layout(block.mixer, block_size, "float32").block_bytes
@@ -83,4 +94,4 @@ class Harness:
         )
         metadata = self.backend.build(view)
         self.model.forward(torch.tensor(ids), view.positions, [metadata] * len(self.spec.blocks))
-        return self.model.logits(torch.arange(len(ids))).clone()
+        return self.model.logits(torch.arange(len(ids))).clone() if self.spec.holds_head else torch.empty(0)

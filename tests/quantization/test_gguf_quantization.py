@@ -12,7 +12,7 @@ import torch
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
-from core.api.specs import DensePlan, LayerSpec, PartPlan, Shard, Unsupported
+from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.loaders.gguf.loader import GGUFLoader
 from core_plugins.quantization.gguf import manifest as gguf_manifest
@@ -99,7 +99,6 @@ def test_plans() -> None:
     assert plan("Q4_1").format == "int4_groups" and plan("Q5_0").format == "int8_groups"
     for dtype, spec in (("IQ2_XS", SPEC), ("Q4_0", LayerSpec("other", "linear", (1, 1)))):
         assert isinstance(plan(dtype, spec), Unsupported)
-    assert isinstance(plan("Q4_0", LayerSpec("layer", "linear", (64, 256), shard=Shard(0, 2))), Unsupported)
 
 
 def test_activation_follows_the_dtype_unless_given() -> None:

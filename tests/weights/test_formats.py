@@ -1,10 +1,13 @@
 """Canonical formats against torch's own types, the `gguf` package and the tables of the publications."""
 
+from dataclasses import dataclass
+
 import gguf
 import numpy as np
 import pytest
 import torch
 
+from core.weights.canonical import CanonicalWeight
 from core.weights.codebook import CODES
 from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, can_fuse, from_state, fuse, to_state
 
@@ -45,6 +48,41 @@ def test_rows_fuse_and_saved_state_keep_every_value(name):
     tensors, attributes = to_state(weight)
     assert weight.nbytes == sum(tensor.nbytes for tensor in tensors.values())
     assert torch.equal(from_state(tensors, attributes).dequantize(), whole)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_columns_are_whole_groups_with_their_scales(name):
+    weight = examples()[name]
+    whole = weight.dequantize()
+    group = 48 if name == "fp8_e5m2" else 64 if name == "nf4" else 32
+    for index in (slice(0, group), slice(group, 64), slice(0, 64), torch.arange(group)):
+        if len(whole[0, index]):
+            part = weight.columns(index)
+            assert torch.equal(part.dequantize(), whole[:, index])
+            assert part.name == name and part.nbytes <= weight.nbytes
+            assert all(tensor.is_contiguous() for tensor in part.tensors().values())
+    if name in ("dense", "int8_channel", "fp8_e4m3"):
+        assert torch.equal(weight.columns(torch.tensor([5, 0, 63])).dequantize(), whole[:, [5, 0, 63]])
+        return
+    for wrong in (slice(8, 40), slice(0, 24), torch.tensor([1, 0]), torch.arange(64).flip(0), slice(0, 0)):
+        with pytest.raises(ValueError, match=f"a {name} weight of 64 inputs .* whole groups"):
+            weight.columns(wrong)
+
+
+def test_a_smaller_last_group_stays_the_last():
+    weight = examples()["fp8_e5m2"]
+    with pytest.raises(ValueError, match="whole groups"):
+        weight.columns(torch.cat([torch.arange(48, 64), torch.arange(48)]))
+
+
+def test_a_format_that_cannot_be_cut_says_so():
+    @dataclass(frozen=True, slots=True)
+    class Foreign(Dense):
+        name = "foreign"
+        columns = CanonicalWeight.columns
+
+    with pytest.raises(NotImplementedError, match="format 'foreign' cannot be cut along its inputs"):
+        Foreign(torch.zeros(2, 2)).columns(slice(0, 1))
 
 
 def test_only_equal_formats_are_fused():

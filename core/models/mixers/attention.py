@@ -15,7 +15,8 @@ from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import AttentionBackend, BatchView, LinearKernel
+from core.models.mixers.cached import KeyedMixer
+from core.plugin.contracts import LinearKernel
 
 
 class AttentionViews:
@@ -35,10 +36,10 @@ class AttentionViews:
         self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
 
 
-class AttentionMixer:
+class AttentionMixer(KeyedMixer):
     """One block's attention. linears: `qkv` and `o`; norms: `q` and `k` where the family has them.
 
-    `attach` and `bind` must be called before the first step.
+    `attach` and `bind_cache` must be called before the first step.
     """
 
     def __init__(
@@ -49,12 +50,13 @@ class AttentionMixer:
         linears: Mapping[str, Linear],
         norms: Mapping[str, Tensor],
     ) -> None:
+        super().__init__(spec)
         self.spec, self.eps, self.kernels = spec, eps, kernels
         self.qkv, self.o = linears["qkv"], linears["o"]
         self.q_norm, self.k_norm = norms.get("q"), norms.get("k")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
-        self.backend: AttentionBackend
-        self.handle: Any
+        self.cos: Tensor
+        self.sin: Tensor
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -66,14 +68,6 @@ class AttentionMixer:
         assert tables is not None, "attention needs rotary tables"
         self.cos, self.sin = tables
         self.views = workspace.cached(self.spec, lambda rows: AttentionViews(workspace, rows, self.spec))
-
-    def bind(self, backend: AttentionBackend, handle: Any) -> None:
-        """Take the backend and its handle of this layer."""
-        self.backend, self.handle = backend, handle
-
-    def build(self, view: BatchView) -> Any:
-        """The backend's metadata of a step."""
-        return self.backend.build(view)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""

@@ -15,7 +15,8 @@ from core.api.specs import LatentSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import BatchView, HeadsKernel, LatentBackend, LinearKernel
+from core.models.mixers.cached import KeyedMixer
+from core.plugin.contracts import HeadsKernel, LinearKernel
 
 EPS: Final = 1e-6
 """Of the norms of both latents; the configuration's own is for the others."""
@@ -62,11 +63,11 @@ class LatentViews:
         self.heads = self.attention.unflatten(1, (heads, spec.head_size_v))
 
 
-class LatentMixer:
+class LatentMixer(KeyedMixer):
     """One block's latent attention. linears: `a`, `o` and with a query latent `q_b`; norms: `kv_a` and `q_a`.
 
-    to_latent: of each head, from Dn to R numbers; from_latent: from R to Dv. `attach` and `bind` must be called before
-    the first step.
+    to_latent: of each head, from Dn to R numbers; from_latent: from R to Dv. `attach` and `bind_cache` must be called
+    before the first step.
     """
 
     def __init__(
@@ -77,14 +78,15 @@ class LatentMixer:
         heads: tuple[HeadsKernel, HeadsKernel],
         norms: Mapping[str, Tensor],
     ) -> None:
+        super().__init__(spec)
         self.spec, self.kernels = spec, kernels
         self.a, self.o, self.q_b = linears["a"], linears["o"], linears.get("q_b")
         self.to_latent, self.from_latent = heads
         self.kv_norm, self.q_norm = norms["kv_a"], norms.get("q_a")
         self.nbytes = sum(part.nbytes for part in (self.a, self.o, *heads))
         self.nbytes += self.q_b.nbytes if self.q_b is not None else 0
-        self.backend: LatentBackend
-        self.handle: Any
+        self.cos: Tensor
+        self.sin: Tensor
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
@@ -97,14 +99,6 @@ class LatentMixer:
         assert tables is not None, "latent attention needs rotary tables"
         self.cos, self.sin = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
-
-    def bind(self, backend: LatentBackend, handle: Any) -> None:
-        """Take the backend and its handle of this layer."""
-        self.backend, self.handle = backend, handle
-
-    def build(self, view: BatchView) -> Any:
-        """The backend's metadata of a step."""
-        return self.backend.build(view)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""

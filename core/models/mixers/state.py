@@ -11,10 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from core.api.specs import StateSpec
+from core.api.config import CacheConfig
+from core.api.errors import PluginError
+from core.api.specs import STATE_DTYPE, StateSpec
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
-from core.plugin.contracts import BatchView, LinearKernel, StateBackend
+from core.models.mixers.cached import CachedMixer
+from core.plugin.contracts import AttentionParams, BatchView, LinearKernel, StateBackend
 
 
 class StateViews:
@@ -27,18 +30,17 @@ class StateViews:
         self.outputs = workspace.view("state_out", num_tokens, spec.output_size)
 
 
-class StateMixer:
+class StateMixer(CachedMixer):
     """One block's layer with a state. linears: `in` and `out`; params: of the op, by name in the layer.
 
-    `attach` and `bind` must be called before the first step.
+    `attach` and `bind_cache` must be called before the first step.
     """
 
     def __init__(self, spec: StateSpec, linears: Mapping[str, Linear], params: Mapping[str, Tensor]) -> None:
+        super().__init__()
         self.spec, self.params = spec, dict(params)
         self.in_proj, self.out_proj = linears["in"], linears["out"]
         self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
-        self.backend: StateBackend
-        self.handle: Any
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -50,9 +52,22 @@ class StateMixer:
         key = StateViews, self.spec.input_size, self.spec.output_size
         self.views = workspace.cached(key, lambda rows: StateViews(workspace, rows, self.spec))
 
-    def bind(self, backend: StateBackend, handle: Any) -> None:
-        """Take the backend and its handle of this layer."""
-        self.backend, self.handle = backend, handle
+    def layer_bytes(self, backend: StateBackend, cache: CacheConfig) -> int:
+        """Bytes of a sequence's state, as planned. Raises PluginError when the backend wants more."""
+        planned = self.spec.state_bytes
+        told = backend.state_layout(self.spec, STATE_DTYPE)
+        if not 0 < told <= planned:
+            raise PluginError(
+                f"attention backend '{backend.name}' wants {told} bytes for a state of {self.spec.op}; expected at most "
+                f"{planned}, which is what the model's family plans."
+            )
+        return planned
+
+    def bind_cache(
+        self, backend: StateBackend, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None
+    ) -> None:
+        """Take the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
+        self.bind(backend, backend.bind_state(self.spec, STATE_DTYPE, raw, self.params))
 
     def build(self, view: BatchView) -> Any:
         """The backend's metadata of a step."""

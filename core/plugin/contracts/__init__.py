@@ -20,8 +20,10 @@ from core.plugin.contracts.attention import (
 from core.plugin.contracts.kernels import (
     ExpertsKernel,
     GatedLinear,
+    GatedOperation,
     HasExperts,
     HasGated,
+    HasGroupedExperts,
     HasHeads,
     HasLogprobs,
     HasRace,
@@ -31,11 +33,12 @@ from core.plugin.contracts.kernels import (
     HeadsKernel,
     Kernels,
     LinearKernel,
+    PreparesInto,
     RouteKernel,
 )
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
-from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, Platform, Runtime, Uploads
+from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
@@ -50,9 +53,11 @@ __all__ = [
     "CapturesSizes",
     "ExpertsKernel",
     "GatedLinear",
+    "GatedOperation",
     "HasExampleState",
     "HasExperts",
     "HasGated",
+    "HasGroupedExperts",
     "HasHeads",
     "HasLogprobs",
     "HasRace",
@@ -65,9 +70,11 @@ __all__ = [
     "LinearKernel",
     "Loader",
     "LogprobsKernel",
+    "MemoryTag",
     "ModelFamily",
     "NeedsHidden",
     "Platform",
+    "PreparesInto",
     "Proposer",
     "ProposerInput",
     "QuantizationMethod",

@@ -16,6 +16,7 @@ from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.weights.experts import Experts
     from core.weights.formats import CanonicalWeight
 
 
@@ -75,6 +76,53 @@ class ExpertsKernel(Protocol):
         """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`; j in ascending order.
 
         ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparesInto(Protocol):
+    """A provider whose linear kernels can be prepared in memory that the caller owns."""
+
+    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
+        """Bytes of `into` that `linear` needs for this weight."""
+        ...
+
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> LinearKernel:
+        """As `Kernels.linear`. into: uint8 [prepared_nbytes], page-aligned, where the prepared weight then lies; or None."""
+        ...
+
+
+class GatedOperation(Protocol):
+    """`Kernels.gated`, alone."""
+
+    def __call__(self, x: Tensor, activation: str, out: Tensor, /) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:]."""
+        ...
+
+
+@runtime_checkable
+class HasGroupedExperts(Protocol):
+    """A provider that takes all experts of a layer as one weight; used where it `supports` the op `grouped_experts`.
+
+    The query's shape is (E, N, K); it is asked for either side.
+    """
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """What is missing for the operation; empty means supported."""
+        ...
+
+    def grouped_experts(
+        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
+    ) -> ExpertsKernel:
+        """Repack once; the caller then drops both weights.
+
+        gate_up: [E, 2 * I, H]. down: [E, H, I].
+        activation: between the two, `silu` or `gelu_tanh`.
+        precision: to which inputs are rounded before each product.
+        gated: the device's own operation between the two, for a kernel without one.
         """
         ...
 

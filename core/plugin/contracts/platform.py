@@ -7,13 +7,17 @@ Called by: plugins (they implement these), executor, models and config (they cal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from core.plugin.contracts.kernels import Kernels
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+MemoryTag = Literal["weights", "kv", "workspace"]
+"""What memory is for, so that a runtime can give back or move all that serves one purpose."""
 
 
 class CapturedCalls(Protocol):
@@ -83,8 +87,11 @@ class Runtime(Protocol):
         """Bytes that could be allocated now."""
         ...
 
-    def allocate(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes] on the device."""
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
+        """Zeroed uint8 [nbytes] on the device. tag: what it is for.
+
+        A runtime without the argument `tag` is asked without it.
+        """
         ...
 
     def close(self) -> None:

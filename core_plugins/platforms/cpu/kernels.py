@@ -30,7 +30,7 @@ from core_plugins.platforms.cpu.checks import (
 from core_plugins.platforms.cpu.experts import NativeExperts, choose
 from core_plugins.platforms.cpu.extension import kernels_or_reason
 from core_plugins.platforms.cpu.kernels_manifest import VERSION
-from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons
+from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons, prepared_nbytes
 
 OPERATIONS = (
     "linear",
@@ -74,9 +74,15 @@ class NativeKernels:
             reasons += linear_reasons(query)
         return reasons
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
-        """Repack once; the caller then drops `weight`."""
-        return NativeLinear(self._native, weight, activation, bias)
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+    ) -> NativeLinear:
+        """Repack once, into the caller's memory if there is some; the caller then drops `weight`."""
+        return NativeLinear(self._native, weight, activation, bias, into)
+
+    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
+        """Bytes of the packed weight."""
+        return prepared_nbytes(self._native, weight, activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""

@@ -42,6 +42,7 @@ ALLOWED: dict[str, tuple[Activation, ...]] = {
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3}
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
 GROUP_MULTIPLE = 16
+PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
 GATES = {"silu": 0, "gelu_tanh": 1}
 GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
@@ -59,10 +60,10 @@ class PackSource:
     scale_type: int = 0
     tables: list[Tensor | None] = field(default_factory=list)  # values, scale, minimum, codes, row_scale
 
-    def arguments(self, activation: Activation, bias: Tensor | None) -> list[int]:
+    def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None) -> list[int]:
         """In the order of the extension."""
         head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type]
-        tables = [*self.tables, *[None] * (5 - len(self.tables)), bias]
+        tables = [*self.tables, *[None] * (5 - len(self.tables)), bias, into]
         return head + [0 if table is None else table.data_ptr() for table in tables]
 
 
@@ -70,10 +71,15 @@ class NativeLinear:
     """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
 
     capturable = True
-    __slots__ = ("_gather", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
+    __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
 
     def __init__(
-        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
+        self,
+        native: ModuleType,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None = None,
     ) -> None:
         self.shape = weight.shape
         problem = weight.problem()
@@ -83,7 +89,10 @@ class NativeLinear:
         bias = None if bias is None else bias.detach().float().contiguous()
         if bias is not None and bias.shape != (self.shape[0],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self.packed = native.linear_pack(*source.arguments(activation, bias))
+        if into is not None:
+            _check_memory(into, prepared_nbytes(native, weight, activation))
+        self._memory = into  # it lives as long as the weight that is packed into it
+        self.packed = native.linear_pack(*source.arguments(activation, bias, into))
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
@@ -117,30 +126,58 @@ class NativeLinear:
         self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
 
 
-def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
-    """The weight as the extension reads it. Raises ValueError for a format that it does not know."""
+def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
+    """Bytes of the packed weight, but for its bias and factors of rows. Raises ValueError for an unknown format."""
+    form = packed_form(weight, activation)
+    minimum = isinstance(weight, IntGroups) and weight.minimum is not None
+    return int(native.linear_prepared_bytes(form.format, *form.shape, form.group, form.scale_type, minimum))
+
+
+def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
+    """How the extension reads a weight, without its tables. Raises ValueError for a format that it does not know."""
     if isinstance(weight, Dense):
-        dense = (weight.weight.bfloat16() if activation == "bf16" else weight.weight).contiguous()
-        form = FORMATS[str(dense.dtype).removeprefix("torch.")]
-        return PackSource(form, weight.shape, tables=[dense])
+        name = "bfloat16" if activation == "bf16" else str(weight.weight.dtype).removeprefix("torch.")
+        return PackSource(FORMATS[name], weight.shape)
     if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook):
         raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
-    group, scale = weight.group_size, weight.scale.contiguous()
-    source = PackSource(FORMATS[weight.name], weight.shape, group, scale_type=SCALE_TYPES[scale.dtype])
+    scale_type = SCALE_TYPES[weight.scale.dtype]
+    form = PackSource(FORMATS[weight.name], weight.shape, weight.group_size, scale_type=scale_type)
     if isinstance(weight, IntGroups):
+        form.zero = weight.zero
+    elif isinstance(weight, Codebook):
+        form.zero = DOUBLED_ZERO if activation == "int8" else 0
+    else:
+        form.group = -(-weight.group_size // BYTES_A_WORD) * BYTES_A_WORD
+        form.zero = 128 if isinstance(weight, Int8Channel) else 0
+    return form
+
+
+def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
+    """The weight as the extension reads it. Raises ValueError for a format that it does not know."""
+    source = packed_form(weight, activation)
+    if isinstance(weight, Dense):
+        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
+        source.tables = [dense.contiguous()]
+    elif isinstance(weight, IntGroups):
         minimum = None if weight.minimum is None else weight.minimum.contiguous()
-        source.zero, source.tables = weight.zero, [weight.values.contiguous(), scale, minimum]
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), minimum]
     elif isinstance(weight, Codebook):
         row_scale = None if weight.row_scale is None else weight.row_scale.contiguous()
         codes = torch.tensor(weight.codes, dtype=torch.float32)
-        source.zero = DOUBLED_ZERO if activation == "int8" else 0
-        source.tables = [weight.values.contiguous(), scale, None, codes, row_scale]
-    else:
-        source.group = -(-group // BYTES_A_WORD) * BYTES_A_WORD
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), None, codes, row_scale]
+    elif isinstance(weight, Int8Channel | FP8):
         values = weight.values.contiguous().view(torch.uint8)
-        source.zero = 128 if isinstance(weight, Int8Channel) else 0
-        source.tables = [values ^ 128 if source.zero else values, scale]
+        source.tables = [values ^ 128 if source.zero else values, weight.scale.contiguous()]
     return source
+
+
+def _check_memory(into: Tensor, nbytes: int) -> None:
+    """Raises ValueError unless a packed weight of so many bytes fits."""
+    if into.dtype is not torch.uint8 or into.dim() != 1 or len(into) < nbytes or into.data_ptr() % PAGE:
+        raise ValueError(
+            f"into is {into.dtype} {tuple(into.shape)} at {into.data_ptr():#x}, expected uint8 [{nbytes}] that begins at a "
+            f"multiple of {PAGE}"
+        )
 
 
 def linear_reasons(query: KernelQuery) -> list[Reason]:

@@ -18,10 +18,12 @@ from torch import Tensor
 from core.api.errors import UserError
 from core.api.reason import Reason
 from core.layers.kernels import KernelSet
-from core.plugin.contracts import CapturedCalls, Kernels
+from core.plugin.contracts import CapturedCalls, Kernels, MemoryTag
 from core_plugins.platforms.cpu.extension import check_isa, kernels_or_reason
 from core_plugins.platforms.cpu.memory import available_memory
 from core_plugins.platforms.cpu.tape import record
+
+HUGE_PAGE = 2 << 20
 
 
 class CpuRuntime:
@@ -54,15 +56,20 @@ class CpuRuntime:
         """Bytes that could be allocated now."""
         return available_memory()
 
-    def allocate(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken in idle time or when first
-        written."""
-        memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
+        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written.
+
+        Pages of the cache are taken in idle time, too; weights begin at a huge page.
+        """
+        slack = HUGE_PAGE if tag == "weights" else 0
+        memory = mmap.mmap(-1, max(nbytes, 1) + slack, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        buffer = torch.frombuffer(memory, dtype=torch.uint8)[:nbytes]
-        ahead = min(nbytes, self._prefault_bytes)
+        everything = torch.frombuffer(memory, dtype=torch.uint8)
+        start = -everything.data_ptr() % HUGE_PAGE if slack else 0
+        buffer = everything[start : start + nbytes]
+        ahead = min(nbytes, self._prefault_bytes) if tag == "kv" else 0
         if self._prefault is not None and ahead > 0:
             self._prefault(buffer.data_ptr(), ahead)
             self._prefault_bytes -= ahead

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.api.errors import UserError
 from core.layers.kernels import KernelSet
-from core.plugin.contracts import Kernels
+from core.plugin.contracts import Kernels, MemoryTag
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -34,7 +34,7 @@ class CudaRuntime:
         """Free bytes on the device."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
-    def allocate(self, nbytes: int) -> Tensor:
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
         """Zeroed uint8 [nbytes] on the device."""
         return torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
 

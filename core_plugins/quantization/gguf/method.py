@@ -44,8 +44,6 @@ class GGUFMethod:
             return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {', '.join((*PLAIN, *FORMATS))}")
         if len(info.shape) != 2:
             return Unsupported(f"tensor '{name}' has shape {info.shape}; packed tensors must be matrices")
-        if spec.shard.size > 1:
-            return Unsupported("GGUF weights cannot be split over several devices")
         minimum = "minimum" if row.has_minimum else f"zero{row.zero}"
         return PartPlan(
             reads=(name,),

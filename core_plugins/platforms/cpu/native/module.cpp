@@ -208,18 +208,27 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 13);
+    Arguments a(items, count, 14);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
     s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
     s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
+    s.into = a.pointer<uint8_t>();
     if (!a.ok()) return nullptr;
     PackedLinear *linear = nullptr;
     Py_BEGIN_ALLOW_THREADS;
     linear = pack_linear(&s);
     Py_END_ALLOW_THREADS;
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
+}
+
+KERNEL(py_linear_prepared_bytes) { // format, n, k, group, scale_type, has_minimum
+    Arguments a(items, count, 6);
+    PackSource s = {};
+    s.format = (int)a.integer(), s.n = a.integer(), s.k = a.integer(), s.group = a.integer();
+    s.scale_type = (int)a.integer(), s.minimum = a.integer() ? &s : nullptr;
+    return a.ok() ? PyLong_FromSize_t(prepared_bytes(&s)) : nullptr;
 }
 
 KERNEL(py_linear_bytes) {
@@ -458,7 +467,7 @@ KERNEL(py_tape_run) { // tape, rows, batch
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
-    METHOD(linear_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(rms_norm), METHOD(rotary), METHOD(gated),
+    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(rms_norm), METHOD(rotary), METHOD(gated),
     METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),

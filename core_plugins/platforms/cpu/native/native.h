@@ -41,6 +41,7 @@ struct PackedLinear {
     size_t record_bytes; // of one group
     size_t panel_bytes;
     uint8_t *data;
+    int borrowed;     // the caller's memory
     float *bias;      // padded to whole panels, or null
     float *row_scale; // the same: a factor of each output
     float unit;       // of an integer: 0.5 where codes are stored doubled
@@ -295,7 +296,9 @@ struct PackSource {
     int zero, scale_type;
     const void *values, *scale, *minimum;
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
+    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own
 };
+size_t prepared_bytes(const PackSource *source); // of its sizes alone; a minimum is any pointer but null
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);

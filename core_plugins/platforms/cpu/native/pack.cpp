@@ -263,14 +263,26 @@ static void set_codes(PackedLinear &l, const float *codes) {
     l.unit = 0.5f;
 }
 
+// What follows from a source's sizes.
+static void describe(PackedLinear &l, const PackSource &s) {
+    l.format = s.format, l.activation = s.activation, l.n = s.n, l.k = s.k, l.group = s.group;
+    l.zero = s.zero, l.has_minimum = s.minimum != nullptr, l.scale_type = s.scale_type, l.unit = 1;
+    set_sizes(l);
+}
+
+size_t prepared_bytes(const PackSource *s) {
+    PackedLinear l = {};
+    describe(l, *s);
+    return l.panel_bytes * l.panels;
+}
+
 PackedLinear *pack_linear(const PackSource *s) {
     PackedLinear *l = (PackedLinear *)calloc(1, sizeof(PackedLinear));
     if (!l) return nullptr;
-    l->format = s->format, l->activation = s->activation, l->n = s->n, l->k = s->k, l->group = s->group;
-    l->zero = s->zero, l->has_minimum = s->minimum != nullptr, l->scale_type = s->scale_type, l->unit = 1;
+    describe(*l, *s);
     if (s->codes) set_codes(*l, s->codes);
-    set_sizes(*l);
-    l->data = region_allocate(l->panel_bytes * l->panels);
+    l->borrowed = s->into != nullptr;
+    l->data = s->into ? s->into : region_allocate(l->panel_bytes * l->panels);
     if (s->bias) l->bias = padded(s->bias, *l);
     if (s->row_scale) l->row_scale = padded(s->row_scale, *l);
     if (!l->data || (s->bias && !l->bias) || (s->row_scale && !l->row_scale)) {
@@ -283,7 +295,7 @@ PackedLinear *pack_linear(const PackSource *s) {
 }
 
 void free_linear(PackedLinear *l) {
-    if (l->data) region_free(l->data);
+    if (l->data && !l->borrowed) region_free(l->data);
     free(l->bias);
     free(l->row_scale);
     free(l);

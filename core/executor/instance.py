@@ -1,0 +1,215 @@
+"""One model, ready to run: its shape, weights, mixers with their part of the cache, and forward pass.
+
+Owns: how a checkpoint and a configuration become a model, and how models share one KV cache.
+Never does: choose plugins (the configuration did), run a step. Called by: the worker, once a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.config import CacheConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.model_part import Part
+from core.executor.device import Device
+from core.executor.kv_memory import KVMemory, num_blocks_of
+from core.kv.groups import single_group
+from core.layers.kernels import KernelSet
+from core.layers.rows import RowKernels
+from core.layers.workspace import Workspace
+from core.models.decoder import Decoder, rotary_tables
+from core.models.families import canonical, decoder_spec, renamed
+from core.models.kv_scales import kv_scales
+from core.models.loading import WHOLE, WeightLoading
+from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import PluginTable
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk.
+
+    loader: reads its tensors.
+    manifest: its tensors, under canonical names.
+    spec: the shape of the model.
+    """
+
+    loader: Loader
+    manifest: CheckpointManifest
+    spec: DecoderSpec
+
+
+@dataclass(slots=True)
+class ModelInstance:
+    """One model on one device.
+
+    spec: its shape.
+    model: its weights and its forward pass.
+    cache: how its layers keep what they have seen.
+    backends: of each layer, by its place in the model.
+    learned: scales of an 8-bit cache that the checkpoint brings, by layer.
+    groups: the KV group of each layer; empty until a cache is bound.
+    """
+
+    spec: DecoderSpec
+    model: Decoder
+    cache: CacheConfig
+    backends: list[Any]
+    learned: dict[int, AttentionParams]
+    groups: list[int] = field(default_factory=list)
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of the prepared weights."""
+        return self.model.weights.nbytes
+
+    @property
+    def attention_numerics(self) -> set[str]:
+        """What its attention backends' results depend on."""
+        return {backend.numerics for backend in self.backends}
+
+    def layer_bytes(self) -> list[int]:
+        """One block of each layer, or a sequence's state in it. Raises PluginError when a backend wants more than planned."""
+        pairs = zip(self.model.mixers, self.backends, strict=True)
+        return [mixer.layer_bytes(backend, self.cache) for mixer, backend in pairs]
+
+    def bind(self, memory: KVMemory, first_layer: int) -> None:
+        """Give each layer its buffer. first_layer: the number that this model's first layer has in the memory's groups."""
+        self.groups = []
+        for index, (mixer, backend) in enumerate(zip(self.model.mixers, self.backends, strict=True)):
+            layer = first_layer + index
+            mixer.bind_cache(backend, self.cache, memory.of_layer(layer), self.learned.get(index))
+            self.groups.append(memory.group_of_layer(layer))
+
+
+def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
+    """The configured device, with its kernels."""
+    choices = config.plugins
+    platform: Platform = load_plugin(config, plugins, "platform", choices.platform)
+    threads = {"num_threads": platform.num_threads}
+    providers = [load_plugin(config, plugins, "kernels", name, options=threads) for name in choices.kernels]
+    if config.model.numerics == "reference":
+        providers.append(RowKernels())
+    return platform.open(config.device, providers)
+
+
+def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
+    """The configured checkpoint; no tensor is read yet."""
+    loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
+    manifest = loader.resolve(config.model.model)
+    name = config.plugins.model
+    hf_config = config.model.hf_config
+    if name is None:
+        return Checkpoint(loader, canonical(manifest), decoder_spec(hf_config))
+    facts = manifest.facts()
+    family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
+    tensors = renamed(manifest.tensors, family.canonical_name)
+    manifest = msgspec.structs.replace(manifest, tensors=tensors)
+    return Checkpoint(loader, manifest, family.decoder_spec(hf_config))
+
+
+def build(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    plugins: PluginTable,
+    part: Part = WHOLE,
+    *,
+    max_logits: int,
+    reduce: Callable[[Tensor], None] | None = None,
+) -> ModelInstance:
+    """Read the weights and make the model; `share_cache` then gives it its part of a cache.
+
+    part: which part of the model is built.
+    max_logits: most rows of logits of one call.
+    reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
+    """
+    spec = checkpoint.spec.local(part)
+    runtime = device.runtime
+    kernels = runtime.kernels if isinstance(runtime.kernels, KernelSet) else KernelSet([runtime.kernels])
+    dtype = runtime.activation_dtype(config.model.dtype)
+    method = _quantization(config, checkpoint.manifest, plugins)
+    loading = WeightLoading(
+        checkpoint.spec,
+        checkpoint.manifest,
+        method,
+        kernels,
+        config.model.dtype,
+        dtype,
+        runtime.device,
+        part,
+        room=device.weights_arena().take,
+    )
+    weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
+    length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+    model = Decoder(
+        spec,
+        weights,
+        kernels,
+        rotary_tables(spec, length, runtime.device),
+        Workspace(runtime.device),
+        dtype,
+        max_step_tokens(config),
+        max_logits,
+        reduce,
+    )
+    scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
+    learned = {layer - spec.first_block: params for layer, params in scales.items()}
+    return ModelInstance(spec, model, config.cache, _backends(config, spec, runtime, plugins), learned)
+
+
+def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
+    """One KV memory for all layers of all models, numbered through in the order of `instances`.
+
+    cache.groups: of these numbers; without any, all layers share one block table.
+    Raises ConfigError when the planned bytes hold no block.
+    """
+    layer_bytes = [size for instance in instances for size in instance.layer_bytes()]
+    groups = cache.groups or single_group(len(layer_bytes))
+    memory = KVMemory(device, groups, layer_bytes, num_blocks_of(cache, groups, layer_bytes))
+    first_layer = 0
+    for instance in instances:
+        instance.bind(memory, first_layer)
+        first_layer += len(instance.model.mixers)
+    return memory
+
+
+def max_step_tokens(config: EngineConfig) -> int:
+    """Most tokens of one step."""
+    return max(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs)
+
+
+def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str, **extra: Any) -> Any:
+    """A chosen plugin with its arguments. extra: further fields of its `LoadContext`."""
+    arguments = config.plugins.arguments.get(f"{kind}.{name}")
+    context = LoadContext(device=config.device, dtype=config.model.dtype, arguments=arguments, config=config, **extra)
+    return plugins.load(kind, name, context)
+
+
+def _quantization(
+    config: EngineConfig, manifest: CheckpointManifest, plugins: PluginTable
+) -> QuantizationMethod | None:
+    name = config.plugins.quantization
+    if name is None:
+        return None
+    method: QuantizationMethod = load_plugin(
+        config, plugins, "quantization", name, facts=manifest.facts(), manifest=manifest
+    )
+    return method
+
+
+def _backends(config: EngineConfig, spec: DecoderSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
+    """The attention backend of each layer; layers of one kind share it."""
+    names = config.plugins.attention
+    loaded = {
+        name: load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
+        for name in sorted(set(names.values()))
+    }
+    return [loaded[names[block.mixer.kind]] for block in spec.blocks]

@@ -1,0 +1,218 @@
+"""From the tensors of a layer to prepared kernels.
+
+Owns: how parts are packed, cut to what a rank holds, fused and handed to the kernels.
+Never does: read a checkpoint, know a packing (quantization methods) or a chip (kernels).
+Called by: the parts of the weight loading, once each is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from core.api.decoder_spec import DecoderSpec
+from core.api.errors import PluginError, UserError
+from core.api.model_part import Part
+from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
+from core.layers.kernels import KernelSet, Room
+from core.layers.linear import Linear
+from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
+from core.weights.experts import Experts
+from core.weights.formats import CanonicalWeight, Dense, fuse
+
+Tensors = Mapping[str, Tensor]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
+NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One part, packed and cut.
+
+    part: what a rank holds of it.
+    fuse_key, activation: neighbours with equal ones become one kernel.
+    """
+
+    part: LayerSpec
+    weight: CanonicalWeight
+    fuse_key: str
+    activation: Activation
+
+
+class Packing:
+    """What all parts of one model need to become kernels.
+
+    spec: of the whole model; methods are asked about whole parts. part: what this rank holds of it.
+    room: gives memory for prepared weights; None: kernels allocate for themselves.
+    dtype: of plain matrices. activation_dtype: of biases, as of tensors between layers.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        part: Part,
+        method: QuantizationMethod | None,
+        kernels: KernelSet,
+        dtype: str,
+        activation_dtype: torch.dtype,
+        device: torch.device,
+        room: Room | None = None,
+    ) -> None:
+        self._whole = {linear.name: linear for linear in spec.linears()}
+        self._plans: dict[str, PartPlan | DensePlan] = {}
+        self._part, self._method = part, method
+        self._dtype, self._activation_dtype, self._device = dtype, activation_dtype, device
+        self._room = room
+        self.kernels = kernels
+
+    def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
+        """How a part is held. Raises PluginError when the method cannot serve it."""
+        known = self._plans.get(part.name)
+        if known is not None:
+            return known
+        if self._method is None:
+            return DensePlan(reads=(f"{part.name}.weight",))
+        plan = self._method.plan(self._whole[part.name])
+        if isinstance(plan, PartPlan | DensePlan):
+            self._plans[part.name] = plan
+            return plan
+        raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
+
+    def reads(self, parts: Iterable[LayerSpec]) -> set[str]:
+        """The tensors that these parts are made of."""
+        names: set[str] = set()
+        for part in parts:
+            names.update(self.plan(part).reads)
+            if part.bias:
+                names.add(f"{part.name}.bias")
+        return names
+
+    def form(self, part: LayerSpec) -> tuple[str, str, Activation]:
+        """(format, fuse key, activation) of a part, known before anything is read."""
+        plan = self.plan(part)
+        if isinstance(plan, DensePlan):
+            return self._dtype, "dense", DENSE_ACTIVATION[self._dtype]
+        return plan.format, plan.fuse_key, plan.activation
+
+    def pack(self, part: LayerSpec, tensors: Tensors) -> Packed:
+        """One part, cut to what this rank holds. Raises UserError where its format refuses to be cut."""
+        plan = self.plan(part)
+        if isinstance(plan, DensePlan):
+            plain = Dense(tensors[plan.reads[0]].to(DTYPES[self._dtype], copy=True))
+            return Packed(part, self._cut(plain, part), "dense", DENSE_ACTIVATION[self._dtype])
+        assert self._method is not None, "only a method plans parts that are packed"
+        packed = self._method.pack(self._whole[part.name], {name: tensors[name] for name in plan.reads})
+        return Packed(part, self._cut(packed, part), plan.fuse_key, plan.activation)
+
+    def linear(
+        self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]] = NO_PAIRS
+    ) -> Linear:
+        """Parts side by side; neighbours with equal fuse keys become one kernel.
+
+        pairs: of parts that give interleaved rotary pairs, see `MixerParts.interleaved`.
+        """
+        groups: list[list[Packed]] = []
+        for part in parts:
+            packed = self.pack(part, tensors)
+            before = groups[-1][0] if groups else None
+            if before and (before.fuse_key, before.activation) == (packed.fuse_key, packed.activation):
+                groups[-1].append(packed)
+            else:
+                groups.append([packed])
+        return Linear([self._kernel(group, tensors, pairs) for group in groups])
+
+    def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
+        """One part alone: the embedding, the head."""
+        return self._kernel([self.pack(part, tensors)], tensors, NO_PAIRS)
+
+    def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
+        """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
+
+        Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
+        """
+        weight = self.pack(part, tensors).weight
+        plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
+        heads = plain.to(self._device, DTYPES[self._dtype]).unflatten(0, (mixer.num_heads, -1))
+        keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
+        activation = DENSE_ACTIVATION[self._dtype]
+        return (
+            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation, room=self._room),
+            self.kernels.heads(values.contiguous(), activation=activation, room=self._room),
+        )
+
+    def moved(self, experts: Experts) -> Experts:
+        """The same on the device."""
+        return experts if self._device.type == "cpu" else experts.to(self._device)
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """A vector as kernels take it, in float32."""
+        return tensor.to(self._device, torch.float32)
+
+    def _kernel(self, group: Sequence[Packed], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]) -> LinearKernel:
+        weights = []
+        for packed in group:
+            weight, part = packed.weight, packed.part
+            if part.name in pairs:
+                weight = weight.rows(halves_order(part.shape[0], *pairs[part.name]))
+            weights.append(weight)
+        bias = self._bias([packed.part for packed in group], tensors, pairs)
+        fused = fuse(weights)
+        moved = fused if self._device.type == "cpu" else fused.to(self._device)
+        return self.kernels.linear(moved, activation=group[0].activation, bias=bias, room=self._room)
+
+    def _bias(
+        self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]
+    ) -> Tensor | None:
+        """Of fused parts: zeros for those that have none, None when no part has one.
+
+        Of a layer whose inputs are divided the first rank alone has the bias, so that the sum over ranks has it once.
+        """
+        biased = {part.name for part in parts if part.bias and (self._part.rank == 0 or not self._sums(part))}
+        if not biased:
+            return None
+        pieces = []
+        for part in parts:
+            rows = part.shape[0]
+            piece = torch.zeros(rows)
+            if part.name in biased:
+                whole = tensors[f"{part.name}.bias"].float()
+                piece = whole[self._part.slice_of(len(whole), rows)]
+            if part.name in pairs:
+                piece = piece[halves_order(rows, *pairs[part.name])]
+            pieces.append(piece)
+        return torch.cat(pieces).to(self._device, self._activation_dtype)
+
+    def _sums(self, part: LayerSpec) -> bool:
+        """Whether ranks have different inputs of the layer, hence partial sums."""
+        return part.shape[1] < self._whole[part.name].shape[1]
+
+    def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
+        """The rows and columns of a packed weight that this rank holds."""
+        n, k = weight.shape
+        rows, columns = part.shape
+        if rows < n:
+            weight = weight.rows(torch.arange(n)[self._part.slice_of(n, rows)])
+        if columns == k:
+            return weight
+        refused = f"{part.name} cannot be divided into {self._part.size} parts"
+        if not hasattr(weight, "columns"):
+            raise UserError(f"{refused}: weights of format '{weight.name}' have no `columns`")
+        try:
+            return weight.columns(self._part.slice_of(k, columns))
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(f"{refused}: {error}") from error
+
+
+def halves_order(rows: int, head: int, rotary: int) -> Tensor:
+    """Where each row comes from, int64 [rows], when the pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows
+    become (i, i + rotary / 2)."""
+    order = torch.arange(rows).view(-1, head)
+    pairs = order[:, head - rotary :].clone()
+    order[:, head - rotary :] = torch.cat([pairs[:, ::2], pairs[:, 1::2]], dim=1)
+    return order.flatten()
