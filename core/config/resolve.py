@@ -35,6 +35,7 @@ from core.config.server import server_config
 from core.config.settings import PREFERENCES, Row, Settings
 from core.config.waivers import waivers
 from core.config.weights import planned_weights, proposer_weights
+from core.models.logit_rows import logit_rows
 from core.models.spec import DecoderSpec
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.hookspecs import Device, PlatformView, Probe
@@ -348,7 +349,9 @@ class _Resolver:
         num_blocks = override if override is not None else memory // facts.block_bytes
         tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
         between = facts.capability("activation_dtype") or settings["dtype"]
-        workspace = workspace_bytes(spec, tokens, between)
+        scheduler = scheduler_config(settings)
+        max_logits = logit_rows(spec.vocab_size, scheduler.max_num_seqs, scheduler.num_speculative_tokens)
+        workspace = workspace_bytes(spec, tokens, max_logits, between)
         plan = MemoryPlan(
             weights,
             facts.block_bytes,
@@ -356,7 +359,7 @@ class _Resolver:
             size,
             workspace,
             groups=groups,
-            max_step_tokens=scheduler_config(settings).max_step_tokens,
+            max_step_tokens=scheduler.max_step_tokens,
             proposer=proposer,
         )
         self.warnings += limits.fit(settings, plan, given.get("max_model_len"))

@@ -32,6 +32,7 @@ from core.models.decoder import Decoder, rotary_tables
 from core.models.families import canonical, decoder_spec, renamed
 from core.models.kv_scales import kv_scales
 from core.models.loading import WeightLoading
+from core.models.logit_rows import logit_rows
 from core.models.mixers.state import StateMixer
 from core.models.spec import DecoderSpec
 from core.plugin.contracts import (
@@ -46,8 +47,6 @@ from core.plugin.contracts import (
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
-
-MAX_LOGIT_ROWS = 64
 
 
 class Worker:
@@ -91,7 +90,7 @@ class Worker:
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
             self._max_table_length,
-            MAX_LOGIT_ROWS,
+            self._max_logits,
             self.runtime.device,
             len(self.groups),
         )
@@ -114,6 +113,12 @@ class Worker:
     def _max_num_tokens(self) -> int:
         """Most tokens of one step."""
         return max(self.config.scheduler.max_num_batched_tokens, self.config.scheduler.max_num_seqs)
+
+    @property
+    def _max_logits(self) -> int:
+        """Most rows of logits at once, as planned."""
+        limits = self.config.scheduler
+        return logit_rows(self.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
 
     @property
     def _max_table_length(self) -> int:
@@ -189,7 +194,7 @@ class Worker:
             Workspace(runtime.device),
             activation_dtype,
             self._max_num_tokens,
-            MAX_LOGIT_ROWS,
+            self._max_logits,
         )
 
     def _bind_attention(self, model: Decoder, params: dict[int, AttentionParams]) -> None:
