@@ -14,7 +14,7 @@ from torch import Tensor, from_numpy
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.largest import at_least_kth
-from core.sampling.native import MOST_LOGPROBS, native_logprobs
+from core.sampling.kernel import MOST_LOGPROBS, native_logprobs
 from core.sampling.noise import Float32, Ids
 
 
