@@ -33,6 +33,7 @@ class ModelRunner:
         self.sampler = sampler
         self.proposer = proposer
         self.max_logits = forward.model.max_logits
+        self._on_cpu = forward.on_cpu
         self._needs_hidden = bool(getattr(proposer, "needs_hidden", False))
         self._recorded: dict[str, CapturedCalls | None] = {}
 
@@ -43,7 +44,7 @@ class ModelRunner:
         if not plan.total_num_tokens:
             return result
         step = self.batch.step_input(plan)
-        if step.logits is not None and self.forward.captured and self.forward.on_cpu:
+        if step.logits is not None and self._on_cpu and self.forward.captured:
             self._replay(step, step.logits)
         else:
             with torch.inference_mode():
@@ -67,7 +68,7 @@ class ModelRunner:
         """The forward pass and every row of logits."""
         self.forward.run(self.batch.views(step))
         if self.batch.scored and not step.continues:
-            kernel = self.sampler.logprobs if self.forward.on_cpu else None
+            kernel = self.sampler.logprobs if self._on_cpu else None
             score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel)
         for start in range(0, len(step.positions), self.max_logits):
             logits = self._logits(step.positions[start : start + self.max_logits])

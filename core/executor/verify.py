@@ -20,21 +20,20 @@ def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> 
     Returns the positions behind which the kept tokens were sampled, int64 [len(result.slots)].
     """
     rows = batch.rows
-    slots, positions = rows.slots, step.positions
+    owners, positions = step.owners, step.positions
     token_ids = rows.tokens.astype(np.int32)
     if rows.logprobs:
-        result.logprobs = {int(slots[row]): [entry] for row, entry in rows.logprobs.items()}
+        result.logprobs = {int(owners[row]): [entry] for row, entry in rows.logprobs.items()}
     if rows.errors:
-        result.errors = {int(slots[row]): error for row, error in rows.errors.items()}
+        result.errors = {int(owners[row]): error for row, error in rows.errors.items()}
         good = token_ids >= 0
-        slots, positions, token_ids = slots[good], positions[good], token_ids[good]
-        batch.tokens.extend(slots, token_ids)
+        owners, positions, token_ids = owners[good], positions[good], token_ids[good]
     elif step.uniform:
         batch.extend(step, token_ids)
-        slots = step.slots
-    else:
-        batch.tokens.extend(slots, token_ids)
-    result.slots, result.token_ids = slots, token_ids
+        result.slots, result.token_ids = step.slots, token_ids
+        return positions
+    batch.tokens.extend(owners, token_ids)
+    result.slots, result.token_ids = owners.astype(np.int32), token_ids
     return positions
 
 

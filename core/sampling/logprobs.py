@@ -13,8 +13,8 @@ from torch import Tensor, from_numpy
 
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
-from core.sampling.largest import at_least_kth
 from core.sampling.kernel import MOST_LOGPROBS, native_logprobs
+from core.sampling.largest import at_least_kth
 from core.sampling.noise import Float32, Ids
 
 

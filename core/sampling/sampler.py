@@ -16,12 +16,14 @@ from torch import Tensor
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.kernel import NO_TOKEN, SamplingKernel, numpy_race
 from core.sampling.logprobs import many_logprobs
-from core.sampling.noise import Float32
+from core.sampling.noise import Float32, Ids
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import Adjusted, adjust
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
 """Runs a call of a kind on a number of rows; it may record the call and replay it for every number of rows."""
+
+SAMPLE: Final = "sample"
 
 ADJUSTED_ROWS: Final = 16
 """Rows that are adjusted at once: what they need beside the logits stays small, and in the caches."""
@@ -53,17 +55,16 @@ class Sampler:
         run: how the kernel's call on neighbouring rows is made.
         A row with NaN or infinite logits, or with every token masked, fails alone: its error says why.
         """
-        count = len(logits)
-        stop = start + count
-        if logits.ndim != 2 or stop > rows.count or logits.shape[1] < self.vocab_size:
+        shape = logits.shape
+        stop = start + shape[0]
+        if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
             raise ValueError(
-                f"logits have the shape {tuple(logits.shape)}; expected (at most {rows.count - start}, "
-                f"at least {self.vocab_size})."
+                f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
-        adjusted = _between(rows.adjusted, start, stop)
-        if len(adjusted) < count:
+        adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
+        if len(adjusted) < shape[0]:
             self._draw(logits, rows, start, adjusted, run)
-        if not adjusted and not rows.reported and rows.tokens[start:stop].min(initial=0) >= 0:
+        if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
             return
         values: Float32 = logits.detach()[:, : self.vocab_size].float().cpu().numpy()
         for first in range(0, len(adjusted), ADJUSTED_ROWS):
@@ -73,9 +74,10 @@ class Sampler:
 
     def _draw(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], run: RunCall) -> None:
         """The tokens of all rows that are not adjusted."""
-        count = len(logits)
+        count = logits.shape[0]
         if not adjusted:
-            run(f"sample from {start}", count, lambda: self._race(logits, rows.part(start, start + count)))
+            kind = f"{SAMPLE} from {start}" if start else SAMPLE
+            run(kind, count, lambda: self._race(logits, rows.part(start, start + count)))
             return
         plain = np.delete(np.arange(start, start + count), np.array(adjusted) - start)
         chosen = rows.chosen(plain, plain - start)
@@ -128,7 +130,11 @@ def _on_host(logits: Tensor) -> bool:
     return logits.device.type == "cpu" and logits.dtype is torch.float32
 
 
-def _between(rows: Sequence[int], start: int, stop: int) -> list[int]:
+def _any_failed(tokens: Ids) -> bool:
+    return len(tokens) > 0 and bool(tokens[tokens.argmin()] < 0)
+
+
+def _between(rows: list[int], start: int, stop: int) -> list[int]:
     return [row for row in rows if start <= row < stop]
 
 

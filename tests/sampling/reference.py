@@ -88,7 +88,7 @@ def bound(rows: Sequence[Row]) -> SampleRows:
     found = SampleRows(columns, np.zeros(len(rows), np.int64))
     drafted = np.array([len(row.drafts) for row in rows], np.int32)
     indices = np.array([row.sequence.num_output for row in rows], np.int32) + drafted
-    found.bind(np.arange(len(rows), dtype=np.int32), indices, drafted)
+    found.bind(np.arange(len(rows)), indices, drafted)
     return found
 
 

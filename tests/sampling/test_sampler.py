@@ -43,7 +43,7 @@ def test_frequencies_follow_softmax_over_output_indices_of_one_seed():
     columns = SamplingColumns(1)
     columns.start(0, sequence(seed=42).state)
     rows = SampleRows(columns, np.zeros(draws, np.int64))
-    rows.bind(np.zeros(draws, np.int32), np.arange(draws, dtype=np.int32))
+    rows.bind(np.zeros(draws, np.int64), np.arange(draws))
     Sampler(5).sample(logits.expand(draws, 5), rows)
     tokens = rows.tokens.tolist()
     expected = torch.softmax(logits, 0).numpy() * draws
