@@ -6,6 +6,8 @@ Called by: the model runner.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,7 +47,7 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
     first: list[int] = []
     positions: list[int] = []
     bounds = step.starts.tolist()
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         slot = int(rows.slots[begin])
         sampled = rows.tokens[begin:end].tolist()
         accepted = accept(step.drafts.get(slot, []), sampled)

@@ -57,18 +57,18 @@ def _top_p_limit(z: Float32, top_p: float) -> np.float32:
 
     All candidates below `tail` together weigh less than what may be cut, so only the others are sorted.
     """
-    total = int(_weights(z).sum())
+    total = int(weights(z).sum())
     target = top_p * total
     spare = (total - target) / len(z) * 2.0**-30
     tail = math.log(spare) - 1e-3 if spare > 1e-9 else -20.8  # e^-20.8 weighs nothing
     falling = np.sort(z[z >= tail])[::-1]
-    reached = np.cumsum(_weights(falling))
+    reached = np.cumsum(weights(falling))
     last = int(np.searchsorted(reached, target))
     limit: np.float32 = falling[min(last, len(falling) - 1)]
     return limit
 
 
-def _weights(z: Float32) -> NDArray[np.int64]:
+def weights(z: Float32) -> NDArray[np.int64]:
     """e^z in multiples of 2^-30, rounded down. z: float32 [n], at most 0."""
     x = np.maximum(z * _LOG2_E, np.float32(-64))
     whole = np.rint(x)

@@ -6,7 +6,6 @@ Called by: the persistent batch (binds and advances them), `core.sampling.sample
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,7 +118,7 @@ class SampleRows:
 
     def state(self, row: int) -> SequenceSampling:
         """The rare things of a row's sequence."""
-        state = self.columns.states[self.slots[row]]
+        state = self.columns.states[int(self.slots[row])]
         assert state is not None, f"nobody entered slot {self.slots[row]}"
         return state
 
@@ -142,7 +141,7 @@ class SampleRows:
             self._out[part],
         )
 
-    def chosen(self, rows: Sequence[int], which: Ids) -> KernelRows:
+    def chosen(self, rows: Ids, which: Ids) -> KernelRows:
         """Copies of some rows, with an `out` of their own. which: their rows of logits."""
         out = np.empty(len(rows), np.int64)
         filters = self.top_k[rows], self.top_p[rows], self.least[rows]

@@ -93,7 +93,7 @@ class Sampler:
         np.take(values, np.array(adjusted) - start, axis=0, out=logits, mode="clip")
         tops = _tops(logits)
         adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row)) for row in adjusted])
-        chosen = rows.chosen(adjusted, np.arange(count))
+        chosen = rows.chosen(np.array(adjusted), np.arange(count))
         self._race(torch.from_numpy(logits), chosen)
         tokens = chosen.out.numpy()
         tokens[~np.isfinite(tops)] = NO_TOKEN
