@@ -18,7 +18,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.specs import AttentionSpec
 from core.plugin.contracts import BatchView
-from core.sampling import SampleRows, Sampler, SamplingColumns, SequenceSampling
+from core.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
 from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
 from core_plugins.attention.cpu_paged.limits import ELEMENTS
 from core_plugins.platforms.cpu.kernels import NativeKernels

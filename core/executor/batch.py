@@ -104,6 +104,7 @@ class PersistentBatch:
             if request is not None:
                 left.append(request.key)
                 self.requests[slot] = None
+                self.columns.end(slot)
                 self.scored.discard(slot)
         for new in plan.new:
             self._add(new)

@@ -88,14 +88,13 @@ class ModelRunner:
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         """Replay the kernel's call of this kind on `count` rows, or make and record it; what cannot be is not tried again."""
-        if kind not in self._recorded:
-            self._recorded[kind] = self.forward.capture(call, count)
-            return
-        recorded = self._recorded[kind]
-        if recorded is None:
+        recorded = self._recorded.get(kind)
+        if recorded is not None:
+            recorded(count, 0)
+        elif kind in self._recorded:
             call()
         else:
-            recorded(count, 0)
+            self._recorded[kind] = self.forward.capture(call, count)
 
     def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""

@@ -42,7 +42,7 @@ class SamplingColumns:
     min_tokens: int32 [S], the output index from which stop tokens may come.
     adjusts: bool [S], whether logits are changed at every output index.
     logprobs: int32 [S], most likely tokens to report, -1: all, NOT_ASKED.
-    states: the rare things, None where the slot was never used.
+    states: the rare things, None where the slot is free.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -69,3 +69,7 @@ class SamplingColumns:
         self.adjusts[slot] = state.always_adjusts
         self.logprobs[slot] = NOT_ASKED if params.logprobs is None else params.logprobs
         self.states[slot] = state
+
+    def end(self, slot: int) -> None:
+        """The sequence leaves its slot."""
+        self.states[slot] = None

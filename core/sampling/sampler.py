@@ -62,8 +62,11 @@ class Sampler:
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
         adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
-        if len(adjusted) < shape[0]:
-            self._draw(logits, rows, start, adjusted, run)
+        if not adjusted:
+            kind = f"{SAMPLE} from {start}" if start else SAMPLE
+            run(kind, shape[0], lambda: self._race(logits, rows.part(start, stop)))
+        elif len(adjusted) < shape[0]:
+            self._draw_others(logits, rows, start, adjusted)
         if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
             return
         values: Float32 = logits.detach()[:, : self.vocab_size].float().cpu().numpy()
@@ -72,14 +75,10 @@ class Sampler:
         self._explain(values, rows, start)
         self._report(values, rows, start, native=_on_host(logits))
 
-    def _draw(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], run: RunCall) -> None:
-        """The tokens of all rows that are not adjusted."""
-        count = logits.shape[0]
-        if not adjusted:
-            kind = f"{SAMPLE} from {start}" if start else SAMPLE
-            run(kind, count, lambda: self._race(logits, rows.part(start, start + count)))
-            return
-        plain = np.delete(np.arange(start, start + count), np.array(adjusted) - start)
+    def _draw_others(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
+        """The tokens of the rows that are not adjusted, where some are."""
+        every = np.arange(start, start + logits.shape[0])
+        plain = np.delete(every, np.array(adjusted) - start)
         chosen = rows.chosen(plain, plain - start)
         self._race(logits, chosen)
         rows.tokens[plain] = chosen.out.numpy()
@@ -90,7 +89,8 @@ class Sampler:
         if len(self._scratch) < count:
             self._scratch = np.empty((count, self.vocab_size), np.float32)
         logits = self._scratch[:count]
-        np.take(values, np.array(adjusted) - start, axis=0, out=logits, mode="clip")
+        for copy, row in zip(logits, adjusted, strict=True):
+            copy[:] = values[row - start]
         tops = _tops(logits)
         adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row)) for row in adjusted])
         chosen = rows.chosen(np.array(adjusted), np.arange(count))
