@@ -78,6 +78,16 @@ def test_whatever_sequences_ask_for_continued_steps_give_the_same(
         assert not steady_steps
 
 
+def test_drafts_change_nothing_where_their_rows_go_in_chunks(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Penalties, bad words and minimum lengths of a drafted position count the drafts before it."""
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        expected = results(llm)
+    monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: 3)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    with LLM(model=str(tiny_llama), max_model_len=64, speculative_config=drafts) as llm:
+        assert results(llm) == expected
+
+
 def test_minimum_lengths_are_kept_before_steps_become_steady(tiny_llama: Path, steady_steps: list[int]) -> None:
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         free = tokens(llm, ["one"], GREEDY)[0]
