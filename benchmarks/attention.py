@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import time
 
+import numpy as np
 import torch
 
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.specs import AttentionSpec
 from core.plugin.contracts import BatchView
-from core.sampling import Sampler, SampleRow, SequenceSampling
+from core.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
 from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
 from core_plugins.attention.cpu_paged.limits import ELEMENTS
 from core_plugins.platforms.cpu.kernels import NativeKernels
@@ -86,12 +87,14 @@ def time_sampling(seconds, kernels):
     native, plain = Sampler(VOCABULARY, kernels.race, kernels.logprobs), Sampler(VOCABULARY)
     for name, params in asked.items():
         for count in (1, 16, 64):
-            logits, rows = torch.randn(count, VOCABULARY) * 3, []
+            logits, columns = torch.randn(count, VOCABULARY) * 3, SamplingColumns(count)
             for i in range(count):
                 request = EngineRequest(
                     request_id=str(i), choice=0, prompt_token_ids=[1], params=SamplingParams(**params), seed=i
                 )
-                rows.append(SampleRow(SequenceSampling(request, [])))
+                columns.start(i, SequenceSampling(request, np.ones(1, np.int32)))
+            rows = SampleRows(columns, np.zeros(count, np.int64))
+            rows.bind(np.arange(count), np.zeros(count, np.int64))
             ours = best(lambda logits=logits, rows=rows: native.sample(logits, rows), seconds)
             numpy = best(lambda logits=logits, rows=rows: plain.sample(logits, rows), seconds)
             print(f"  {name:22} {count:3} rows: {ours * 1e6:9.1f} us, numpy {numpy * 1e6:9.1f} us", flush=True)

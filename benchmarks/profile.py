@@ -136,7 +136,7 @@ def watch_engine(core: EngineCore, watches: Stopwatches) -> None:
         (runner.batch, "extend", "arrays"),
         (runner.forward, "run", "forward"),
         (runner.forward, "logits", "forward"),
-        (runner, "_sample", "sampling"),
+        (runner.sampler, "sample", "sampling"),
         (core, "step", "other"),
     )
     for owner, name, part in places:

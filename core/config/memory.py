@@ -25,7 +25,6 @@ from core.api.specs import (
 from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-LOGIT_ROWS = 64
 
 Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 
@@ -141,11 +140,16 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
     return total + padded()
 
 
-def workspace_bytes(spec: DecoderSpec, max_tokens: int, dtype: str) -> int:
-    """Bytes of a step's buffers. dtype: of tensors between layers."""
+def workspace_bytes(spec: DecoderSpec, max_tokens: int, max_logits: int, dtype: str) -> int:
+    """Bytes of a step's buffers.
+
+    max_tokens, max_logits: most tokens and most rows of logits at once.
+    dtype: of tensors between layers.
+    """
     choices = spec.router_widths()[1]
-    rows = ITEM_BYTES[dtype] * sum(spec.buffers().values()) + (8 + 4) * choices  # ids are int64, weights float32
-    return max_tokens * rows + ITEM_BYTES[dtype] * LOGIT_ROWS * spec.hidden_size + 4 * LOGIT_ROWS * spec.vocab_size
+    token_bytes = ITEM_BYTES[dtype] * sum(spec.buffers().values()) + (8 + 4) * choices  # ids are int64, weights float32
+    logit_bytes = ITEM_BYTES[dtype] * spec.hidden_size + 4 * spec.vocab_size
+    return max_tokens * token_bytes + max_logits * logit_bytes
 
 
 def human_bytes(count: float) -> str:

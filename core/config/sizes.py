@@ -15,6 +15,7 @@ from core.config.checkpoint import Checkpoint
 from core.config.engine import scheduler_config
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
 from core.config.weights import planned_weights, proposer_weights
+from core.models.logit_rows import logit_rows
 
 
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
@@ -49,4 +50,6 @@ def _workspace(attempt: Attempt, spec: DecoderSpec) -> int:
     settings = attempt.settings
     tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
     between = attempt.facts.capability("activation_dtype") or settings["dtype"]
-    return workspace_bytes(spec, tokens, between)
+    scheduler = scheduler_config(settings)
+    max_logits = logit_rows(spec.vocab_size, scheduler.max_num_seqs, scheduler.num_speculative_tokens)
+    return workspace_bytes(spec, tokens, max_logits, between)

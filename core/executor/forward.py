@@ -17,11 +17,11 @@ from core.executor.recorder import Recorder
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
 from core.plugin.contracts import BatchView, Runtime
+from core.sampling import sampling_kind
 
 DECODE: Final = "decode"
 MIXED: Final = "mixed"
 HEAD: Final = "head"
-SAMPLE: Final = "sample"
 
 
 def recorder_of(model: Decoder, runtime: Runtime, buffers: StepBuffers, *, padding: bool, eager: bool) -> Recorder:
@@ -34,7 +34,8 @@ def recorder_of(model: Decoder, runtime: Runtime, buffers: StepBuffers, *, paddi
         return Recorder()
     recorder = Recorder(runtime)
     recorder.add(HEAD, model.max_logits)
-    recorder.add(SAMPLE, model.max_logits, padded=False)
+    for start in range(0, buffers.seq_lens.array.shape[0], model.max_logits):
+        recorder.add(sampling_kind(start), model.max_logits, padded=False)
     if model.capture != "never":
         recorder.add(DECODE, buffers.seq_lens.array.shape[0], padded=padding)
     if model.capture == "any":

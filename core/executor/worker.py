@@ -31,11 +31,10 @@ from core.executor.instance import (
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
+from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
-
-MAX_LOGIT_ROWS = 64
 
 
 class Worker:
@@ -59,7 +58,9 @@ class Worker:
             with self._phase("read checkpoint"):
                 checkpoint = open_checkpoint(config, self.plugins)
             with self._phase("load weights"):
-                model = build(config, checkpoint, self.device, self.plugins, max_logits=MAX_LOGIT_ROWS)
+                limits = config.scheduler
+                rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
+                model = build(config, checkpoint, self.device, self.plugins, max_logits=rows)
                 self.instances = [model]
                 del checkpoint
                 release_unused_memory()
@@ -75,7 +76,7 @@ class Worker:
             self._max_num_tokens,
             config.scheduler.max_num_seqs,
             self._max_table_length,
-            MAX_LOGIT_ROWS,
+            model.max_logits,
             self.runtime.device,
             len(self.groups),
             self.runtime if isinstance(self.runtime, Uploads) else None,

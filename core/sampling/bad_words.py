@@ -1,6 +1,6 @@
 """The bad words of one sequence.
 
-Owns: which tokens would complete one. Never does: touch logits. Called by: `core.sampling.state` and `adjust`.
+Owns: which tokens would complete one. Never does: touch logits. Called by: `core.sampling.state` and `core.sampling.stages`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.sampling.noise import Ids
 
@@ -31,13 +32,11 @@ class BadWords:
     def __bool__(self) -> bool:
         return self._longest > 0
 
-    def ends(self, output_token_ids: Sequence[int], drafts: Sequence[int]) -> Ids:
-        """Last tokens of the words whose other tokens end the output and `drafts` (the prompt does not count)."""
-        before = drafts[-1:] or output_token_ids[-1:]
-        candidates = self._by_token_before.get(before[0]) if before else None
+    def ends(self, output: NDArray[np.int32]) -> Ids:
+        """Last tokens of the words whose other tokens end the output, int32 [n] (the prompt does not count)."""
+        recent = tuple(output[-self._longest :].tolist())
+        candidates = self._by_token_before.get(recent[-1]) if recent else None
         if candidates is None:
             return self._singles
-        start = max(0, len(output_token_ids) - self._longest)
-        recent = (*output_token_ids[start:], *drafts)
         ends = [word[-1] for word in candidates if recent[1 - len(word) :] == word[:-1]]
         return np.concatenate([self._singles, np.array(ends, dtype=np.int64)])

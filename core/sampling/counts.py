@@ -6,40 +6,65 @@ Called by: `core.sampling.state`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from core.sampling.noise import Float32, Ids
 
 
 class TokenCounts:
-    """Distinct tokens of prompt and output in order of appearance, each with its count in the output."""
+    """Distinct tokens of prompt and output in order of appearance, each with its count in the output.
 
-    __slots__ = ("_counts", "_ids", "_slots")
+    num_output: tokens counted as output.
+    """
+
+    __slots__ = ("_counts", "_ids", "_places", "num_output")
 
     def __init__(self, prompt_token_ids: Iterable[int]) -> None:
         distinct = dict.fromkeys(prompt_token_ids)
-        self._slots = {token: slot for slot, token in enumerate(distinct)}
-        self._ids = list(distinct)
-        self._counts = [0] * len(self._ids)
+        self._places = {token: place for place, token in enumerate(distinct)}
+        room = 2 * len(distinct) + 64
+        self._ids: Ids = np.empty(room, dtype=np.int64)
+        self._ids[: len(distinct)] = list(distinct)
+        self._counts: Float32 = np.zeros(room, dtype=np.float32)
+        self.num_output = 0
 
-    def add(self, token_ids: Iterable[int]) -> None:
+    def add(self, token_ids: Sequence[int]) -> None:
         """Count output tokens."""
         for token in token_ids:
-            slot = self._slots.get(token)
-            if slot is None:
-                self._slots[token] = len(self._ids)
-                self._ids.append(token)
-                self._counts.append(1)
+            self._counts[self._place(token)] += 1
+        self.num_output += len(token_ids)
+
+    def arrays(self, drafts: Sequence[int] = ()) -> tuple[Ids, Float32]:
+        """(ids int64 [n], their counts in the output float32 [n]), valid until the next call.
+
+        drafts: tokens that count as output for this answer only.
+        """
+        known = len(self._places)
+        ids, counts = self._ids[:known], self._counts[:known]
+        if not drafts:
+            return ids, counts
+        counts = counts.copy()
+        fresh: dict[int, int] = {}
+        for token in drafts:
+            place = self._places.get(token)
+            if place is None:
+                fresh[token] = fresh.get(token, 0) + 1
             else:
-                self._counts[slot] += 1
+                counts[place] += 1
+        fresh_ids = np.array(list(fresh), dtype=np.int64)
+        fresh_counts = np.array(list(fresh.values()), dtype=np.float32)
+        return np.concatenate((ids, fresh_ids)), np.concatenate((counts, fresh_counts))
 
-    def copy(self) -> TokenCounts:
-        """An independent copy, to count drafts that may be rejected."""
-        other = TokenCounts(())
-        other._slots, other._ids, other._counts = dict(self._slots), list(self._ids), list(self._counts)
-        return other
-
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(ids int64 [n], their counts in the output float32 [n])."""
-        return np.array(self._ids, dtype=np.int64), np.array(self._counts, dtype=np.float32)
+    def _place(self, token: int) -> int:
+        place = self._places.get(token)
+        if place is not None:
+            return place
+        place = len(self._places)
+        if place == len(self._ids):
+            self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
+            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+        self._places[token] = place
+        self._ids[place] = token
+        return place

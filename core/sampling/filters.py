@@ -1,7 +1,7 @@
 """Min-p, top-k and top-p: which candidates stay in the race. They only mask; nothing is rescaled.
 
 Owns: the three filters, in that order, each working on what the one before left. Never does: sample.
-Called by: `core.sampling.sampler`. Candidates with equal logits stay or go together.
+Called by: `core.sampling.kernel`. Candidates with equal logits stay or go together.
 
 Probabilities are counted in whole numbers, made with float32 +, −, × of one rounding each: which candidates stay does not
 depend on the machine or on an order of summation, and a native kernel leaves the same ones.
@@ -19,6 +19,9 @@ from core.api.sampling_params import SamplingParams
 from core.sampling.largest import at_least_kth
 from core.sampling.noise import Float32, Ids
 
+LOWEST: Final = float(np.finfo(np.float32).min)
+"""No finite z is below."""
+
 _LOG2_E: Final = np.float32(1.44269504)
 # 2^f on [-½, ½], falling powers down to 1; 2 units in the last place.
 _POWER: Final = tuple(
@@ -28,14 +31,23 @@ _POWER: Final = tuple(
 
 def survivors(z: Float32, params: SamplingParams) -> tuple[Ids, Float32]:
     """(rising ids, their z) of the candidates that pass. z: float32 [V], (logit − largest)/T, masked entries -inf."""
-    floor = np.float32(math.log(params.min_p)) if params.min_p > 0.0 else np.finfo(np.float32).min
-    ids = np.flatnonzero(z >= floor)
+    return filtered(z, params.top_k, params.top_p, least_score(params.min_p))
+
+
+def least_score(min_p: float) -> float:
+    """The smallest z that min-p leaves; all that are finite when it is off."""
+    return math.log(min_p) if min_p > 0.0 else LOWEST
+
+
+def filtered(z: Float32, top_k: int, top_p: float, least: float) -> tuple[Ids, Float32]:
+    """The same for filters as a `RaceKernel` gets them. least: the smallest z that min-p leaves."""
+    ids = np.flatnonzero(z >= np.float32(least))
     kept = z[ids]
-    if 0 < params.top_k < len(kept):
-        passed = at_least_kth(kept, params.top_k)
+    if 0 < top_k < len(kept):
+        passed = at_least_kth(kept, top_k)
         ids, kept = ids[passed], kept[passed]
-    if params.top_p < 1.0:
-        passed = np.flatnonzero(kept >= _top_p_limit(kept, params.top_p))
+    if top_p < 1.0:
+        passed = np.flatnonzero(kept >= _top_p_limit(kept, top_p))
         ids, kept = ids[passed], kept[passed]
     return ids, kept
 
@@ -45,18 +57,18 @@ def _top_p_limit(z: Float32, top_p: float) -> np.float32:
 
     All candidates below `tail` together weigh less than what may be cut, so only the others are sorted.
     """
-    total = int(_weights(z).sum())
+    total = int(weights(z).sum())
     target = top_p * total
     spare = (total - target) / len(z) * 2.0**-30
     tail = math.log(spare) - 1e-3 if spare > 1e-9 else -20.8  # e^-20.8 weighs nothing
     falling = np.sort(z[z >= tail])[::-1]
-    reached = np.cumsum(_weights(falling))
+    reached = np.cumsum(weights(falling))
     last = int(np.searchsorted(reached, target))
     limit: np.float32 = falling[min(last, len(falling) - 1)]
     return limit
 
 
-def _weights(z: Float32) -> NDArray[np.int64]:
+def weights(z: Float32) -> NDArray[np.int64]:
     """e^z in multiples of 2^-30, rounded down. z: float32 [n], at most 0."""
     x = np.maximum(z * _LOG2_E, np.float32(-64))
     whole = np.rint(x)

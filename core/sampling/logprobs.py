@@ -7,15 +7,20 @@ the worker (prompt tokens).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
+from core.sampling.kernel import MOST_LOGPROBS, native_logprobs
 from core.sampling.largest import at_least_kth
-from core.sampling.native import MOST_LOGPROBS, native_logprobs
 from core.sampling.noise import Float32, Ids
+
+SPAN: Final = 8192
+"""Vocabulary entries whose powers are summed by themselves; spans are then added in order, whoever has them."""
 
 
 def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
@@ -24,7 +29,7 @@ def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
     A rank is 1 plus the number of tokens with a larger logit; among equals the lower id comes first.
     """
     largest = logits.max()
-    log_total = float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
+    log_total = float(np.log(total_of_spans(span_sums(np.exp(logits - largest)[None]))[0]))
     top = _most_likely(logits, len(logits) if num < 0 else min(num, len(logits)))
     ids = np.concatenate([np.array([token_id], dtype=np.int64), top])
     values = logits[ids].astype(np.float64) - (float(largest) + log_total)
@@ -61,6 +66,26 @@ def prompt_logprobs(
     """
     values = logits[:, :vocab_size].detach().float().cpu().numpy()
     return many_logprobs(kernel, values, range(len(values)), token_ids, [num] * len(values))
+
+
+def span_sums(powers: Float32) -> NDArray[np.float64]:
+    """Sums of neighbouring powers, float64 [R, spans], of float32 [R, n]; the last span may be shorter."""
+    rows, size = powers.shape
+    whole = size // SPAN
+    sums = np.empty((rows, -(-size // SPAN)), np.float64)
+    spans = powers[:, : whole * SPAN].reshape(rows, whole, SPAN)
+    spans.sum(axis=2, dtype=np.float64, out=sums[:, :whole])
+    if whole < sums.shape[1]:
+        powers[:, whole * SPAN :].sum(axis=1, dtype=np.float64, out=sums[:, whole])
+    return sums
+
+
+def total_of_spans(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of each row's spans, from the first to the last."""
+    total = np.zeros(len(sums), np.float64)
+    for span in sums.T:
+        total += span
+    return total
 
 
 def _most_likely(logits: Float32, num: int) -> Ids:

@@ -75,14 +75,24 @@ def words_of(keys: Sequence[NoiseKey], ids: Sequence[Ids]) -> list[Words]:
     ids: int64 arrays, one a key. Returns one uint32 array for each, of the same length.
     """
     counts = [len(part) for part in ids]
-    flat = np.concatenate(ids)
-    counter = np.empty((4, len(flat)), dtype=np.uint64)
-    counter[0] = flat >> 2
+    seeds = _seed_words(keys)
     fixed = np.array([[k.index for k in keys], [k.choice for k in keys], [k.purpose for k in keys]], dtype=np.uint64)
-    counter[1:] = np.repeat(fixed, counts, axis=1)
-    words = philox4x32(counter, np.repeat(_seed_words(keys), counts, axis=1))
-    picked = words[np.arange(len(flat)), flat & 3]
-    return np.split(picked, np.cumsum(counts)[:-1])
+    columns = np.repeat(np.concatenate((seeds, fixed)), counts, axis=1)
+    return np.split(words_at(columns, np.concatenate(ids)), np.cumsum(counts)[:-1])
+
+
+def words_at(keys: NDArray[np.uint64], ids: Ids) -> Words:
+    """The random word of each (key, vocabulary entry): uint32 [n].
+
+    keys: uint64 [5, n], 32-bit words: seed (low, high), output index, choice, purpose.
+    ids: int64 [n].
+    """
+    counter = np.empty((4, len(ids)), dtype=np.uint64)
+    counter[0] = ids >> 2
+    counter[1:] = keys[2:]
+    words = philox4x32(counter, keys[:2])
+    picked: Words = words[np.arange(len(ids)), ids & 3]
+    return picked
 
 
 def natural_log(values: Float32) -> Float32:

@@ -1,9 +1,7 @@
 """The race: the candidate with the largest logit/T − ln E wins, the lowest id on ties.
 
 Owns: the exact argmax over noisy candidates, and the short cuts that cannot change it. Never does: mask, filter or
-penalize. Called by: `core.sampling.sampler`.
-
-A native kernel may run the whole race from the logits (`core.sampling.native`), with the same tokens.
+penalize. Called by: `core.sampling.kernel`.
 
 Two short cuts. A candidate further than the noise's whole range below the best cannot win: no noise is drawn for it.
 And since x ≤ E ≤ 22.9·x, `z − ln x` bounds the score from above and is never more than 3.14 too high: only candidates

@@ -1,171 +1,152 @@
-"""The sampler: one token for each row of logits.
+"""The sampler: stages, kernel, errors, log-probabilities; one token for each row of logits.
 
-Owns: the order of things: masks, bias, penalties, temperature, filters, race. Never does: keep a state between calls
-(the sequences do), or let one row's result depend on another row. Called by: the executor's worker.
+Owns: the order of things. Never does: keep a state between calls (the rows and their sequences do), or let one row's
+result depend on another row. Called by: the model runner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.api.messages import TokenLogprobs
-from core.plugin.contracts import LogprobsKernel, RaceKernel
-from core.sampling.adjust import adjust
-from core.sampling.filters import survivors
-from core.sampling.logprobs import many_logprobs, prompt_logprobs
-from core.sampling.native import SMALLEST, NativeRace
-from core.sampling.noise import Float32
-from core.sampling.race import Entrant, winners
-from core.sampling.state import SequenceSampling
+from core.plugin.contracts import LogprobsKernel
+from core.sampling.kernel import NO_TOKEN, SamplingKernel, numpy_race
+from core.sampling.logprobs import many_logprobs
+from core.sampling.noise import Float32, Ids
+from core.sampling.rows import KernelRows, SampleRows
+from core.sampling.stages import Adjusted, adjust
 
-__all__ = ["NO_TOKEN", "SampleRow", "Sampled", "Sampler", "prompt_logprobs"]
+RunCall = Callable[[str, int, Callable[[], None]], None]
+"""Runs a call of a kind on a number of rows; it may record the call and replay it for every number of rows."""
 
-NO_TOKEN: Final = -1
+SAMPLE: Final = "sample"
 
-
-@dataclass(slots=True)
-class SampleRow:
-    """One row of logits: the position after prompt, output and `drafts` of a sequence."""
-
-    state: SequenceSampling
-    drafts: Sequence[int] = ()
+ADJUSTED_ROWS: Final = 16
+"""Rows that are adjusted at once: what they need beside the logits stays small, and in the caches."""
 
 
-@dataclass(slots=True)
-class Sampled:
-    """The result of one row. error: a sentence when nothing could be sampled; token_id is then -1."""
+def sampling_kind(start: int) -> str:
+    """The kind of call that samples a step's rows from the start-th on: each has places of its own for its tokens."""
+    return f"{SAMPLE} from {start}" if start else SAMPLE
 
-    token_id: int
-    logprobs: TokenLogprobs | None = None
-    error: str | None = None
+
+def run_plainly(kind: str, num_rows: int, call: Callable[[], None]) -> None:
+    """Run a call and record nothing."""
+    call()
 
 
 class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
-    race, logprobs: native kernels; the same tokens, faster. None: numpy throughout.
+    race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
     """
 
-    def __init__(self, vocab_size: int, race: RaceKernel | None = None, logprobs: LogprobsKernel | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, race: SamplingKernel | None = None, logprobs: LogprobsKernel | None = None
+    ) -> None:
         self.vocab_size = vocab_size
         self.race = race
         self.logprobs = logprobs
-        self._batch = NativeRace(race) if race is not None else None
-        self._single = NativeRace(race) if race is not None else None
+        self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
 
-    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
-        """One result for each row, in order. logits: float32 [R, V], V ≥ vocab_size, not modified.
+    def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
+        """Sample the rows of a step from `start` on, one for each row of logits: tokens, errors and log-probabilities.
 
-        A row with NaN or infinite logits, or with every token masked, fails alone: its `Sampled.error` says why.
+        logits: float32 [R, V], V ≥ vocab_size, not modified.
+        run: how the kernel's call on neighbouring rows is made.
+        A row with NaN or infinite logits, or with every token masked, fails alone: its error says why.
         """
-        if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.shape[1] < self.vocab_size:
+        shape = logits.shape
+        stop = start + shape[0]
+        if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
             raise ValueError(
-                f"logits have the shape {tuple(logits.shape)}; expected ({len(rows)}, at least {self.vocab_size})."
+                f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
-        if not rows:
-            return []
-        logits = logits.detach()[:, : self.vocab_size]
-        native = self._batch is not None and logits.dtype is torch.float32 and logits.device.type == "cpu"
-        if native:
-            results = [Sampled(token) for token in self._native(logits, rows)]
-        elif all(row.state.greedy and not row.state.adjusts(row.drafts) for row in rows):
-            results = self._greedy(logits)
-        else:
-            results = [Sampled(NO_TOKEN) for _ in rows]
-        left = [i for i, result in enumerate(results) if result.token_id < 0 and result.error is None]
-        reported = [i for i, row in enumerate(rows) if row.state.logprobs is not None]
-        if left or reported:
-            values: Float32 = logits.float().cpu().numpy()
-            self._sample_in_numpy(values, rows, left, results)
-            reported = [i for i in reported if results[i].error is None]
-            counts = [rows[i].state.logprobs or 0 for i in reported]
-            tokens = [results[i].token_id for i in reported]
-            kernel = self.logprobs if native else None
-            for i, found in zip(reported, many_logprobs(kernel, values, reported, tokens, counts), strict=True):
-                results[i].logprobs = found
-        return results
+        adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
+        if not adjusted:
+            run(sampling_kind(start), shape[0], lambda: self._race(logits, rows.part(start, stop)))
+        elif len(adjusted) < shape[0]:
+            self._draw_others(logits, rows, start, adjusted)
+        if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
+            return
+        values: Float32 = logits.detach()[:, : self.vocab_size].float().cpu().numpy()
+        for first in range(0, len(adjusted), ADJUSTED_ROWS):
+            self._draw_adjusted(values, rows, start, adjusted[first : first + ADJUSTED_ROWS])
+        self._explain(values, rows, start)
+        self._report(values, rows, start, native=_on_host(logits))
 
-    def _native(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
-        """The tokens by the native kernel; -1 for what numpy has to look at."""
-        assert self._batch is not None and self._single is not None
-        states, indices, adjusting = [], [], []
-        for position, row in enumerate(rows):
-            if row.state.adjusts(row.drafts):
-                adjusting.append(position)
-            states.append(row.state)
-            indices.append(row.state.index(row.drafts))
-        if not adjusting:
-            return self._batch.tokens(logits, range(len(rows)), states, indices)
-        tokens = [NO_TOKEN] * len(rows)
-        plain = [i for i in range(len(rows)) if i not in set(adjusting)]
-        if plain:
-            found = self._batch.tokens(logits, plain, [states[i] for i in plain], [indices[i] for i in plain])
-            for i, token in zip(plain, found, strict=True):
-                tokens[i] = token
-        for i in adjusting:
-            raw: Float32 = logits[i].numpy()
-            if np.isfinite(raw[raw.argmax()]):
-                adjusted = torch.from_numpy(adjust(raw, states[i], rows[i].drafts)).unsqueeze(0)
-                tokens[i] = self._single.tokens(adjusted, (0,), [states[i]], [indices[i]])[0]
-        return tokens
+    def _draw_others(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
+        """The tokens of the rows that are not adjusted, where some are."""
+        every = np.arange(start, start + logits.shape[0])
+        plain = np.delete(every, np.array(adjusted) - start)
+        chosen = rows.chosen(plain, plain - start)
+        self._race(logits, chosen)
+        rows.tokens[plain] = chosen.out.numpy()
 
-    def _sample_in_numpy(
-        self, values: Float32, rows: Sequence[SampleRow], which: Sequence[int], results: list[Sampled]
-    ) -> None:
-        """Fill in the results of the rows `which` of values float32 [R, V]."""
-        entrants: list[tuple[int, Entrant]] = []
-        for position in which:
-            results[position], entrant = self._prepare(values[position], rows[position])
-            if entrant is not None:
-                entrants.append((position, entrant))
-        tokens = winners([entrant for _, entrant in entrants])
-        for (position, _), token in zip(entrants, tokens, strict=True):
-            results[position].token_id = token
+    def _draw_adjusted(self, values: Float32, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
+        """The tokens of adjusted rows, from copies of their logits."""
+        count = len(adjusted)
+        if len(self._scratch) < count:
+            self._scratch = np.empty((count, self.vocab_size), np.float32)
+        logits = self._scratch[:count]
+        for copy, row in zip(logits, adjusted, strict=True):
+            copy[:] = values[row - start]
+        tops = _tops(logits)
+        adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row)) for row in adjusted])
+        chosen = rows.chosen(np.array(adjusted), np.arange(count))
+        self._race(torch.from_numpy(logits), chosen)
+        tokens = chosen.out.numpy()
+        tokens[~np.isfinite(tops)] = NO_TOKEN
+        rows.tokens[adjusted] = tokens
+        for place in ((tokens < 0) & np.isfinite(tops)).nonzero()[0].tolist():
+            rows.errors[adjusted[place]] = _nothing_left(float(_tops(logits[place : place + 1])[0]))
 
-    def _greedy(self, logits: Tensor) -> list[Sampled]:
-        """All rows at once: the largest logit, the lowest id on ties."""
-        if logits.device.type == "cpu":
-            values: Float32 = logits.float().numpy()
-            ids = values.argmax(axis=1)
-            tops = values[np.arange(len(ids)), ids]
-        else:
-            top, index = torch.max(logits, dim=1)
-            ids, tops = index.cpu().numpy(), top.float().cpu().numpy()
-        finite = np.isfinite(tops).tolist()
-        return [
-            Sampled(token) if good else Sampled(NO_TOKEN, error=_not_finite(float(top)))
-            for token, good, top in zip(ids.tolist(), finite, tops, strict=True)
-        ]
+    def _explain(self, values: Float32, rows: SampleRows, start: int) -> None:
+        """Say of rows without a token what is wrong with their logits."""
+        failed = (rows.tokens[start : start + len(values)] < 0).nonzero()[0]
+        for place in failed.tolist():
+            if start + place not in rows.errors:
+                rows.errors[start + place] = _not_finite(float(_tops(values[place : place + 1])[0]))
 
-    def _prepare(self, raw: Float32, row: SampleRow) -> tuple[Sampled, Entrant | None]:
-        """The result of a greedy or failed row, or a placeholder and the row's entry for the race."""
-        state = row.state
-        best = int(raw.argmax())
-        largest = raw[best]
-        if not np.isfinite(largest):
-            return Sampled(NO_TOKEN, error=_not_finite(float(largest))), None
-        values = raw
-        if state.adjusts(row.drafts):
-            values = adjust(raw, state, row.drafts)
-            best = int(values.argmax())
-            largest = values[best]
-            if not np.isfinite(largest):
-                return Sampled(NO_TOKEN, error=_nothing_left(float(largest))), None
-        if state.greedy:
-            return Sampled(best), None
-        with np.errstate(over="ignore"):  # far below the best with a tiny temperature: -inf is right
-            z = (values - largest) / np.float32(max(state.params.temperature, SMALLEST))
-        key = state.noise_key(row.drafts)
-        if not state.filtered:
-            return Sampled(NO_TOKEN), Entrant(key, z)
-        ids, z = survivors(z, state.params)
-        return Sampled(NO_TOKEN), Entrant(key, z, ids)
+    def _report(self, values: Float32, rows: SampleRows, start: int, *, native: bool) -> None:
+        asked = _between(rows.reported, start, start + len(values))
+        served = [row for row in asked if row not in rows.errors]
+        if not served:
+            return
+        wanted = rows.columns.logprobs[rows.slots[served]].tolist()
+        tokens = rows.tokens[served].tolist()
+        places = [row - start for row in served]
+        found = many_logprobs(self.logprobs if native else None, values, places, tokens, wanted)
+        rows.logprobs.update(zip(served, found, strict=True))
+
+    def _race(self, logits: Tensor, rows: KernelRows) -> None:
+        """The kernel's call, on logits without padding."""
+        kernel = self.race if self.race is not None and _on_host(logits) else numpy_race
+        whole = logits.detach()[:, : self.vocab_size]
+        kernel(whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
+
+
+def _on_host(logits: Tensor) -> bool:
+    return logits.device.type == "cpu" and logits.dtype is torch.float32
+
+
+def _any_failed(tokens: Ids) -> bool:
+    return len(tokens) > 0 and bool(tokens[tokens.argmin()] < 0)
+
+
+def _between(rows: list[int], start: int, stop: int) -> list[int]:
+    return [row for row in rows if start <= row < stop]
+
+
+def _tops(logits: Float32) -> Float32:
+    """The largest logit of each row, NaN where one is NaN."""
+    best = logits.argmax(axis=1)
+    tops: Float32 = logits[np.arange(len(best)), best]
+    return tops
 
 
 def _nothing_left(largest: float) -> str:

@@ -1,63 +1,72 @@
-"""What the sampler knows of one running sequence: resolved once, so that a step costs little.
+"""What the sampler knows of one running sequence beyond its columns: the rare things, resolved once.
 
-Owns: `SequenceSampling`. Never does: compute on logits, or change the lists that it shares with the worker.
-Called by: the worker (builds one for each sequence of its batch), `core.sampling.sampler`, `core.sampling.adjust`.
+Owns: `SequenceSampling`. Never does: compute on logits, or change the tokens that it reads.
+Called by: the persistent batch (builds one for each of its sequences), the columns and the stages of `core.sampling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.api.messages import EngineRequest
 from core.sampling.bad_words import BadWords
 from core.sampling.counts import TokenCounts
-from core.sampling.noise import Float32, Ids, NoiseKey
+from core.sampling.noise import Float32, Ids
+
+Tokens = NDArray[np.int32]
+Bitmask = NDArray[np.int32]
+
+
+class TokenMask(Protocol):
+    """Says which tokens may come next, such as a grammar does."""
+
+    def __call__(self, output: Tokens) -> Bitmask | None:
+        """The bitmask of the position after `output`; None: every token may come.
+
+        output: int32 [n], the tokens generated so far, then those that are only drafted.
+        Returns int32 [(V + 31) // 32]: bit i of word w stands for the token 32 * w + i and is set where it may come.
+        """
+        ...
 
 
 class SequenceSampling:
-    """Sampling state of one sequence.
+    """What a request asks for that touches the logits of its own rows only.
 
-    request:          the sequence; its parameters are resolved.
-    output_token_ids: tokens generated so far. The same list object as the worker's: it grows outside.
+    request: the sequence; its parameters are resolved.
+    tokens: int32, at least as long as the sequence gets: its prompt, then its output. Memory that somebody else writes.
+    mask: which tokens may come next, or None. Set before the sequence enters the columns.
 
-    Attributes that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids, counts.
-    greedy: the most likely token wins. penalized: any penalty is on. filtered: top-k, top-p or min-p is on.
-    logprobs: how many to report (-1: the whole vocabulary), or None.
+    What is off is None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
+    penalized: any penalty is on.
     """
 
     __slots__ = (
-        "_adjusted",
-        "_counted",
         "_counts",
         "allowed_ids",
         "bad_words",
         "bias",
-        "choice",
-        "filtered",
-        "greedy",
-        "logprobs",
+        "mask",
         "min_tokens",
         "min_tokens_ids",
-        "output_token_ids",
+        "num_prompt_tokens",
         "params",
         "penalized",
-        "prompt_token_ids",
-        "seed",
+        "request",
+        "tokens",
     )
 
-    def __init__(self, request: EngineRequest, output_token_ids: list[int]) -> None:
+    def __init__(self, request: EngineRequest, tokens: Tokens) -> None:
         params = request.params
+        self.request = request
         self.params = params
-        self.seed = request.seed
-        self.choice = request.choice
-        self.prompt_token_ids = request.prompt_token_ids
-        self.output_token_ids = output_token_ids
-        self.greedy = params.greedy
-        self.filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
-        self.logprobs = params.logprobs
-        self.allowed_ids: Ids | None = np.frombuffer(request.allowed_ids, np.int64) if request.allowed_ids else None
+        self.tokens = tokens
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.allowed_ids: Ids | None = None
+        if request.allowed_ids:
+            self.allowed_ids = np.frombuffer(request.allowed_ids, np.int64)
         self.bias: tuple[Ids, Float32] | None = None
         if params.logit_bias:
             values = np.array(list(params.logit_bias.values()), dtype=np.float32)
@@ -65,43 +74,36 @@ class SequenceSampling:
         self.bad_words = BadWords(request.bad_words_ids)
         self.min_tokens = params.min_tokens if request.stop_token_ids else 0
         self.min_tokens_ids = _ids(request.stop_token_ids) if self.min_tokens else None
-        self.penalized = (
-            params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
-        )
-        self._adjusted = self.penalized or self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
+        counted = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+        self.penalized = counted or params.repetition_penalty != 1.0
+        self.mask: TokenMask | None = None
         self._counts: TokenCounts | None = None
-        self._counted = 0
-
-    def index(self, drafts: Sequence[int]) -> int:
-        """The output index of the position after `drafts`, counted from the original prompt."""
-        return len(self.output_token_ids) + len(drafts)
-
-    def noise_key(self, drafts: Sequence[int]) -> NoiseKey:
-        """The noise of the position after `drafts`."""
-        return NoiseKey(self.seed, self.index(drafts), self.choice)
-
-    def adjusts(self, drafts: Sequence[int]) -> bool:
-        """Whether masks, bias or penalties change the logits of the position after `drafts`."""
-        return self._adjusted or self.index(drafts) < self.min_tokens
 
     @property
-    def plain(self) -> bool:
-        """Whether a token is all that is wanted, now and later, and only temperature and filters decide on it."""
-        return not self._adjusted and self.logprobs is None and len(self.output_token_ids) >= self.min_tokens
+    def always_adjusts(self) -> bool:
+        """Whether logits are changed at every position; before `min_tokens`, they are in any case."""
+        listed = self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
+        return listed or self.penalized or self.mask is not None
 
-    def counts(self, drafts: Sequence[int]) -> TokenCounts:
-        """Token counts of prompt, output and `drafts`; the drafts count as output."""
-        output = self.output_token_ids
-        if self._counts is None or self._counted > len(output):
-            self._counts, self._counted = TokenCounts(self.prompt_token_ids), 0
-        if self._counted < len(output):
-            self._counts.add(output[self._counted :])
-            self._counted = len(output)
-        if not drafts:
-            return self._counts
-        with_drafts = self._counts.copy()
-        with_drafts.add(drafts)
-        return with_drafts
+    def output(self, stop: int) -> Tokens:
+        """The first `stop` output tokens, int32 [stop]."""
+        first = self.num_prompt_tokens
+        return self.tokens[first : first + stop]
+
+    def counts(self, index: int, num_drafted: int) -> tuple[Ids, Float32]:
+        """Distinct tokens of prompt and output and how often each is in the output, before output index `index`.
+
+        num_drafted: how many of the last output tokens are drafts, which may be gone at the next call.
+        Returns (int64 [n], float32 [n]), valid until the next call.
+        """
+        output = self.output(index)
+        sure = index - num_drafted
+        if self._counts is None or self._counts.num_output > sure:
+            self._counts = TokenCounts(self.request.prompt_token_ids)
+        counts = self._counts
+        if counts.num_output < sure:
+            counts.add(output[counts.num_output : sure].tolist())
+        return counts.arrays(output[sure:].tolist())
 
 
 def _ids(token_ids: list[int]) -> Ids:

@@ -11,6 +11,7 @@ from core.api.errors import ConfigError
 from core.cli.main import main
 from core.config.resolve import resolve
 from core.executor.worker import Worker
+from core.models.logit_rows import logit_rows
 from core.plugin.registry import PluginRegistry
 from tests.real_models import gemma3_path, smollm2_path
 
@@ -57,6 +58,22 @@ def test_plain_models_use_exactly_what_was_planned(registry, request, family, dt
     """Small matrices are mostly padding, so the padding must be right as well."""
     found = compare(registry, request.getfixturevalue(family), dtype=dtype)
     assert all(planned == used for planned, used in found), found
+
+
+@pytest.mark.parametrize(("sequences", "drafts", "rows"), [(2, 0, 64), (70, 0, 70), (50, 3, 200)])
+def test_rows_of_logits_are_one_figure_for_plan_and_worker(registry, tiny_llama, sequences, drafts, rows):
+    """One for each token that a step can sample, and never less than 64."""
+    speculation = {"speculative_config": {"method": "ngram", "num_speculative_tokens": drafts}} if drafts else {}
+    given = {"max_num_seqs": sequences, "max_num_batched_tokens": 256, **speculation}
+    _, _, (planned, used), _ = compare(registry, tiny_llama, **given)
+    assert planned == used
+    assert logit_rows(260, sequences, drafts) == rows
+
+
+@pytest.mark.parametrize(("vocab", "rows"), [(32000, 128), (49152, 64), (128256, 64), (262144, 64)])
+def test_rows_of_logits_stay_within_their_bytes(vocab, rows):
+    """Beyond the budget there are as many as one pass over the head's weights serves well; the rest goes in chunks."""
+    assert logit_rows(vocab, max_num_seqs=256, num_speculative_tokens=4) == rows
 
 
 @pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from core import LLM, SamplingParams
 from core.api.config import EngineConfig
 from core.executor import uniproc
-from core.executor.steady import SteadyDecode
+from core.executor.model_runner import ModelRunner
 from core.testing.wired import WiredExecutor
 from tests.tiny_models import save_checkpoint
 
@@ -23,13 +23,13 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 def steady_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of sequences of the steady steps."""
     taken: list[int] = []
-    run = SteadyDecode.run
+    replay = ModelRunner._replay
 
-    def counted(self, plan):
-        taken.append(len(plan.slots))
-        return run(self, plan)
+    def counted(self, step, logits):
+        taken.append(len(step.slots))
+        replay(self, step, logits)
 
-    monkeypatch.setattr(SteadyDecode, "run", counted)
+    monkeypatch.setattr(ModelRunner, "_replay", counted)
     return taken
 
 
@@ -37,13 +37,48 @@ def tokens(llm: LLM, prompts: list[str], params: SamplingParams | list[SamplingP
     return [output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
-def test_plain_sequences_are_continued_and_others_are_not(tiny_llama: Path, steady_steps: list[int]) -> None:
+def test_plain_sequences_are_continued(tiny_llama: Path, steady_steps: list[int]) -> None:
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         tokens(llm, ["one", "two", "three"], GREEDY)
         assert steady_steps.count(3) >= 15
+
+
+WISHES = [
+    {"temperature": 0},
+    {"temperature": 0.9, "top_p": 0.8, "seed": 3},
+    {"temperature": 0, "logprobs": 2},
+    {"temperature": 1.2, "seed": 4, "repetition_penalty": 1.2, "frequency_penalty": 0.5, "logprobs": 1},
+    {"temperature": 0, "bad_words": ["a", "bc"], "presence_penalty": 0.7},
+    {"temperature": 1.0, "seed": 5, "logit_bias": {70: 3.0}, "min_tokens": 9, "stop_token_ids": [66, 70, 90]},
+    {"temperature": 1.0, "seed": 6, "top_k": 7, "min_p": 0.01, "allowed_token_ids": list(range(60, 90))},
+]
+
+
+def results(llm: LLM) -> list[tuple[object, ...]]:
+    prompts = [f"number {number}" for number in range(len(WISHES))]
+    params = [SamplingParams(max_tokens=20, ignore_eos=True, **wishes) for wishes in WISHES]
+    found = [output.outputs[0] for output in llm.generate(prompts, params, use_tqdm=False)]
+    return [(one.token_ids, one.finish_reason, one.logprobs) for one in found]
+
+
+@pytest.mark.parametrize("rows", [64, 3])
+def test_whatever_sequences_ask_for_continued_steps_give_the_same(
+    tiny_llama: Path, steady_steps: list[int], monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Against steps that are all put together from nothing; with 3 rows of logits at once, in chunks."""
+    monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: rows)
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        continued = results(llm)
+        assert bool(steady_steps) == (rows == 64)
         steady_steps.clear()
-        tokens(llm, ["one", "two"], [GREEDY, SamplingParams(temperature=0, max_tokens=24, logprobs=1, ignore_eos=True)])
-        tokens(llm, ["one"], SamplingParams(temperature=0, max_tokens=24, repetition_penalty=1.1, ignore_eos=True))
+        execute = ModelRunner.execute
+
+        def afresh(self, plan):
+            plan.same_batch = False
+            return execute(self, plan)
+
+        monkeypatch.setattr(ModelRunner, "execute", afresh)
+        assert results(llm) == continued
         assert not steady_steps
 
 
@@ -71,6 +106,16 @@ def behind_a_wire(made: list[WiredExecutor]) -> Callable[[EngineConfig], WiredEx
         return made[-1]
 
     return build
+
+
+def test_drafts_change_nothing_where_their_rows_go_in_chunks(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Penalties, bad words and minimum lengths of a drafted position count the drafts before it."""
+    with LLM(model=str(tiny_llama), max_model_len=64) as llm:
+        expected = results(llm)
+    monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: 3)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    with LLM(model=str(tiny_llama), max_model_len=64, speculative_config=drafts) as llm:
+        assert results(llm) == expected
 
 
 def test_minimum_lengths_are_kept_before_steps_become_steady(tiny_llama: Path, steady_steps: list[int]) -> None:

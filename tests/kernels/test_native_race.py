@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from sampling.reference import sequence
+from sampling.reference import Row, draw, sequence
 
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KernelQuery
 from core.layers.kernels import KernelSet
 from core.sampling.filters import survivors
-from core.sampling.native import native_logprobs
+from core.sampling.kernel import native_logprobs
 from core.sampling.noise import NoiseKey
 from core.sampling.race import Entrant, winners
-from core.sampling.sampler import Sampler, SampleRow
+from core.sampling.sampler import Sampler
 
 ROWS = 16
 
@@ -176,9 +176,9 @@ def test_the_sampler_gives_the_same_results_with_and_without_it(kernels, bad):
     logits = torch.randn(2 * len(MIX), 310) * 3
     if bad is not None:
         logits[0, 5] = bad
-    rows = [SampleRow(sequence(seed=i, **params), [i] * (i % 3)) for i, params in enumerate(MIX * 2)]
+    rows = [Row(sequence(seed=i, **params), [i] * (i % 3)) for i, params in enumerate(MIX * 2)]
     with_kernel, without = (
-        Sampler(300, *natives).sample(logits, rows) for natives in ((kernels.race, kernels.logprobs), ())
+        draw(Sampler(300, *natives), logits, rows) for natives in ((kernels.race, kernels.logprobs), ())
     )
     for ours, theirs in zip(with_kernel, without, strict=True):
         assert (ours.token_id, ours.error) == (theirs.token_id, theirs.error)

@@ -12,14 +12,22 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from core.sampling.adjust import adjust
 from core.sampling.largest import at_least_kth
+from core.sampling.stages import Adjusted, adjust
 
 VOCAB = 3000
 
 
 def random_logits(seed: int, scale: float = 3.0) -> torch.Tensor:
     return torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def adjusted(logits: np.ndarray, running, drafts) -> np.ndarray:
+    """One row after all stages, with `drafts` behind its output."""
+    running.draft(drafts)
+    rows = logits[None].copy()
+    adjust(rows, [Adjusted(running.state, running.num_output + len(drafts), len(drafts))])
+    return rows[0]
 
 
 def warped(logits: torch.Tensor, *warpers) -> set[int]:
@@ -100,7 +108,7 @@ def test_at_least_kth_is_exact(size):
 
 def test_repetition_penalty_agrees_with_transformers():
     logits, prompt, output = random_logits(1), [5, 9, 9, 2000], [7, 5, 7]
-    ours = adjust(logits.numpy(), sequence(prompt=prompt, output=output, repetition_penalty=1.3), [8])
+    ours = adjusted(logits.numpy(), sequence(prompt=prompt, output=output, repetition_penalty=1.3), [8])
     theirs = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([[*prompt, *output, 8]]), logits[None].clone())
     np.testing.assert_allclose(ours, theirs[0].numpy(), rtol=1e-6)
 
@@ -111,18 +119,18 @@ def test_frequency_and_presence_count_output_and_drafts_but_not_the_prompt():
     expected = logits.copy()
     for token, count in {7: 3, 2: 1, 8: 1}.items():
         expected[token] -= 0.5 * count + 0.25
-    np.testing.assert_allclose(adjust(logits, state, [8, 7]), expected, rtol=1e-6)
+    np.testing.assert_allclose(adjusted(logits, state, [8, 7]), expected, rtol=1e-6)
     expected = logits.copy()
     for token, count in {7: 2, 2: 1}.items():
         expected[token] -= 0.5 * count + 0.25
-    np.testing.assert_allclose(adjust(logits, state, []), expected, rtol=1e-6)  # the drafts left no trace
+    np.testing.assert_allclose(adjusted(logits, state, []), expected, rtol=1e-6)  # the drafts left no trace
 
 
 def test_bad_words_agree_with_transformers_on_the_output():
     logits = random_logits(6)
     words = [[4], [7, 8], [1, 2, 3], [9, 9]]
     for output in ([], [7], [1, 2], [2], [9], [1, 2, 7]):
-        ours = adjust(logits.numpy(), sequence(prompt=[9, 1], output=output, bad_words=words), [])
+        ours = adjusted(logits.numpy(), sequence(prompt=[9, 1], output=output, bad_words=words), [])
         processor = NoBadWordsLogitsProcessor(bad_words_ids=words)
         theirs = processor(torch.tensor([output or [0]]), logits[None].clone())[0]
         assert np.array_equal(np.isinf(ours), np.isinf(theirs.numpy()))

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from sampling.reference import sample_one, sequence
+from sampling.reference import Row, draw, sample_one, sequence
 
-from core.sampling import Sampler, SampleRow, accept, prompt_logprobs
+from core.sampling import Sampler, accept, prompt_logprobs
 
 VOCAB = 2000
 
@@ -85,8 +85,8 @@ def test_speculation_changes_no_token(params):
     def plain(count):
         state = sequence(prompt=[3], seed=11, **params)
         for _ in range(count):
-            last = (state.output_token_ids or state.prompt_token_ids)[-1]
-            state.output_token_ids.append(sampler.sample(table[last][None], [SampleRow(state)])[0].token_id)
+            last = (state.output_token_ids or [3])[-1]
+            state.extend([draw(sampler, table[last][None], [Row(state)])[0].token_id])
         return state.output_token_ids
 
     truth = plain(60)
@@ -97,9 +97,9 @@ def test_speculation_changes_no_token(params):
         drafts = truth[done : done + 3]
         if steps % 3 == 0 and drafts:
             drafts[-1] = (drafts[-1] + 1) % 64
-        inputs = [(state.output_token_ids or state.prompt_token_ids)[-1], *drafts]
-        rows = [SampleRow(state, drafts[:j]) for j in range(len(inputs))]
-        sampled = [result.token_id for result in sampler.sample(table[inputs], rows)]
-        state.output_token_ids += sampled[: accept(drafts, sampled) + 1]
+        inputs = [(state.output_token_ids or [3])[-1], *drafts]
+        rows = [Row(state, drafts[:j]) for j in range(len(inputs))]
+        sampled = [result.token_id for result in draw(sampler, table[inputs], rows)]
+        state.extend(sampled[: accept(drafts, sampled) + 1])
         steps += 1
     assert state.output_token_ids[:60] == truth and steps < 30

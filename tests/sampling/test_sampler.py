@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from sampling.reference import gumbel_reference, race_reference, sample_one, sequence
+from sampling.reference import Row, bound, draw, gumbel_reference, race_reference, results, sample_one, sequence
 
-from core.sampling import Sampler, SampleRow
+from core.sampling import Sampler, SampleRows, SamplingColumns
 
 VOCAB = 1000
 
@@ -30,8 +30,8 @@ def test_token_is_the_winner_of_the_definition(temperature):
 def test_frequencies_follow_softmax():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5, 0.5, -3.0, 2.0])
     draws = 20_000
-    rows = [SampleRow(sequence(seed=seed * 7919, temperature=0.8)) for seed in range(draws)]
-    tokens = [result.token_id for result in Sampler(8).sample(logits.expand(draws, 8), rows)]
+    rows = [Row(sequence(seed=seed * 7919, temperature=0.8)) for seed in range(draws)]
+    tokens = [result.token_id for result in draw(Sampler(8), logits.expand(draws, 8), rows)]
     expected = torch.softmax(logits / 0.8, 0).numpy() * draws
     chi_square = float((((np.bincount(tokens, minlength=8) - expected) ** 2) / expected).sum())
     assert chi_square < 24.3  # 99.9 % quantile with 7 degrees of freedom
@@ -40,9 +40,12 @@ def test_frequencies_follow_softmax():
 def test_frequencies_follow_softmax_over_output_indices_of_one_seed():
     logits = torch.tensor([1.0, 0.0, 0.5, -0.5, 2.0])
     draws = 20_000
-    state = sequence(seed=42)
-    rows = [SampleRow(state, range(index)) for index in range(draws)]
-    tokens = [result.token_id for result in Sampler(5).sample(logits.expand(draws, 5), rows)]
+    columns = SamplingColumns(1)
+    columns.start(0, sequence(seed=42).state)
+    rows = SampleRows(columns, np.zeros(draws, np.int64))
+    rows.bind(np.zeros(draws, np.int64), np.arange(draws))
+    Sampler(5).sample(logits.expand(draws, 5), rows)
+    tokens = rows.tokens.tolist()
     expected = torch.softmax(logits, 0).numpy() * draws
     assert float((((np.bincount(tokens, minlength=5) - expected) ** 2) / expected).sum()) < 18.5
     pairs = np.bincount(np.array(tokens[:-1]) * 5 + tokens[1:], minlength=25)  # neighbours are independent
@@ -66,9 +69,9 @@ def test_a_row_alone_equals_the_row_in_any_batch():
     logits = random_logits(32)
     states = [sequence(seed=i, choice=i % 3, output=[i, i, 7], **MIX[i % len(MIX)]) for i in range(32)]
     sampler = Sampler(VOCAB)
-    alone = [sampler.sample(logits[i : i + 1], [SampleRow(state)])[0] for i, state in enumerate(states)]
-    together = sampler.sample(logits, [SampleRow(state) for state in states])
-    backwards = sampler.sample(logits.flip(0), [SampleRow(state) for state in states[::-1]])[::-1]
+    alone = [draw(sampler, logits[i : i + 1], [Row(state)])[0] for i, state in enumerate(states)]
+    together = draw(sampler, logits, [Row(state) for state in states])
+    backwards = draw(sampler, logits.flip(0), [Row(state) for state in states[::-1]])[::-1]
     assert together == alone and backwards == alone
 
 
@@ -87,7 +90,7 @@ def test_output_list_may_grow_outside_with_penalties():
         fresh = sequence(seed=3, frequency_penalty=1.0, repetition_penalty=1.2, output=state.output_token_ids)
         assert sample_one(logits, state, drafts=[1, 1]) == sample_one(logits, fresh, drafts=[1, 1])
         assert sample_one(logits, state) == sample_one(logits, fresh)
-        state.output_token_ids.append(token)
+        state.extend([token])
 
 
 def test_large_vocabulary_skips_hopeless_candidates_without_changing_the_winner():
@@ -122,12 +125,10 @@ def test_a_candidate_just_within_the_range_can_still_win():
 def test_greedy_takes_the_lowest_id_on_ties_in_every_path():
     logits = torch.zeros(3, VOCAB)
     logits[:, [700, 40, 333]] = 5.0
-    plain = [SampleRow(sequence(temperature=0.0))] * 3
-    assert [r.token_id for r in Sampler(VOCAB).sample(logits, plain)] == [40, 40, 40]
-    mixed = [
-        SampleRow(sequence(temperature=0.0, **extra)) for extra in ({}, {"logprobs": 1}, {"logit_bias": {40: -1.0}})
-    ]
-    assert [r.token_id for r in Sampler(VOCAB).sample(logits, mixed)] == [40, 40, 333]
+    plain = [Row(sequence(temperature=0.0))] * 3
+    assert [r.token_id for r in draw(Sampler(VOCAB), logits, plain)] == [40, 40, 40]
+    mixed = [Row(sequence(temperature=0.0, **extra)) for extra in ({}, {"logprobs": 1}, {"logit_bias": {40: -1.0}})]
+    assert [r.token_id for r in draw(Sampler(VOCAB), logits, mixed)] == [40, 40, 333]
 
 
 def test_tiny_temperatures_are_greedy():
@@ -144,7 +145,7 @@ def test_padding_is_never_sampled_and_logits_are_left_alone():
     states = [sequence(seed=1, **params) for params in MIX[:3]] + [
         sequence(temperature=0.0, logprobs=-1, logit_bias={3: 9.0})
     ]
-    results = Sampler(VOCAB).sample(logits, [SampleRow(state) for state in states])
+    results = draw(Sampler(VOCAB), logits, [Row(state) for state in states])
     assert all(result.error is None and 0 <= result.token_id < VOCAB for result in results)
     assert len(results[3].logprobs.token_ids) == VOCAB + 1
     assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
@@ -158,10 +159,10 @@ def test_a_broken_row_fails_alone(params, bad):
         logits[1] = bad
     else:
         logits[1, 17] = bad
-    rows = [SampleRow(sequence(**params)) for _ in range(3)]
-    first, broken, last = Sampler(VOCAB).sample(logits, rows)
+    rows = [Row(sequence(**params)) for _ in range(3)]
+    first, broken, last = draw(Sampler(VOCAB), logits, rows)
     assert broken.token_id == -1 and "not finite" in broken.error and broken.logprobs is None
-    assert first == sample_one(logits[0], rows[0].state) and first.error is None and last.error is None
+    assert first == sample_one(logits[0], rows[0].sequence) and first.error is None and last.error is None
 
 
 def test_masking_everything_is_a_sentence():
@@ -178,8 +179,10 @@ def test_extreme_penalties_do_not_raise():
 
 
 def test_wrong_shapes_are_refused():
+    one = bound([Row(sequence())])
     with pytest.raises(ValueError, match="expected"):
-        Sampler(10).sample(torch.zeros(2, 10), [SampleRow(sequence())])
+        Sampler(10).sample(torch.zeros(2, 10), one)
     with pytest.raises(ValueError, match="at least 10"):
-        Sampler(10).sample(torch.zeros(1, 9), [SampleRow(sequence())])
-    assert Sampler(10).sample(torch.zeros(0, 10), []) == []
+        Sampler(10).sample(torch.zeros(1, 9), one)
+    Sampler(10).sample(torch.zeros(0, 10), one)
+    assert results(bound([])) == []

@@ -1,0 +1,46 @@
+"""Log-probabilities of prompts, for the requests that ask for them.
+
+Owns: which positions of a step are scored, and against which tokens. Never does: sample.
+Called by: the model runner, once a step while such a request runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from core.api.messages import TokenLogprobs
+from core.api.step_plan import StepResult
+from core.executor.batch import PersistentBatch, StepInput
+from core.plugin.contracts import LogprobsKernel
+from core.sampling import prompt_logprobs
+
+Logits = Callable[[Sequence[int]], Tensor]
+"""float32 [R, V] behind these tokens of the step; valid until the next call."""
+
+
+def score_prompts(
+    step: StepInput,
+    batch: PersistentBatch,
+    result: StepResult,
+    logits: Logits,
+    max_rows: int,
+    kernel: LogprobsKernel | None,
+) -> None:
+    """Score the prompt tokens that follow the positions computed in this step. max_rows: of logits at once."""
+    for index, slot in enumerate(step.slots.tolist()):
+        request = batch[slot]
+        number = request.params.prompt_logprobs
+        prompt = request.prompt_token_ids
+        begin = int(step.num_computed[index])
+        end = min(begin + int(step.query_lens[index]), len(prompt) - 1)
+        if number is None or begin >= end:
+            continue
+        offset = int(step.cu_seqlens[index]) - begin
+        entries: list[TokenLogprobs] = []
+        for start in range(begin, end, max_rows):
+            stop = min(start + max_rows, end)
+            rows = range(offset + start, offset + stop)
+            entries += prompt_logprobs(logits(rows), prompt[start + 1 : stop + 1], number, kernel=kernel)
+        result.prompt_logprobs[slot] = entries

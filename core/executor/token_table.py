@@ -1,0 +1,68 @@
+"""The tokens of running sequences, by slot.
+
+Owns: prompt and output of each sequence, and the drafts behind them while a step verifies these. Never does: know what a
+step computes. Called by: the persistent batch; the sampling states read their sequence's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.api.step_plan import Int32Array, Slot
+
+ONE: Final = np.array(1)
+"""numpy adds it in half the time of a Python number."""
+
+Slots = NDArray[np.int64]
+"""numpy indexes with 64-bit integers several times faster than with others."""
+
+
+class TokenTable:
+    """int32 [num_slots, length]; rows that no sequence reaches cost no memory.
+
+    array: prompt, output, then drafts; what is behind them is stale.
+    num_prompt_tokens: int32 [num_slots].
+    """
+
+    def __init__(self, num_slots: int, length: int) -> None:
+        self.array = np.zeros((num_slots, length), np.int32)
+        self.num_prompt_tokens = np.zeros(num_slots, np.int32)
+        self._length = length
+        self._flat = self.array.reshape(-1)
+        # where the next token of each sequence goes in the flat table
+        self._ends = np.arange(num_slots, dtype=np.int64) * length
+
+    def start(self, slot: Slot, prompt: Sequence[int], output: Sequence[int]) -> NDArray[np.int32]:
+        """A sequence takes a slot; returns its row, which grows with it."""
+        row: NDArray[np.int32] = self.array[slot]
+        split = len(prompt)
+        known = split + len(output)
+        row[:split] = prompt
+        row[split:known] = output
+        self.num_prompt_tokens[slot] = split
+        self._ends[slot] = slot * self._length + known
+        return row
+
+    def num_tokens(self, slots: Slots) -> Int32Array:
+        """Known tokens of each of these sequences: prompt and output."""
+        return (self._ends[slots] - slots * self._length).astype(np.int32)
+
+    def extend(self, slots: Slots, token_ids: Int32Array) -> None:
+        """One new token for each of these sequences."""
+        ends = self._ends[slots]
+        self._flat[ends] = token_ids
+        self._ends[slots] = ends + ONE
+
+    def extend_one(self, slot: Slot, token_ids: Sequence[int]) -> None:
+        """New tokens for one sequence."""
+        self.write_drafts(slot, token_ids)
+        self._ends[slot] += len(token_ids)
+
+    def write_drafts(self, slot: Slot, token_ids: Sequence[int]) -> None:
+        """Put tokens behind the known ones, which they may become."""
+        end = self._ends[slot]
+        self._flat[end : end + len(token_ids)] = token_ids

@@ -1,0 +1,160 @@
+"""The rows of one step that sample: what the kernels read of each, and what came out.
+
+Owns: contiguous copies of the columns at addresses that never change, and the results. Never does: look at logits.
+Called by: the persistent batch (binds and advances them), `core.sampling.sampler`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.api.messages import TokenLogprobs
+from core.sampling.columns import INDEX, NOT_ASKED, SamplingColumns
+from core.sampling.noise import Float32, Ids
+from core.sampling.state import SequenceSampling
+
+ONE: Final = np.array(1)
+"""numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one row."""
+
+Integers = NDArray[np.integer[Any]]
+
+
+@dataclass(slots=True)
+class KernelRows:
+    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory."""
+
+    which: Tensor
+    keys: Tensor
+    temperatures: Tensor
+    filters: tuple[Tensor, Tensor, Tensor]
+    out: Tensor
+
+
+class SampleRows:
+    """The rows of one step that sample, N at most, at addresses that never change.
+
+    out: int64 [N], where tokens are written.
+
+    count: rows of this step.
+    slots: int64 [count], the sequence of each.
+    keys, temperatures, top_k, top_p, least: of the columns, one entry a row; the keys' output index is that of the row.
+    num_drafted: integers [count], tokens before the row's position that are drafts; None: none anywhere.
+    adjusted: rows whose logits are changed before they compete.
+    reported: rows whose log-probabilities are wanted.
+    tokens: int64 [count], sampled; -1 where a row failed.
+    errors: by row, a sentence.
+    logprobs: by row.
+    """
+
+    def __init__(self, columns: SamplingColumns, out: NDArray[np.int64]) -> None:
+        size = len(out)
+        self.columns = columns
+        self.keys = np.zeros((size, 5), np.int64)
+        self.temperatures: Float32 = np.zeros(size, np.float32)
+        self.top_k: Ids = np.zeros(size, np.int64)
+        self.top_p = np.zeros(size, np.float64)
+        self.least: Float32 = np.zeros(size, np.float32)
+        self._which: Ids = np.arange(size)
+        self._out: Ids = out
+        self._min_tokens: Integers | None = None
+        self._always: NDArray[np.bool_]
+        self.tokens: Ids = out[:0]
+        self.num_drafted: Integers | None = None
+        self.reported: list[int] = []
+        self.errors: dict[int, str] = {}
+        self.logprobs: dict[int, TokenLogprobs] = {}
+
+    @property
+    def count(self) -> int:
+        """Rows of this step."""
+        return len(self.tokens)
+
+    def bind(self, slots: Ids, indices: Integers, num_drafted: Integers | None = None) -> None:
+        """Take the rows of a step. indices: the output index of each row."""
+        # every slot exists; with mode="raise", numpy would take through a copy
+        self._forget()
+        count = len(slots)
+        columns = self.columns
+        self.slots = slots
+        self.tokens = self._out[:count]
+        np.take(columns.keys, slots, axis=0, out=self.keys[:count], mode="clip")
+        self._indices = self.keys[:count, INDEX]
+        self._indices[:] = indices
+        np.take(columns.temperatures, slots, out=self.temperatures[:count], mode="clip")
+        np.take(columns.top_k, slots, out=self.top_k[:count], mode="clip")
+        np.take(columns.top_p, slots, out=self.top_p[:count], mode="clip")
+        np.take(columns.least, slots, out=self.least[:count], mode="clip")
+        self.num_drafted = num_drafted
+        self.reported = (columns.logprobs[slots] != NOT_ASKED).nonzero()[0].tolist()
+        self._always = columns.adjusts[slots]
+        min_tokens = columns.min_tokens[slots]
+        self._min_tokens = min_tokens if min_tokens.any() else None
+        self._find_adjusted()
+
+    def advance(self) -> None:
+        """The same sequences, each one output index further."""
+        self._forget()
+        self._indices[:] = self._indices + ONE
+        if self._min_tokens is not None:
+            self._find_adjusted()
+
+    def _forget(self) -> None:
+        if self.errors:
+            self.errors = {}
+        if self.logprobs:
+            self.logprobs = {}
+
+    def _find_adjusted(self) -> None:
+        adjusts = self._always
+        if self._min_tokens is not None:
+            adjusts = adjusts | (self._indices < self._min_tokens)
+        self.adjusted: list[int] = adjusts.nonzero()[0].tolist()
+
+    def state(self, row: int) -> SequenceSampling:
+        """The rare things of a row's sequence."""
+        state = self.columns.states[int(self.slots[row])]
+        assert state is not None, f"nobody entered slot {self.slots[row]}"
+        return state
+
+    def index(self, row: int) -> int:
+        """The output index of a row."""
+        return int(self.keys[row, INDEX])
+
+    def drafted(self, row: int) -> int:
+        """How many drafts come before a row's position."""
+        return 0 if self.num_drafted is None else int(self.num_drafted[row])
+
+    def part(self, start: int, stop: int) -> KernelRows:
+        """Neighbouring rows, for logits that begin with row `start`."""
+        part = slice(start, stop)
+        return _kernel_rows(
+            self._which[: stop - start],
+            self.keys[part],
+            self.temperatures[part],
+            (self.top_k[part], self.top_p[part], self.least[part]),
+            self._out[part],
+        )
+
+    def chosen(self, rows: Ids, which: Ids) -> KernelRows:
+        """Copies of some rows, with an `out` of their own. which: their rows of logits."""
+        out = np.empty(len(rows), np.int64)
+        filters = self.top_k[rows], self.top_p[rows], self.least[rows]
+        return _kernel_rows(which, self.keys[rows], self.temperatures[rows], filters, out)
+
+
+def _kernel_rows(
+    which: Ids,
+    keys: NDArray[np.int64],
+    temperatures: Float32,
+    filters: tuple[Ids, NDArray[np.float64], Float32],
+    out: Ids,
+) -> KernelRows:
+    limits = torch.from_numpy(filters[0]), torch.from_numpy(filters[1]), torch.from_numpy(filters[2])
+    tables = torch.from_numpy(keys), torch.from_numpy(temperatures)
+    return KernelRows(torch.from_numpy(which), *tables, limits, torch.from_numpy(out))
