@@ -60,9 +60,9 @@ class ExpertsKernel(Protocol):
     nbytes: int
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`; j in ascending order.
+        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`.
 
-        ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
+        The sum goes by the experts' ids, not by j: see `core.layers.experts.combine`. ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
         """
         ...
 

@@ -74,9 +74,11 @@ class NativeKernels:
             reasons += linear_reasons(query)
         return reasons
 
-    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> NativeLinear:
-        """Repack once; the caller then drops `weight`."""
-        return NativeLinear(self._native, weight, activation, bias)
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, segments: int = 1
+    ) -> NativeLinear:
+        """Repack once; the caller then drops `weight`. segments: see `SumsInSegments`."""
+        return NativeLinear(self._native, weight, activation, bias, segments)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""

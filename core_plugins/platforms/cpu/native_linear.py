@@ -59,9 +59,9 @@ class PackSource:
     scale_type: int = 0
     tables: list[Tensor | None] = field(default_factory=list)  # values, scale, minimum, codes, row_scale
 
-    def arguments(self, activation: Activation, bias: Tensor | None) -> list[int]:
+    def arguments(self, activation: Activation, bias: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
-        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type]
+        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type, segments]
         tables = [*self.tables, *[None] * (5 - len(self.tables)), bias]
         return head + [0 if table is None else table.data_ptr() for table in tables]
 
@@ -73,7 +73,12 @@ class NativeLinear:
     __slots__ = ("_gather", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
 
     def __init__(
-        self, native: ModuleType, weight: CanonicalWeight, activation: Activation, bias: Tensor | None
+        self,
+        native: ModuleType,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int = 1,
     ) -> None:
         self.shape = weight.shape
         problem = weight.problem()
@@ -83,7 +88,7 @@ class NativeLinear:
         bias = None if bias is None else bias.detach().float().contiguous()
         if bias is not None and bias.shape != (self.shape[0],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
-        self.packed = native.linear_pack(*source.arguments(activation, bias))
+        self.packed = native.linear_pack(*source.arguments(activation, bias, segments))
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
