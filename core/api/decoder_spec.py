@@ -145,7 +145,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             expert = f"{self.block_name(index)}.{module}.experts.{e}"
             first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h))
             second = LayerSpec(f"{expert}.{up}", "experts", (inner, h))
-            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner))
+            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner), summed=True)
             found.append(ExpertLinears((first, second), (last,)))
         return found
 
@@ -163,7 +163,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
                 LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias),
                 LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias),
             ),
-            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias),),
+            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias, True),),
         }
 
     def router_widths(self) -> tuple[int, int]:

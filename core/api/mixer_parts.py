@@ -40,7 +40,7 @@ def attention_parts(
             LayerSpec(f"{prefix}.{name}_proj", "linear", (rows, hidden), biases[0])
             for name, rows in (("q", q), ("k", k), ("v", v))
         ),
-        "o": (LayerSpec(f"{prefix}.o_proj", "linear", (hidden, a.num_heads * a.head_size_v), biases[1]),),
+        "o": (LayerSpec(f"{prefix}.o_proj", "linear", (hidden, a.num_heads * a.head_size_v), biases[1], True),),
     }
     norms = {role: (f"{prefix}.{role}_norm.weight", a.head_size) for role in ("q", "k") if qk_norm}
     return MixerParts(linears, norms, {"qkv": q + k + v, "attention": a.num_heads * a.head_size_v})
@@ -56,7 +56,7 @@ def latent_parts(a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interle
     first = ("q_proj", q) if a.q_rank is None else ("q_a_proj", a.q_rank)
     queries = LayerSpec(f"{prefix}.{first[0]}", "linear", (first[1], hidden), bias and a.q_rank is not None)
     keys = LayerSpec(f"{prefix}.kv_a_proj_with_mqa", "linear", (kv, hidden), bias)
-    linears = {"a": (queries, keys), "o": (LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), bias),)}
+    linears = {"a": (queries, keys), "o": (LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), bias, True),)}
     norms = {"kv_a": (f"{prefix}.kv_a_layernorm.weight", a.rank)}
     latents = a.num_heads * a.rank
     buffers = {"latent_a": first[1] + kv, "latent_q": latents, "latent_out": latents, "attention": values}

@@ -25,12 +25,14 @@ class LayerSpec(msgspec.Struct, frozen=True):
     name:  module name in the canonical (Hugging Face) naming, without `.weight`.
     shape: (N, K), or (E, N, K) for experts.
     bias:  whether the model has a bias here.
+    summed: whether ranks may divide its inputs, so that their partial sums are added.
     """
 
     name: str
     role: Role
     shape: tuple[int, ...]
     bias: bool = False
+    summed: bool = False
 
 
 class DensePlan(msgspec.Struct, frozen=True):

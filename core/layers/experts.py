@@ -14,6 +14,9 @@ from torch import Tensor
 from core.api.specs import RoutingSpec
 from core.layers.linear import Linear
 
+COMBINE_RANGES = 8
+"""Ranges of experts with sums of their own, at most."""
+
 
 def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
     """ids int64 [T, k], weights float32 [T, k] from logits [T, E]; see `RoutingSpec`. The lowest id wins a tie.
@@ -45,6 +48,29 @@ def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
     return kept.repeat_interleave(grouped.shape[-1], -1)
 
 
+def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Tensor:
+    """float32 [T, H]: the weighted sum of each token's experts, parts float32 [T, k, H].
+
+    A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and
+    these are added as a binary tree. Whoever has half of the experts thus has a whole subtree, and the sum of two halves
+    has the bits of the whole.
+    """
+    ranges = 1
+    while 2 * ranges <= COMBINE_RANGES and num_experts % (2 * ranges) == 0:
+        ranges *= 2
+    tokens, top_k = ids.shape
+    sums = torch.zeros(tokens, ranges, parts.shape[2], dtype=torch.float32, device=parts.device)
+    every = torch.arange(tokens, device=ids.device)
+    order = ids.argsort(dim=1)
+    for column in range(top_k):
+        chosen = order[:, column]
+        where = ids[every, chosen] // (num_experts // ranges)
+        sums[every, where] += weights[every, chosen, None] * parts[every, chosen]
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    return sums[:, 0]
+
+
 class ReferenceExperts:
     """The experts of one layer: gate_up[e] maps H to 2 * I, down[e] maps I to H. nbytes: of all their weights.
 
@@ -69,7 +95,7 @@ class ReferenceExperts:
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, H] = the sum over j of weights[t, j] * expert ids[t, j] of x[T, H], or += with `accumulate`.
 
-        A token sums its experts in the order of j, in float32.
+        A token sums its experts in float32, in the order that `combine` describes.
         """
         tokens, top_k = ids.shape
         parts = torch.zeros(tokens * top_k, x.shape[1], dtype=torch.float32, device=x.device)
@@ -77,10 +103,7 @@ class ReferenceExperts:
         for expert in flat.unique().tolist():
             pairs = (flat == expert).nonzero().squeeze(1)
             parts[pairs] = self._expert(expert, x[pairs // top_k]).float()
-        parts = parts.view(tokens, top_k, -1)
-        total = torch.zeros_like(parts[:, 0])
-        for j in range(top_k):
-            total += weights[:, j, None] * parts[:, j]
+        total = combine(parts.view(tokens, top_k, -1), ids, weights, len(self.down))
         if accumulate:
             out += total.to(out.dtype)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -38,6 +38,7 @@ from core.plugin.contracts import (
     PreparesInto,
     RaceKernel,
     RouteKernel,
+    SumsInSegments,
     is_recordable,
 )
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
@@ -108,16 +109,23 @@ class KernelSet:
         return []
 
     def linear(
-        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, room: Room | None = None
+        self,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None = None,
+        room: Room | None = None,
+        segments: int = 1,
     ) -> LinearKernel:
         """Prepare a weight with the best provider for its format, shape and activation.
 
         room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
+        segments: of K that have sums of their own, where the provider can do that (see `SumsInSegments`).
         """
         attributes = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
         query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
         provider = self._best_linear(query)
-        kernel = self._prepared(provider, weight, activation, bias, room)
+        kernel = self._prepared(provider, weight, activation, bias, room, segments)
         if self.providers.index(provider) > self._gate_rank:
             self._plain_linears.add(type(kernel))
         return kernel
@@ -177,11 +185,14 @@ class KernelSet:
         activation: Activation,
         bias: Tensor | None,
         room: Room | None,
+        segments: int = 1,
     ) -> LinearKernel:
-        if room is None or not _prepares_into(provider):
-            return provider.linear(weight, activation=activation, bias=bias)
-        into = room(provider.prepared_nbytes(weight, activation=activation))
-        return provider.linear(weight, activation=activation, bias=bias, into=into)
+        options: dict[str, Any] = {}
+        if segments > 1 and isinstance(provider, SumsInSegments):
+            options["segments"] = min(segments, provider.max_segments)
+        if room is not None and _prepares_into(provider):
+            options["into"] = room(provider.prepared_nbytes(weight, activation=activation))
+        return provider.linear(weight, activation=activation, bias=bias, **options)
 
     def _serving(self, op: str) -> Iterator[Kernels]:
         """The providers without a reason against the operation `op` here, best first."""

@@ -28,6 +28,8 @@ from core.weights.formats import CanonicalWeight, Dense, fuse
 Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
+SEGMENTS: Final = 8
+"""Of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
 NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
@@ -164,7 +166,10 @@ class Packing:
         bias = self._bias([packed.part for packed in group], tensors, pairs)
         fused = fuse(weights)
         moved = fused if self._device.type == "cpu" else fused.to(self._device)
-        return self.kernels.linear(moved, activation=group[0].activation, bias=bias, room=self._room)
+        segments = SEGMENTS // self._part.size if group[0].part.summed else 1
+        return self.kernels.linear(
+            moved, activation=group[0].activation, bias=bias, room=self._room, segments=max(segments, 1)
+        )
 
     def _bias(
         self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]

@@ -35,6 +35,7 @@ from core.plugin.contracts.kernels import (
     LinearKernel,
     PreparesInto,
     RouteKernel,
+    SumsInSegments,
 )
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import ModelFamily
@@ -84,6 +85,7 @@ __all__ = [
     "RouteKernel",
     "Runtime",
     "StateBackend",
+    "SumsInSegments",
     "Uploads",
     "is_recordable",
     "recordable_steps",

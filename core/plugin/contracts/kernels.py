@@ -73,9 +73,10 @@ class ExpertsKernel(Protocol):
     nbytes: int
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`; j in ascending order.
+        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`.
 
-        ids int64 [T, k], weights float32 [T, k]. No token is dropped for capacity.
+        The sum goes by the experts' ids, not by j: see `core.layers.experts.combine`. ids int64 [T, k], weights float32
+        [T, k]. No token is dropped for capacity.
         """
         ...
 
@@ -92,6 +93,26 @@ class PreparesInto(Protocol):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> LinearKernel:
         """As `Kernels.linear`. into: uint8 [prepared_nbytes], page-aligned, where the prepared weight then lies; or None."""
+        ...
+
+
+@runtime_checkable
+class SumsInSegments(Protocol):
+    """A provider whose products can be cut along K without a change of bits.
+
+    Each of several equal segments of K then has a sum of its own, and these are added as a binary tree, so whoever has
+    half of the segments has a whole subtree. A weight that does not divide so has fewer segments.
+    """
+
+    @property
+    def max_segments(self) -> int:
+        """Most segments of a product, a power of two."""
+        ...
+
+    def linear(
+        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, segments: int = 1
+    ) -> LinearKernel:
+        """As `Kernels.linear`. segments: a power of two, at most `max_segments`; 1: one sum for all of K."""
         ...
 
 

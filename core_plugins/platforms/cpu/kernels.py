@@ -29,7 +29,7 @@ from core_plugins.platforms.cpu.checks import (
 )
 from core_plugins.platforms.cpu.experts import NativeExperts, choose
 from core_plugins.platforms.cpu.extension import kernels_or_reason
-from core_plugins.platforms.cpu.kernels_manifest import VERSION
+from core_plugins.platforms.cpu.kernels_manifest import NUMERICS
 from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons, prepared_nbytes
 
 OPERATIONS = (
@@ -54,6 +54,7 @@ class NativeKernels:
 
     name = "cpu_native"
     capturable = True
+    max_segments = 8
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()
@@ -61,7 +62,7 @@ class NativeKernels:
             raise PluginError(f"kernels cpu_native are not available: {native}")
         self._native = native
         self.num_threads: int = native.pool_init(num_threads)
-        self.numerics = f"cpu-native-{VERSION}:{native.isa()}"
+        self.numerics = f"{NUMERICS}:{native.isa()}"
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """What is missing for the operation; empty means supported."""
@@ -75,10 +76,16 @@ class NativeKernels:
         return reasons
 
     def linear(
-        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
+        self,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None = None,
+        into: Tensor | None = None,
+        segments: int = 1,
     ) -> NativeLinear:
         """Repack once, into the caller's memory if there is some; the caller then drops `weight`."""
-        return NativeLinear(self._native, weight, activation, bias, into)
+        return NativeLinear(self._native, weight, activation, bias, into, segments)
 
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
         """Bytes of the packed weight."""

@@ -60,9 +60,9 @@ class PackSource:
     scale_type: int = 0
     tables: list[Tensor | None] = field(default_factory=list)  # values, scale, minimum, codes, row_scale
 
-    def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None) -> list[int]:
+    def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
-        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type]
+        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type, segments]
         tables = [*self.tables, *[None] * (5 - len(self.tables)), bias, into]
         return head + [0 if table is None else table.data_ptr() for table in tables]
 
@@ -80,6 +80,7 @@ class NativeLinear:
         activation: Activation,
         bias: Tensor | None,
         into: Tensor | None = None,
+        segments: int = 1,
     ) -> None:
         self.shape = weight.shape
         problem = weight.problem()
@@ -92,7 +93,7 @@ class NativeLinear:
         if into is not None:
             _check_memory(into, prepared_nbytes(native, weight, activation))
         self._memory = into  # it lives as long as the weight that is packed into it
-        self.packed = native.linear_pack(*source.arguments(activation, bias, into))
+        self.packed = native.linear_pack(*source.arguments(activation, bias, into, segments))
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native

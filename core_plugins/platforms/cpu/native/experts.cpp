@@ -1,6 +1,6 @@
 // A layer of experts as grouped matrix products: (token, expert) pairs sorted by expert, stably, so that each expert's
 // weights are read once a chunk of tokens. No expert has a capacity; a token's bits do not depend on its neighbours,
-// because each pair is one row of a product whose rows are independent, and a token sums its pairs in their own order.
+// because each pair is one row of a product whose rows are independent, and a token sums its pairs in order of their experts.
 #include "native.h"
 #include "pool.h"
 
@@ -105,6 +105,16 @@ void run(TileFunction function, const Job &job, long tiles, long elements) {
     for (long tile = 0; tile < tiles; tile++) function(&job, tile);
 }
 
+void sort_few(int32_t *values, long count) {
+    for (long i = 1; i < count; i++) {
+        const int32_t value = values[i];
+        long j = i;
+        for (; j > 0 && values[j - 1] > value; j--) values[j] = values[j - 1];
+        values[j] = value;
+    }
+}
+
+// Sorts the chunk's pairs by expert; `where` then has each token's positions in order of its experts' ids.
 void sort_pairs(Job &job) {
     const long experts = job.call->layer->experts;
     const int64_t *ids = job.call->ids + job.token * job.call->top_k;
@@ -115,6 +125,7 @@ void sort_pairs(Job &job) {
         job.where[p] = job.start[ids[p]]++;
         job.order[job.where[p]] = (int32_t)p;
     }
+    for (long p = 0; p < job.pairs; p += job.call->top_k) sort_few(job.where + p, job.call->top_k);
     for (long e = experts; e > 0; e--) job.start[e] = job.start[e - 1]; // counting moved each start to its end
     job.start[0] = 0;
 }
@@ -166,7 +177,11 @@ size_t place(Job &job, Parts parts) {
     job.gate = {inner, up->n, inner, up->n, job.pairs, down->k, c.layer->activation, 0};
     float *out = c.out + job.token * c.out_stride;
     const float *weights = c.weights + job.token * c.top_k;
-    job.combine = {y, down->n, job.tokens, c.top_k, job.where, weights, out, c.out_stride, c.accumulate};
+    const int64_t *ids = c.ids + job.token * c.top_k;
+    long ranges = 1;
+    while (2 * ranges <= kCombineRanges && c.layer->experts % (2 * ranges) == 0) ranges *= 2;
+    job.combine = {y,   down->n, job.tokens,                c.top_k, job.where, job.order,
+                   ids, weights, c.layer->experts / ranges, ranges,  out,       c.out_stride, c.accumulate};
     return parts.used;
 }
 

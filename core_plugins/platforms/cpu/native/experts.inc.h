@@ -79,13 +79,19 @@ static void route(const RouteCall *c, long begin, long end) {
 static void combine(const CombineCall *c, long begin, long end) {
     for (long row = begin; row < end; row++) {
         const int32_t *where = c->where + row * c->top_k;
-        const float *weights = c->weights + row * c->top_k;
         float *out = c->out + row * c->out_stride;
         for (long i = 0; i < c->width; i += 16) {
             const long n = c->width - i;
-            F total = zero();
-            for (long j = 0; j < c->top_k; j++)
-                total = fma(set1(weights[j]), load_upto(c->y + where[j] * c->width + i, n), total);
+            F sums[kCombineRanges];
+            for (long r = 0; r < c->ranges; r++) sums[r] = zero();
+            for (long j = 0; j < c->top_k; j++) {
+                const int32_t pair = c->order[where[j]];
+                F &sum = sums[c->ids[pair] / c->range];
+                sum = fma(set1(c->weights[pair]), load_upto(c->y + where[j] * c->width + i, n), sum);
+            }
+            for (long step = 1; step < c->ranges; step *= 2)
+                for (long r = 0; r < c->ranges; r += 2 * step) sums[r] = add(sums[r], sums[r + step]);
+            F total = sums[0];
             if (c->accumulate) total = add(load_upto(out + i, n), total);
             store_upto(out + i, total, n);
         }

@@ -3,6 +3,9 @@
 // A lane is an output n. Each output has one accumulator that walks k in ascending order (bf16 dot: pairs; integers:
 // whole groups), so its bits depend on k and the format alone, never on the rows beside it. The inner block handles
 // R rows and V of a panel's two vectors; R and V decide the speed only.
+//
+// A weight that may be cut along k has several equal segments, each with an accumulator of its own, that are added as a
+// binary tree: whoever computes half of the segments has a whole subtree, and adding two halves gives the bits of one.
 
 constexpr long kPrefetch = 1536; // bytes ahead
 
@@ -23,9 +26,23 @@ template <int R> LANE void prefetch(const uint8_t *w) {
     }
 }
 
+struct Steps { // of a walk along k: single ones, pairs or groups, whatever a kind takes at once
+    long begin, end;
+};
+
 #include "linear_float.inc.h"
 #include "linear_groups.inc.h"
 #include "linear_int.inc.h"
+
+template <int R, int V> LANE void add_block(const F (&left)[R][V], F (&right)[R][V]) {
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) right[r][v] = add(left[r][v], right[r][v]);
+}
+
+template <int R, int V> LANE void move_block(F (&from)[R][V], F (&to)[R][V]) { // and begin anew
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) to[r][v] = from[r][v], from[r][v] = zero();
+}
 
 template <class Kind, int R, int V> LANE void block(const LinearCall &c, long panel, long vector, long row) {
     const PackedLinear &l = *c.weight;
@@ -35,7 +52,16 @@ template <class Kind, int R, int V> LANE void block(const LinearCall &c, long pa
             acc[r][v] = zero();
             if (R > 2) __builtin_prefetch(c.out + (row + r) * c.out_stride + panel * kPanel + (vector + v) * 16, 1);
         }
-    Kind::template run<R, V>(c, l.data + panel * l.panel_bytes, vector, row, acc);
+    const uint8_t *data = l.data + panel * l.panel_bytes;
+    const long steps = Kind::steps(l) / l.segments;
+    F waiting[kSegmentLevels][R][V]; // sums of whole subtrees whose right neighbours are not there yet
+    for (long segment = 0;; segment++) {
+        Kind::template run<R, V>(c, data, vector, row, Steps{segment * steps, (segment + 1) * steps}, acc);
+        int level = 0;
+        for (; segment >> level & 1; level++) add_block<R, V>(waiting[level], acc);
+        if (segment + 1 == l.segments) break;
+        move_block<R, V>(acc, waiting[level]);
+    }
     for (int v = 0; v < V; v++) {
         long n = panel * kPanel + (vector + v) * 16;
         long lanes = l.n - n < 16 ? l.n - n : 16;

@@ -6,11 +6,13 @@ LANE F load_weight(const uint16_t *p) { return load_half(p); }
 // Float weights of 32 outputs a k.
 template <class Element> struct FloatKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE long steps(const PackedLinear &l) { return l.k; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const float *x[R];
         for (int r = 0; r < R; r++) x[r] = row_any(c, row + r);
-        const Element *w = (const Element *)panel + vector * 16;
-        for (long k = 0; k < c.weight->k; k++, w += kPanel) {
+        const Element *w = (const Element *)panel + steps.begin * kPanel + vector * 16;
+        for (long k = steps.begin; k < steps.end; k++, w += kPanel) {
             prefetch<R>((const uint8_t *)w);
             F value[V];
             for (int v = 0; v < V; v++) value[v] = load_weight(w + v * 16);
@@ -23,12 +25,15 @@ template <class Element> struct FloatKind {
 // bf16 weights, float32 activations (which may hold bf16 values).
 struct BF16Kind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows < 8 ? kMaxRows : 8;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE long steps(const PackedLinear &l) { return (l.k + 1) / 2; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const float *x[R];
         for (int r = 0; r < R; r++) x[r] = row_any(c, row + r);
-        const uint8_t *w = panel + vector * 64;
-        long k = 0;
-        for (; k + 1 < c.weight->k; k += 2, w += kPanel * 4) {
+        const uint8_t *w = panel + steps.begin * kPanel * 4 + vector * 64;
+        const long end = 2 * steps.end < c.weight->k ? 2 * steps.end : c.weight->k;
+        long k = 2 * steps.begin;
+        for (; k + 1 < end; k += 2, w += kPanel * 4) {
             prefetch<R>(w);
             for (int v = 0; v < V; v++) {
                 I pair = iload(w + v * 64);
@@ -37,7 +42,7 @@ struct BF16Kind {
                 for (int r = 0; r < R; r++) acc[r][v] = fma(odd, set1(x[r][k + 1]), acc[r][v]);
             }
         }
-        if (k == c.weight->k) return;
+        if (k == end) return;
         for (int v = 0; v < V; v++)
             for (int r = 0; r < R; r++)
                 acc[r][v] = fma(as_float(shift_left<16>(iload(w + v * 64))), set1(x[r][k]), acc[r][v]);
@@ -48,11 +53,13 @@ struct BF16Kind {
 // bf16 weights and activations, two k at a time.
 struct BF16DotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE long steps(const PackedLinear &l) { return (l.k + 1) / 2; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const uint8_t *x[R];
         for (int r = 0; r < R; r++) x[r] = row_staged(c, row + r);
-        const uint8_t *w = panel + vector * 64;
-        for (long pairs = (c.weight->k + 1) / 2, p = 0; p < pairs; p++, w += kPanel * 4) {
+        const uint8_t *w = panel + steps.begin * kPanel * 4 + vector * 64;
+        for (long p = steps.begin; p < steps.end; p++, w += kPanel * 4) {
             prefetch<R>(w);
             I value[V];
             for (int v = 0; v < V; v++) value[v] = iload(w + v * 64);

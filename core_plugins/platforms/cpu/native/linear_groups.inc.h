@@ -54,13 +54,15 @@ template <class Float> struct NarrowPairs {
 // bf16 weights and inputs, two k at a time; one float step a group. Whole: one group for all of k.
 template <class Pairs, bool Whole> struct GroupBF16DotKind {
     static constexpr int kWide = Whole ? kWideRows : kWideIntRows, kRows = Whole ? kMaxRows : kMaxIntRows;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE long steps(const PackedLinear &l) { return l.groups; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
         constexpr int kVectors = Pairs::kVectors;
         const I table = Pairs::table(l);
-        const uint8_t *x = row_staged(c, row), *record = panel;
+        const uint8_t *x = row_staged(c, row) + steps.begin * l.group * 2, *record = panel + steps.begin * l.record_bytes;
         const long stride = (long)c.staged_stride;
-        for (long g = 0; g < l.groups; g++, record += l.record_bytes) {
+        for (long g = steps.begin; g < steps.end; g++, record += l.record_bytes) {
             F dot[R][V];
             for (int r = 0; r < R; r++)
                 for (int v = 0; v < V; v++) dot[r][v] = zero();
@@ -123,14 +125,16 @@ LANE I shift_down(I x, int bits) { // by a constant once the loop around it is u
 // Float32 weights and inputs.
 template <class Decode> struct GroupFloatKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
-    template <int R, int V> LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE long steps(const PackedLinear &l) { return l.groups; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
         constexpr int kBits = Decode::kBits;
         const F table = Decode::table(l);
         const float *x[R];
         for (int r = 0; r < R; r++) x[r] = row_any(c, row + r);
-        const uint8_t *record = panel;
-        for (long g = 0; g < l.groups; g++, record += l.record_bytes) {
+        const uint8_t *record = panel + steps.begin * l.record_bytes;
+        for (long g = steps.begin; g < steps.end; g++, record += l.record_bytes) {
             const uint8_t *w = record + vector * 64, *tail = record + l.value_bytes;
             F scale[V], minimum[V];
             for (int v = 0; v < V; v++) {

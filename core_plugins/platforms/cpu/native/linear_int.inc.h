@@ -29,15 +29,17 @@ LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I 
 // Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
 template <int Bits, bool Table> struct IntDotKind {
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
+    LANE long steps(const PackedLinear &l) { return l.groups; }
     template <int R, int V>
-    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
         const long groups = l.groups, size = l.group, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
         const int type = l.scale_type, minimum = l.has_minimum;
-        const uint8_t *x = row_staged(c, row), *w = panel + vector * 64, *tail = panel + l.value_bytes;
-        const GroupMeta *meta = c.meta + row * groups;
+        const uint8_t *record = panel + steps.begin * record_bytes, *w = record + vector * 64, *tail = record + l.value_bytes;
+        const uint8_t *x = row_staged(c, row) + steps.begin * size;
+        const GroupMeta *meta = c.meta + row * groups + steps.begin;
         const I table = Table ? load_bytes(l.bytes) : izero();
-        for (long g = 0; g < groups; g++, meta++, x += size, w += record_bytes, tail += record_bytes) {
+        for (long g = steps.begin; g < steps.end; g++, meta++, x += size, w += record_bytes, tail += record_bytes) {
             I dot[R][V];
             for (int r = 0; r < R; r++)
                 for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
@@ -61,8 +63,9 @@ template <int Bits, bool Table> struct IntDotKind {
 // One group for the whole row: integers to the end, exact, so all registers hold one kind of sum.
 template <int Bits> struct RowDotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
+    LANE long steps(const PackedLinear &) { return 1; }
     template <int R, int V>
-    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, F (&acc)[R][V]) {
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
         I dot[R][V];
         for (int r = 0; r < R; r++)

@@ -208,10 +208,11 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 14);
+    Arguments a(items, count, 15);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
     s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
+    s.segments = a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
     s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
     s.into = a.pointer<uint8_t>();

@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
+constexpr long kCombineRanges = 8; // of experts, with sums of their own
+constexpr int kSegmentLevels = 3; // of the binary tree that adds at most eight segments
 
 // Attention starts afresh at every span of keys, at absolute positions, so that its bits do not depend on how queries,
 // blocks and threads cut the work.
@@ -33,6 +35,7 @@ struct PackedLinear {
     int activation;
     long n, k, panels;
     long group, groups; // grouped formats only
+    long segments;      // equal parts of k with sums of their own: a power of two
     int zero;
     int has_minimum;
     int scale_type;      // of scale and minimum
@@ -202,11 +205,16 @@ struct RouteCall {
     float *weights;    // [rows, top_k]
 };
 
-struct CombineCall { // out[t] (+)= the sum over j of weights[t, j] * y[where[t, j]]
-    const float *y;
+// out[t] (+)= the weighted sum of t's experts in order of their ids: each of `ranges` equal ranges of ids (a power of two) has
+// a sum of its own, and these are added as a binary tree, so that whoever has half of the experts has a whole subtree.
+struct CombineCall {
+    const float *y; // of each position
     long width, rows, top_k;
-    const int32_t *where;
-    const float *weights;
+    const int32_t *where;  // [rows, top_k] positions, rising with the expert's id
+    const int32_t *order;  // the pair (t * top_k + j) at a position
+    const int64_t *ids;    // [rows, top_k]
+    const float *weights;  // [rows, top_k]
+    long range, ranges;    // experts of a range
     float *out;
     long out_stride;
     int accumulate;
@@ -294,6 +302,7 @@ struct PackSource {
     int format, activation;
     long n, k, group;
     int zero, scale_type;
+    long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
     uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own

@@ -185,6 +185,14 @@ void set_sizes(PackedLinear &l) {
     }
 }
 
+// The most segments, at most as many as asked for, that divide k into equal runs of whole steps.
+long segments_of(const PackedLinear &l, long wanted) {
+    const long steps = l.groups ? l.groups : l.k % 2 ? 1 : l.k / 2;
+    long segments = 1;
+    while (2 * segments <= wanted && segments < 1 << kSegmentLevels && steps % (2 * segments) == 0) segments *= 2;
+    return segments;
+}
+
 void unpack_dense(const PackedLinear &l, const uint8_t *panel, long lane, float *out) {
     for (long k = 0; k < l.k; k++) {
         if (l.format == kBF16) {
@@ -280,6 +288,7 @@ PackedLinear *pack_linear(const PackSource *s) {
     PackedLinear *l = (PackedLinear *)calloc(1, sizeof(PackedLinear));
     if (!l) return nullptr;
     describe(*l, *s);
+    l->segments = segments_of(*l, s->segments);
     if (s->codes) set_codes(*l, s->codes);
     l->borrowed = s->into != nullptr;
     l->data = s->into ? s->into : region_allocate(l->panel_bytes * l->panels);
