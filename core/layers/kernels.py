@@ -190,7 +190,7 @@ class KernelSet:
         options: dict[str, Any] = {}
         if segments > 1 and isinstance(provider, SumsInSegments):
             options["segments"] = min(segments, provider.max_segments)
-        if room is not None and _prepares_into(provider):
+        if room is not None and isinstance(weight, CanonicalWeight) and _prepares_into(provider):
             options["into"] = room(provider.prepared_nbytes(weight, activation=activation))
         return provider.linear(weight, activation=activation, bias=bias, **options)
 

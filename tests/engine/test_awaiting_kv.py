@@ -269,7 +269,7 @@ def test_a_defect_of_the_scheduler_starts_the_wait_over(world: World) -> None:
 def test_a_reset_of_the_cache_ends_the_wait(world: World) -> None:
     waiting = world.add("waiting", PROMPT)
     world.await_load()
-    assert world.core.call("reset_prefix_cache") == "true"
+    assert world.core.call("reset_prefix_cache") is True
     world.step()
     world.step()
     assert not world.core.waits_for_kv, "although the disk has not answered"

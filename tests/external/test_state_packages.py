@@ -169,8 +169,8 @@ def test_who_serves_which_layers_is_told(sprig, tiny_lfm2, core):
 
 
 def test_they_pass_the_kit(sprig, core):
-    for name, least in (("attention.gated_states", 14), ("model.sprig", 12)):
-        done = core("plugins", "check", name, "--json", "--model", str(sprig))
+    for name, least, model in (("attention.gated_states", 14, []), ("model.sprig", 12, ["--model", str(sprig)])):
+        done = core("plugins", "check", name, "--json", *model)
         findings = [finding for entry in json.loads(done.stdout) for finding in entry["findings"]]
         assert [finding for finding in findings if finding["verdict"] in ("failed", "warned")] == []
         assert sum(finding["verdict"] == "passed" for finding in findings) >= least, findings
