@@ -80,7 +80,10 @@ LATENT_BACKENDS = {
 STORED = {
     "ignores sinks": ([("if handle.sinks is None:", "if True:")], "claims to support equals", "sinks"),
     "adds sinks to the values": (
-        [("[scores, sinks], -1).softmax(-1)", "[scores, sinks], -1)[..., :-1].softmax(-1)"), ("weights[..., :-1]", "weights")],
+        [
+            ("[scores, sinks], -1).softmax(-1)", "[scores, sinks], -1)[..., :-1].softmax(-1)"),
+            ("weights[..., :-1]", "weights"),
+        ],
         "claims to support equals",
         "sinks",
     ),
