@@ -11,7 +11,10 @@ from core.weights.canonical import CanonicalWeight
 
 @dataclass(frozen=True, slots=True)
 class Dense(CanonicalWeight):
-    """A plain matrix. `weight` [N, K] in float32, float16 or bfloat16."""
+    """A plain matrix.
+
+    weight: [N, K] in float32, float16 or bfloat16.
+    """
 
     weight: Tensor
 
