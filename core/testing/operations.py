@@ -16,14 +16,17 @@ from core.testing.numbers import generator
 
 def _rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("norm")
-    x, weight, out = torch.randn(rows, 96, generator=random), torch.randn(96, generator=random), torch.empty(rows, 96)
+    x = torch.randn(rows, 96, generator=random)
+    weight = torch.randn(96, generator=random)
+    out = torch.empty(rows, 96)
     kernels.rms_norm(x, weight, 1e-6, out)
     return [out]
 
 
 def _rms_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("heads")
-    x, weight = torch.randn(rows, 6, 32, generator=random), torch.randn(32, generator=random)
+    x = torch.randn(rows, 6, 32, generator=random)
+    weight = torch.randn(32, generator=random)
     kernels.rms_norm_heads(x[:, :4], weight, 1e-6)
     return [x]
 
@@ -38,17 +41,19 @@ def _rotary(kernels: Kernels, rows: int) -> list[Tensor]:
 
 
 def _gated(kernels: Kernels, rows: int) -> list[Tensor]:
-    x, found = torch.randn(rows, 160, generator=generator("gate")) * 3, []
+    x = torch.randn(rows, 160, generator=generator("gate")) * 3
+    results = []
     for activation in ("silu", "gelu_tanh"):
         out = torch.empty(rows, 80)
         kernels.gated(x, activation, out)
-        found.append(out)
-    return found
+        results.append(out)
+    return results
 
 
 def _add(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("add")
-    x, residual = torch.randn(rows, 96, generator=random), torch.randn(rows, 96, generator=random)
+    x = torch.randn(rows, 96, generator=random)
+    residual = torch.randn(rows, 96, generator=random)
     kernels.add(x, residual)
     return [x, residual]
 
@@ -66,8 +71,11 @@ def _soft_cap(kernels: Kernels, rows: int) -> list[Tensor]:
 
 
 def _take_rows(kernels: Kernels, rows: int) -> list[Tensor]:
-    x, out = torch.randn(40, 104, generator=generator("take"))[:, :97], torch.empty(rows, 97)
-    _optional(kernels, "take_rows")(x, torch.arange(rows) * 7 % 40, out)
+    wide = torch.randn(40, 104, generator=generator("take"))
+    x = wide[:, :97]
+    chosen = torch.arange(rows) * 7 % 40
+    out = torch.empty(rows, 97)
+    _optional(kernels, "take_rows")(x, chosen, out)
     return [out]
 
 
