@@ -137,7 +137,7 @@ class LLM:
 
     @property
     def model_path(self) -> str:
-        """Where the checkpoint lies on disk."""
+        """The checkpoint's path on disk."""
         return self._config.model.model
 
     def reset_prefix_cache(self) -> bool:

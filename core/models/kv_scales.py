@@ -45,8 +45,8 @@ def kv_scales(loader: Loader, manifest: CheckpointManifest, dtype: str) -> dict[
         else:
             layer[match[2]] = value
     params = {}
-    for layer, scales in found.items():
+    for index, scales in found.items():
         k_scale = scales.get("k", 1.0)
         v_scale = scales.get("v", 1.0)
-        params[layer] = AttentionParams(k_scale=k_scale, v_scale=v_scale)
+        params[index] = AttentionParams(k_scale=k_scale, v_scale=v_scale)
     return params

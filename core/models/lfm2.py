@@ -1,7 +1,7 @@
 """LFM2 (Liquid AI, 2025): the names that its configurations and checkpoints have of their own, and its short convolutions.
 
-Owns: their translation. Never does: read weights. Called by: the table of families; `short_conv` also by anybody who needs
-such a layer.
+Owns: their translation. Never does: read weights. Called by: the table of families; `short_conv` also by
+anybody who needs such a layer.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def short_conv(channels: int, kernel: int, *, bias: bool = False) -> StateSpec:
 
 
 def _intermediate_size(hf_config: Mapping[str, Any]) -> int:
-    """Of the MLP: two thirds of the declared size, rounded up to a multiple, unless the configuration says otherwise."""
+    """The MLP's: two thirds of the declared size, rounded up to a multiple, unless the configuration says otherwise."""
     size = positive(hf_config, "block_ff_dim", hf_config.get("intermediate_size"))
     if not hf_config.get("block_auto_adjust_ff_dim", True):
         return size

@@ -1,4 +1,4 @@
-"""What a configuration says about rotary embeddings. Torch-free.
+"""Rotary embeddings as configurations describe them. Torch-free.
 
 Owns: its several spellings. Never does: compute angles (`core.layers.rotary` does). Called by: `core.models.families`.
 """

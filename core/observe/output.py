@@ -1,4 +1,4 @@
-"""Standard output and standard error that nobody waits for.
+"""Standard output and standard error for which nothing ever waits.
 
 Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: choose what is written, or raise into
 the caller: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
@@ -22,7 +22,7 @@ from typing import TextIO
 CAPACITY = 1 << 20
 """Bytes that wait for a slow reader; output beyond them is left out."""
 DRAIN_SECONDS = 1.0
-"""How long the end of the process waits until all is written."""
+"""Longest time that the end of the process waits for its output to be written."""
 
 
 class BestEffortStream(io.TextIOBase):
@@ -35,8 +35,8 @@ class BestEffortStream(io.TextIOBase):
         self._descriptor = descriptor
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
-        self._held = 0  # bytes that wait
-        self._left_out = 0  # lines, after those that wait
+        self._held = 0  # bytes in `_waiting`
+        self._left_out = 0  # lines that came after the waiting ones and were dropped
         self._busy = False
         threading.Thread(target=self._write_all, name="core-output", daemon=True).start()
 
@@ -128,9 +128,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def best_effort_output() -> Iterator[None]:
-    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; what is left at the end gets a second."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_best_effort(stream) for stream in before)
+    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; at the end they have a second for the rest."""
+    stdout = sys.stdout
+    stderr = sys.stderr
+    fast_stdout = _best_effort(stdout)
+    fast_stderr = _best_effort(stderr)
+    sys.stdout = fast_stdout
+    sys.stderr = fast_stderr
     try:
         yield
     finally:
@@ -138,15 +142,16 @@ def best_effort_output() -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, BestEffortStream):
                 stream.drain(max(0.0, end - time.monotonic()))
-        sys.stdout, sys.stderr = before
+        sys.stdout = stdout
+        sys.stderr = stderr
 
 
 def _best_effort(stream: TextIO) -> TextIO:
-    with contextlib.suppress(OSError):  # what it holds cannot be written
+    with contextlib.suppress(OSError):  # its buffer cannot be written
         stream.flush()
     try:
         return BestEffortStream(stream.fileno())  # type: ignore[return-value]
-    except io.UnsupportedOperation:  # it is no file: somebody collects what we write
+    except io.UnsupportedOperation:  # it is no file: somebody collects the output in memory
         return stream
 
 

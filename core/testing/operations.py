@@ -1,4 +1,4 @@
-"""How each small operation of a kernel provider is tried.
+"""Trial calls of the small operations of a kernel provider.
 
 Owns: the inputs of one call each. Never does: compare. Called by: the kernel checks, with the provider and the reference.
 """
@@ -95,4 +95,4 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "soft_cap": _soft_cap,
     "take_rows": _take_rows,
 }
-"""How each operation is tried; a new operation is one more row."""
+"""The trial of each operation; a new operation is one more row."""

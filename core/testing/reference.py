@@ -56,7 +56,7 @@ def as_attention(spec: AttentionSpec | LatentSpec) -> AttentionSpec:
 
 
 def layer_params(spec: AttentionSpec, dtype: str) -> AttentionParams:
-    """Uneven numbers for whatever a layer with this KV dtype may bring: sinks, slopes, and scales of K and of V."""
+    """Uneven numbers for all parameters that a layer with this KV dtype may have: sinks, slopes, and scales of K and of V."""
     sinks = torch.linspace(-2, 3, spec.num_heads) if spec.sinks else None
     slopes = 0.7 ** torch.arange(1, spec.num_heads + 1) if spec.alibi else None
     k_scale, v_scale = LAYER_SCALES.get(dtype, (1.0, 1.0))

@@ -26,7 +26,7 @@ FP8_BLOCK = (16, 32)
 
 
 def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
-    """Of every format that can have `shape`, in each of its forms; a new format is one more line."""
+    """Weights of every format that can have `shape`, in each of its forms; a new format is one more line."""
     n, k = shape
     random = generator(f"weights {shape}")
     w = torch.randn(n, k, generator=random) * 0.1

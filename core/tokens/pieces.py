@@ -31,7 +31,7 @@ PRINTABLE_BYTES = _printable_bytes()
 
 
 def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:
-    """How tokens spell bytes, and whether one space is dropped at the start of a text."""
+    """The way in which tokens spell bytes, and whether one space is dropped at the start of a text."""
     if tokenizer.decoder is None:
         return "other", False
     state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())

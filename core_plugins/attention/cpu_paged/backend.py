@@ -170,7 +170,7 @@ class CpuPagedAttention:
 
 
 def _address(tensor: Tensor | None) -> int:
-    """Where its numbers begin; 0: there are none."""
+    """The address of its first number; 0: there are none."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

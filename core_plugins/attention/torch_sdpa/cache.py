@@ -21,7 +21,7 @@ DTYPES = {
     "int8_per_token_head": torch.int8,
 }
 SCALE_BYTES = 4
-"""Of the float32 scale of a token and head."""
+"""Size of the float32 scale of a token and head."""
 
 
 class StoredHeads:
@@ -84,4 +84,4 @@ def _largest(dtype: torch.dtype) -> float:
         return 127.0
     if dtype in (torch.float32, torch.bfloat16):
         return 0.0
-    return torch.finfo(dtype).max
+    return float(torch.finfo(dtype).max)

@@ -59,7 +59,7 @@ class LatentLayer:
         out.copy_(torch.matmul(weights, c))
 
     def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
-        """The same, each query alone with just its keys, at aligned addresses: equal bits whatever the chunks."""
+        """The same, each query alone with just its keys, at aligned addresses: equal bits for any chunks."""
         past = len(c) - len(q_latent)
         for row in range(len(q_latent)):
             seen = past + row + 1

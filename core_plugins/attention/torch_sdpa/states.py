@@ -18,7 +18,7 @@ from core.plugin.contracts import BatchView
 
 
 class Padding(NamedTuple):
-    """Where a step's rows lie when the past of each sequence is put in front of its rows.
+    """The places of a step's rows once the past of each sequence is put in front of them.
 
     rows: int64 [T], the step's rows.
     before: int64 [B, past], the past of each sequence in front of this step.

@@ -39,8 +39,7 @@ class Metadata:
         """An integer in low..high."""
         value = self.values.get(key, default)
         # A truth value is an `int` for Python, but not for the file.
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        if not is_integer or not low <= value <= high:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             self.fail(key, f"an integer from {low} to {high}")
         return value
 
@@ -76,8 +75,7 @@ class Metadata:
         if optional and key not in self:
             return []
         value = self.values.get(key)
-        is_list = isinstance(value, list) and all(type(item) is kind for item in value)
-        if not is_list:
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
             self.fail(key, f"a list of {kind.__name__}")
         if length is not None and len(value) != length:
             raise CheckpointError(f"{self.path}: metadata key '{key}' has {len(value)} entries, expected {length}.")

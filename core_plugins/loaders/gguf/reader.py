@@ -25,9 +25,9 @@ ARRAY = 9
 UINT32 = 4
 UINT64 = 10
 MIN_KEY_BYTES = 13
-"""Of the shortest metadata entry: length of the name, type, one byte of value."""
+"""Size of the shortest metadata entry: length of the name, type, one byte of value."""
 MIN_ROW_BYTES = 24
-"""Of the shortest row of the tensor table: length of the name, number of dimensions, type, offset."""
+"""Size of the shortest row of the tensor table: length of the name, number of dimensions, type, offset."""
 SCALARS: dict[int, struct.Struct] = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),

@@ -71,7 +71,7 @@ def _weight_files(directory: Path) -> list[Path]:
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise CheckpointError(
-                f"{directory}: there is no .safetensors file beside config.json. Is the download complete?"
+                f"{directory}: there is no .safetensors file next to config.json. Is the download complete?"
             )
         return files
     weights = read_json(index).get("weight_map")

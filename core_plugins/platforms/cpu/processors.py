@@ -66,7 +66,7 @@ def default_threads() -> int:
 
 
 def place(threads: int | None, binding: str) -> tuple[int, tuple[int, ...]]:
-    """How many compute threads, and the processor of each (empty: the system places them).
+    """The number of compute threads, and the processor of each (empty: the system places them).
 
     binding: `none`, `auto` (a core each, then the cores' other processors) or a list such as `0-3,8`, one each in order.
     Raises UserError for a list that is no list, names processors that the process may not use, or is too short.

@@ -10,7 +10,7 @@ lowest counter is next. A user who comes back after a pause starts at the level 
 Bounds. (1) A user without queued requests who sends one is admitted before any other user's second request from then on:
 a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has queued.
 (2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest prompt,
-OUTPUT_WEIGHT · most tokens that run at once), whatever they ask for: theorem 4.4 of the paper.
+OUTPUT_WEIGHT · most tokens that run at once), no matter how long their requests are: theorem 4.4 of the paper.
 """
 
 from __future__ import annotations
