@@ -36,7 +36,8 @@ class StateStore:
         """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
         pages = self.raw[self._blocks(view)].flatten(1)[:, : self.nbytes]
         states = pages.contiguous().view(self.dtype).view(-1, *self.shape)
-        begins = [seq_len == query_len for seq_len, query_len in zip(view.seq_lens_list, view.query_lens, strict=True)]
+        lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
+        begins = [seq_len == query_len for seq_len, query_len in lengths]
         if any(begins):
             states[torch.tensor(begins, device=states.device)] = 0
         return states

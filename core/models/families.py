@@ -312,7 +312,7 @@ def _routing(family: Family, hf_config: Mapping[str, Any], count: int, top_k: in
     if count % groups or not 1 <= top_groups <= groups or top_k > group_size * top_groups:
         raise UserError(
             f"n_group is {groups} and topk_group {top_groups}: {count} experts are not that many equal groups, or the "
-            f"chosen groups have fewer than {top_k} experts; the configuration of the checkpoint is damaged."
+            f"chosen groups have no {top_k} experts; the configuration of the checkpoint is damaged."
         )
     if family.routing == "corrected_sigmoid":
         return RoutingSpec(top_k, "sigmoid", renormalize, factor, groups, top_groups, "best_two")

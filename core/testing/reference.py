@@ -84,7 +84,8 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params
         mask &= key > query - spec.window
     scores = scores.masked_fill(~mask, -torch.inf)
     if params.sinks is not None:
-        sinks = params.sinks.double().view(-1, 1, 1).expand(-1, len(q), 1)
+        sinks = params.sinks.double().view(-1, 1, 1)
+        sinks = sinks.expand(-1, len(q), 1)
         scores = torch.cat([scores, sinks], -1)
     weights = scores.softmax(-1)[..., : len(k)]
     return torch.einsum("hqk,khd->qhd", weights, v)
@@ -102,7 +103,7 @@ def batch_view(
             positions.append(position)
             slots.append(block * block_size + position % block_size)
     width = max(len(table) for table in tables)
-    padded_tables = [[*table, *[0] * (width - len(table))] for table in tables]
+    padded_tables = [list(table) + [0] * (width - len(table)) for table in tables]
     return BatchView(
         num_tokens=sum(query_lens),
         num_seqs=len(query_lens),
@@ -263,7 +264,9 @@ class PagedRun:
     def write(self, k: Tensor, v: Tensor, metadata: Any) -> None:
         """Store k and v of a `Conversation`; of a latent layer, the latent and the rotated key that k holds."""
         if isinstance(self.spec, LatentSpec):
-            self.backend.write_latent(self.handle, v[:, 0], k[:, 0, self.spec.rank :], metadata)
+            latent = v[:, 0]
+            rotated = k[:, 0, self.spec.rank :]
+            self.backend.write_latent(self.handle, latent, rotated, metadata)
         else:
             self.backend.write(self.handle, k, v, metadata)
 
@@ -273,8 +276,11 @@ class PagedRun:
         done = [0] * len(lengths)
         outs: list[list[Tensor]] = [[] for _ in lengths]
         while done != lengths:
-            query_lens = [min(chunk or n, n - d) for n, d in zip(lengths, done, strict=True)]
-            done = [d + n for d, n in zip(done, query_lens, strict=True)]
+            query_lens = []
+            for i, length in enumerate(lengths):
+                query_len = min(chunk or length, length - done[i])
+                done[i] += query_len
+                query_lens.append(query_len)
             alive = [i for i, n in enumerate(query_lens) if n]
             for i, part in zip(alive, self.step(query_lens, done), strict=True):
                 outs[i].append(part)

@@ -66,4 +66,6 @@ class LatentLayer:
             this = slice(row, row + 1)
             latent = q_latent[this].float().clone(memory_format=torch.contiguous_format)
             rotated = q_pe[this].float().clone(memory_format=torch.contiguous_format)
-            self.attend(latent, rotated, c[:seen].clone(), k_pe[:seen].clone(), out[this])
+            seen_c = c[:seen].clone()
+            seen_k_pe = k_pe[:seen].clone()
+            self.attend(latent, rotated, seen_c, seen_k_pe, out[this])

@@ -72,9 +72,9 @@ def q2_k(blocks: Bytes) -> Unpacked:
     groups = blocks[:, :16]
     group_scale = (groups & 15).astype(np.float32)
     group_minimum = (groups >> 4).astype(np.float32)
-    factors = _halves(blocks, 80, 84).astype(np.float32)
-    scale = factors[:, :1] * group_scale
-    minimum = -(factors[:, 1:] * group_minimum)
+    scale_factor, minimum_factor = _factors(blocks, 80)
+    scale = scale_factor * group_scale
+    minimum = -(minimum_factor * group_minimum)
     values = _two_bits(blocks[:, 16:80])
     return _pairs(values), scale, minimum
 
@@ -92,7 +92,8 @@ def q3_k(blocks: Bytes) -> Unpacked:
     low_scale = np.concatenate((nibbles & 15, nibbles >> 4), axis=1)
     pairs = blocks[:, 104:108].reshape(-1, 1, 4) >> PAIR_SHIFTS
     high_scale = (pairs & 3).reshape(-1, 16)
-    group_scale = (low_scale | (high_scale << 4)).astype(np.float32) - 32
+    stored_scale = low_scale | (high_scale << 4)
+    group_scale = stored_scale.astype(np.float32) - 32
     factor = _halves(blocks, 108, 110).astype(np.float32)
     return _pairs(values), factor * group_scale, None
 
@@ -120,7 +121,8 @@ def q6_k(blocks: Bytes) -> Unpacked:
     """
     low = _wide_nibbles(blocks[:, :128], 64)
     high = _two_bits(blocks[:, 128:192])
-    group_scale = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
+    signed_scale = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    group_scale = signed_scale.astype(np.float32)
     factor = _halves(blocks, 208, 210).astype(np.float32)
     return low | (high << 4), factor * group_scale, None
 
@@ -184,14 +186,21 @@ def _paired(nibbles: npt.NDArray[np.uint64], shape: tuple[int, ...]) -> Bytes:
     # In a little-endian word, shifting by four puts the low nibble of each byte into the high nibble of the byte before:
     # every even byte is then a pair, every odd one is dropped by the narrowing.
     joined = nibbles | (nibbles >> FOUR)
-    return joined.view(np.uint16).astype(np.uint8).reshape(shape)
+    packed = joined.view(np.uint16).astype(np.uint8)
+    return packed.reshape(shape)
 
 
 def _k_scales(blocks: Bytes) -> tuple[Scales, Scales]:
     """The 8 scales and 8 minima of Q4_K and Q5_K. Bytes 0-3: the factors of both, float16; 4-15: see `_six_bit_scales`."""
     scale, minimum = _six_bit_scales(blocks[:, 4:16])
-    factors = _halves(blocks, 0, 4).astype(np.float32)
-    return factors[:, :1] * scale, -(factors[:, 1:] * minimum)
+    scale_factor, minimum_factor = _factors(blocks, 0)
+    return scale_factor * scale, -(minimum_factor * minimum)
+
+
+def _factors(blocks: Bytes, start: int) -> tuple[Scales, Scales]:
+    """The factors of all scales and of all minima of a block, float16 at `start`, each [B, 1]."""
+    factors = _halves(blocks, start, start + 4).astype(np.float32)
+    return factors[:, :1], factors[:, 1:]
 
 
 def _six_bit_scales(packed: Bytes) -> tuple[Scales, Scales]:

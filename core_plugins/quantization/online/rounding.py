@@ -42,8 +42,8 @@ def _inverse(scale: Tensor) -> Tensor:
 
 def _int8_channel(w: Tensor) -> Int8Channel:
     scale = w.abs().amax(-1, keepdim=True) / 127.0
-    steps = (w * _inverse(scale)).round_()
-    return Int8Channel(steps.clamp_(-127, 127).to(torch.int8), scale)
+    steps = (w * _inverse(scale)).round_().clamp_(-127, 127)
+    return Int8Channel(steps.to(torch.int8), scale)
 
 
 def _fp8(w: Tensor) -> FP8:
@@ -56,7 +56,8 @@ def _fp8(w: Tensor) -> FP8:
 
 def _nearest(blocks: Tensor, kind: str) -> Tensor:
     """Index of the nearest code of each value, uint8: the number of midpoints below it."""
-    codes, order = torch.tensor(CODES[kind], dtype=torch.float32).sort(stable=True)
+    table = torch.tensor(CODES[kind], dtype=torch.float32)
+    codes, order = table.sort(stable=True)
     midpoints = (codes[1:] + codes[:-1]) / 2
     place = torch.zeros(blocks.shape, dtype=torch.uint8)
     for midpoint in midpoints.tolist():
@@ -75,22 +76,30 @@ def _nearest_e2m1(blocks: Tensor) -> Tensor:
     small = (size * 2).round()
     middle = size.round() + 2
     large = (size / 2).round() + 4
-    magnitude = torch.where(size < 2, small, torch.where(size < 4, middle, large))
+    at_least_2 = torch.where(size < 4, middle, large)
+    magnitude = torch.where(size < 2, small, at_least_2)
     sign = (blocks < 0).to(torch.uint8)
     return magnitude.clamp_(max=7).to(torch.uint8) | (sign << 3)
 
 
-def _paired(index: Tensor, n: int) -> Tensor:
-    """Codes to canonical pairs: the even one low."""
-    flat = index.reshape(n, -1)
-    return flat[:, ::2] | (flat[:, 1::2] << 4)
+def _in_blocks(w: Tensor, kind: str) -> Tensor:
+    """w [N, K] as [N, blocks, values a block]."""
+    return w.view(w.shape[0], -1, BLOCKS[kind])
+
+
+def _paired(index: Tensor) -> Tensor:
+    """Codes [N, blocks, values a block] to canonical pairs [N, K / 2]: the even one low."""
+    flat = index.flatten(1)
+    even = flat[:, ::2]
+    odd = flat[:, 1::2]
+    return even | (odd << 4)
 
 
 def _table(w: Tensor, kind: str) -> Codebook:
-    blocks = w.view(w.shape[0], -1, BLOCKS[kind])
+    blocks = _in_blocks(w, kind)
     scale = blocks.abs().amax(-1)
     scaled = blocks * _inverse(scale).unsqueeze(-1)
-    values = _paired(_nearest(scaled, kind), w.shape[0])
+    values = _paired(_nearest(scaled, kind))
     return Codebook(kind, BLOCKS[kind], values, scale)
 
 
@@ -100,15 +109,17 @@ def _mxfp4(w: Tensor) -> Codebook:
     One is the specification's, which brings the largest magnitude into [4, 8) and cuts off everything above 6; the other is
     the next higher one, which cuts nothing.
     """
-    blocks = w.view(w.shape[0], -1, BLOCKS["mxfp4"])
+    blocks = _in_blocks(w, "mxfp4")
     # frexp's mantissa lies in [1/2, 1), so 3 less than its exponent leaves a magnitude in [4, 8).
-    exponent = torch.frexp(blocks.abs().amax(-1)).exponent.sub(3).clamp(-126, 126)
+    largest = blocks.abs().amax(-1)
+    exponent = torch.frexp(largest).exponent.sub(3).clamp(-126, 126)
     low, low_error = _at_power(blocks, exponent)
     high, high_error = _at_power(blocks, exponent + 1)
     takes_low = low_error <= high_error
     index = torch.where(takes_low.unsqueeze(-1), low, high)
-    scale = torch.where(takes_low, exponent, exponent + 1) + E8M0_BIAS
-    return Codebook("mxfp4", BLOCKS["mxfp4"], _paired(index, w.shape[0]), scale.to(torch.uint8))
+    power = torch.where(takes_low, exponent, exponent + 1)
+    scale = (power + E8M0_BIAS).to(torch.uint8)
+    return Codebook("mxfp4", BLOCKS["mxfp4"], _paired(index), scale)
 
 
 def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,14 +133,14 @@ def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nvfp4(w: Tensor) -> Codebook:
     """A row's scale maps its largest magnitude to the largest block scale times the largest code."""
-    blocks = w.view(w.shape[0], -1, BLOCKS["nvfp4"])
+    blocks = _in_blocks(w, "nvfp4")
     largest = blocks.abs().amax(-1)
     row_scale = largest.amax(-1, keepdim=True) / (E2M1_LARGEST * E4M3_LARGEST)
     scale = (largest * _inverse(row_scale) / E2M1_LARGEST).to(torch.float8_e4m3fn)
     # Divide by the scale as it is stored, not as it was wanted: rounding it to e4m3 moved it.
     real = scale.float() * row_scale
     scaled = blocks * _inverse(real).unsqueeze(-1)
-    values = _paired(_nearest_e2m1(scaled), w.shape[0])
+    values = _paired(_nearest_e2m1(scaled))
     return Codebook("nvfp4", BLOCKS["nvfp4"], values, scale, row_scale)
 
 
