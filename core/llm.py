@@ -42,7 +42,8 @@ Conversation = Sequence[Message]
 class LLM:
     """A model in this process.
 
-    model: path or hub name; None is the embedded default. tokenizer: where the tokenizer comes from, when not the model.
+    model: path or hub name; None is the embedded default.
+    tokenizer: where the tokenizer comes from, if not from the model.
     Every other keyword is an engine argument under its command-line name with underscores (`max_model_len`, ...).
     Raises UserError (ConfigError with all problems together, CheckpointError) or PluginError when it cannot be built.
 
@@ -53,8 +54,8 @@ class LLM:
         from core.config.resolve import resolve
 
         named = {"model": model, "tokenizer": tokenizer}
-        arguments = {name: value for name, value in named.items() if value is not None} | engine_arguments
-        resolution = resolve(arguments, context="llm")
+        given = {name: value for name, value in named.items() if value is not None}
+        resolution = resolve(given | engine_arguments, context="llm")
         for warning in resolution.warnings:
             logger.warning("%s", warning)
         self._ids = itertools.count()
@@ -75,10 +76,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete prompts; the outputs come in the order of the prompts.
 
-        prompts:         one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
+        prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
         sampling_params: one for all, one for each, or None for the checkpoint's defaults.
-        use_tqdm:        whether to show a progress bar, or what to make one with.
-        priority:        one for each prompt, lower first, under the priority policy.
+        use_tqdm: whether to show a progress bar, or a callable that makes one.
+        priority: one for each prompt, lower first, under the priority policy.
         Raises RequestError before anything runs when any prompt or parameter is wrong.
         """
         batch = as_batch(prompts)
@@ -87,7 +88,9 @@ class LLM:
             raise RequestError(
                 f"priority has {len(priority)} entries for {len(batch)} prompts; pass one for each.", param="priority"
             )
-        return self._run(self._tokenize(batch), params, priority or [0] * len(batch), use_tqdm)
+        if priority is None:
+            priority = [0] * len(batch)
+        return self._run(self._tokenize(batch), params, priority, use_tqdm)
 
     def chat(
         self,
@@ -118,7 +121,8 @@ class LLM:
                 tools=list(tools) if tools is not None else None,
                 **(chat_template_kwargs or {}),
             )
-            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
+            ids = tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
         return self._run(prompts, params, [0] * len(prompts), use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -148,7 +152,8 @@ class LLM:
 
     def close(self) -> None:
         """Give the engine's memory and threads back; may be called twice."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             client.close()
 
@@ -191,19 +196,26 @@ class LLM:
         if self._tokenizer is None or len(texts) < 2:
             return batch
         encoded = iter(self._tokenizer.encode_batch(texts))
-        return [
-            {"prompt": prompt, "prompt_token_ids": next(encoded)} if isinstance(prompt, str) else prompt
-            for prompt in batch
-        ]
+        tokenized: list[PromptInput] = []
+        for prompt in batch:
+            if isinstance(prompt, str):
+                tokenized.append({"prompt": prompt, "prompt_token_ids": next(encoded)})
+            else:
+                tokenized.append(prompt)
+        return tokenized
 
     def _run(
         self, prompts: list[PromptInput], params: list[SamplingParams], priority: Sequence[int], use_tqdm: Progress
     ) -> list[RequestOutput]:
         client = self._live_client()
-        entries = [self._process(index, prompts, params[index], priority[index]) for index in range(len(prompts))]
+        entries = []
+        for index in range(len(prompts)):
+            entry = self._process(index, prompts, params[index], priority[index])
+            entries.append(entry)
         return run_batch(client, self._output, entries, use_tqdm)
 
     def _process(self, index: int, prompts: list[PromptInput], params: SamplingParams, priority: int) -> ProcessedInput:
+        """One checked prompt. Raises RequestError, which names the prompt when there are several."""
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -28,7 +28,8 @@ def quantized_activations(x: Tensor, group_size: int) -> Tensor:
     groups = x.float().view(x.shape[0], -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
-    return (torch.round(groups * inverse).clamp(-127, 127) * scale).view(x.shape)
+    steps = torch.round(groups * inverse).clamp(-127, 127)
+    return (steps * scale).view(x.shape)
 
 
 class ReferenceLinear:
@@ -44,12 +45,7 @@ class ReferenceLinear:
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        if self.activation == "int8_row":
-            x = quantized_activations(x, x.shape[1])
-        elif self.activation == "int8" and not isinstance(self.weight, Dense):
-            x = quantized_activations(x, self._group_size)
-        elif self.activation == "bf16":
-            x = x.bfloat16()
+        x = self._rounded(x)
         for start in range(0, self.shape[0], ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, self.shape[0])
             part = self._rows(start, stop, x.dtype)
@@ -61,6 +57,17 @@ class ReferenceLinear:
             else:
                 out[:, start:stop] = product
 
+    def _rounded(self, x: Tensor) -> Tensor:
+        """x [T, K] in the precision of the activations."""
+        if self.activation == "bf16":
+            return x.bfloat16()
+        if self.activation == "int8_row":
+            return quantized_activations(x, x.shape[1])
+        if self.activation == "int8" and not isinstance(self.weight, Dense):
+            group_size = getattr(self.weight, "group_size", x.shape[1])
+            return quantized_activations(x, group_size)
+        return x
+
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
         """[T, n] of x [T, K] and some rows of the weight [n, K]."""
         return F.linear(x, part)
@@ -71,7 +78,8 @@ class ReferenceLinear:
 
     def _rows(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         part = self.weight.rows(slice(start, stop))
-        return part.weight.to(dtype) if isinstance(part, Dense) else part.dequantize().to(dtype)
+        values = part.weight if isinstance(part, Dense) else part.dequantize()
+        return values.to(dtype)
 
 
 class ReferenceKernels:
@@ -111,7 +119,8 @@ class ReferenceKernels:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
         wide = x.float()
-        out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight)
+        mean_square = wide.square().mean(-1, keepdim=True)
+        out.copy_(wide * torch.rsqrt(mean_square + eps) * weight)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
         """The same in place over the last axis of x [T, H, D]."""
@@ -119,16 +128,23 @@ class ReferenceKernels:
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
         """Rotate the pairs (i, i + D/2) of q [T, Hq, D] and k [T, Hkv, D] in place."""
-        c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+        c = cos[positions].unsqueeze(1)
+        s = sin[positions].unsqueeze(1)
         half = cos.shape[1]
         for x in (q, k):
-            first, second = x[..., :half].float(), x[..., half:].float()
-            x[..., :half], x[..., half:] = first * c - second * s, second * c + first * s
+            first = x[..., :half].float()
+            second = x[..., half:].float()
+            # Both before either is stored: in float32, `first` and `second` are views of x.
+            turned_first = first * c - second * s
+            turned_second = second * c + first * s
+            x[..., :half] = turned_first
+            x[..., half:] = turned_second
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """out[T, I] = act(x[:, :I]) * x[:, I:]."""
         gate, up = x.float().chunk(2, dim=-1)
-        out.copy_((F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up)
+        opened = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+        out.copy_(opened * up)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x."""

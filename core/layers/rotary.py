@@ -23,18 +23,23 @@ def inverse_frequencies(rope: RopeSpec, head_size: int) -> Tensor:
     if rope.rope_type == "linear":
         return frequencies / rope.factor
     if rope.rope_type == "llama3":
-        wavelengths = 2 * math.pi / frequencies
-        low = rope.original_max_position / rope.low_freq_factor
-        high = rope.original_max_position / rope.high_freq_factor
-        blend = (rope.original_max_position / wavelengths - rope.low_freq_factor) / (
-            rope.high_freq_factor - rope.low_freq_factor
-        )
-        smooth = (1 - blend) * frequencies / rope.factor + blend * frequencies
-        scaled = torch.where(wavelengths > low, frequencies / rope.factor, smooth)
-        return torch.where(wavelengths < high, frequencies, scaled)
+        return _llama3(rope, frequencies)
     if rope.rope_type == "yarn":
         return _yarn(rope, frequencies)
     return frequencies
+
+
+def _llama3(rope: RopeSpec, frequencies: Tensor) -> Tensor:
+    """Short waves keep their frequency, long ones are divided by the factor, and the ones between are blended."""
+    wavelengths = 2 * math.pi / frequencies
+    longest_blended = rope.original_max_position / rope.low_freq_factor
+    shortest_blended = rope.original_max_position / rope.high_freq_factor
+    turns = rope.original_max_position / wavelengths
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    divided = frequencies / rope.factor
+    blended = (1 - blend) * frequencies / rope.factor + blend * frequencies
+    scaled = torch.where(wavelengths > longest_blended, divided, blended)
+    return torch.where(wavelengths < shortest_blended, frequencies, scaled)
 
 
 def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
@@ -42,19 +47,27 @@ def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
     pairs = len(frequencies)
 
     def pair_of(turns: float) -> float:
-        """The pair, as a real number, that turns so often within the original length."""
-        return pairs * math.log(rope.original_max_position / (turns * 2 * math.pi)) / math.log(rope.theta)
+        """The pair, as a real number, that makes `turns` turns within the original length."""
+        wavelength = rope.original_max_position / (turns * 2 * math.pi)
+        return pairs * math.log(wavelength) / math.log(rope.theta)
 
-    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    low = pair_of(rope.beta_fast)
+    high = pair_of(rope.beta_slow)
     if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, 2 * pairs - 1)
-    slow = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low or 0.001)).clamp(0, 1)
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, 2 * pairs - 1)
+    width = high - low or 0.001  # never a division by zero
+    numbers = torch.arange(pairs, dtype=torch.float64)
+    slow = ((numbers - low) / width).clamp(0, 1)
     return frequencies * (1 - slow) + frequencies / rope.factor * slow
 
 
 def tables(rope: RopeSpec, head_size: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64."""
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), inverse_frequencies(rope, head_size))
-    factor = rope.attention_factor
-    return (angles.cos() * factor).float().to(device), (angles.sin() * factor).float().to(device)
+    positions = torch.arange(length, dtype=torch.float64)
+    angles = torch.outer(positions, inverse_frequencies(rope, head_size))
+    cos = angles.cos() * rope.attention_factor
+    sin = angles.sin() * rope.attention_factor
+    return cos.float().to(device), sin.float().to(device)

@@ -1,6 +1,6 @@
 """The reference kernels, one row at a time: bits of a row that depend on nothing but the row.
 
-Owns: what `--numerics reference` means for operations in plain torch. Never does: be quick.
+Owns: the meaning of `--numerics reference` for operations in plain torch. Never does: be quick.
 Called by: the worker, which puts them behind all other providers.
 
 A library may sum in another order, or take another path at a vector's tail, when a matrix has more rows or begins at

@@ -17,21 +17,27 @@ from core.plugin.contracts import BatchView
 
 
 class StateStore:
-    """One layer's states, each of a `shape` of numbers of `dtype`.
+    """One layer's states.
 
     raw: uint8 [num_blocks, block_bytes]; a state takes the first blocks of its row of the block table, one after another.
+    shape: of one state.
+    dtype: of its numbers.
     """
 
     def __init__(self, raw: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
-        self.raw, self.shape, self.dtype = raw, tuple(shape), dtype
+        self.raw = raw
+        self.shape = tuple(shape)
+        self.dtype = dtype
         self.nbytes = math.prod(self.shape) * dtype.itemsize
-        self.num_blocks = max(-(-self.nbytes // raw.shape[1]), 1)
+        block_bytes = raw.shape[1]
+        self.num_blocks = max(-(-self.nbytes // block_bytes), 1)
 
     def read(self, view: BatchView) -> Tensor:
         """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
-        pages = self.raw[view.block_table[:, : self.num_blocks].long()].flatten(1)[:, : self.nbytes]
+        pages = self.raw[self._blocks(view)].flatten(1)[:, : self.nbytes]
         states = pages.contiguous().view(self.dtype).view(-1, *self.shape)
-        begins = [seq_len == query_len for seq_len, query_len in zip(view.seq_lens_list, view.query_lens, strict=True)]
+        lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
+        begins = [seq_len == query_len for seq_len, query_len in lengths]
         if any(begins):
             states[torch.tensor(begins, device=states.device)] = 0
         return states
@@ -39,6 +45,11 @@ class StateStore:
     def write(self, view: BatchView, states: Tensor) -> None:
         """Put [B, *shape] back where it came from."""
         pages = states.to(self.dtype).contiguous().flatten(1).view(torch.uint8)
-        blocks, block_bytes = view.block_table[:, : self.num_blocks].long(), self.raw.shape[1]
-        padded = F.pad(pages, (0, self.num_blocks * block_bytes - self.nbytes))
-        self.raw[blocks] = padded.view(len(states), self.num_blocks, block_bytes)
+        block_bytes = self.raw.shape[1]
+        unused = self.num_blocks * block_bytes - self.nbytes
+        padded = F.pad(pages, (0, unused))
+        self.raw[self._blocks(view)] = padded.view(len(states), self.num_blocks, block_bytes)
+
+    def _blocks(self, view: BatchView) -> Tensor:
+        """The blocks of each sequence's state, int64 [B, num_blocks]."""
+        return view.block_table[:, : self.num_blocks].long()

@@ -5,7 +5,6 @@ Owns: named buffers. Never does: allocate during a step. Called by: models (they
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 
 class ViewCache(Generic[T]):
-    """What a step sees of the buffers, made once for each number of rows: a step then makes no tensor of its own."""
+    """A step's views of the buffers, made once for each number of rows: a step then makes no tensor of its own."""
 
     __slots__ = ("_found", "_make")
 
@@ -32,7 +31,8 @@ class ViewCache(Generic[T]):
         if found is None:
             if len(self._found) >= MAX_CACHED_VIEWS:
                 self._found.clear()
-            found = self._found[rows] = self._make(rows)
+            found = self._make(rows)
+            self._found[rows] = found
         return found
 
 
@@ -63,4 +63,4 @@ class Workspace:
     @property
     def nbytes(self) -> int:
         """Bytes reserved (not necessarily touched)."""
-        return sum(math.prod(buffer.shape) * buffer.element_size() for buffer in self._buffers.values())
+        return sum(buffer.nbytes for buffer in self._buffers.values())

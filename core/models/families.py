@@ -28,23 +28,25 @@ NEVER = 1 << 30
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What distinguishes a family.
+    """The ways in which a family differs from llama.
 
-    model_types, architectures: what configurations call it; either is enough.
-    tied_by_default: the head is the embedding unless the configuration says otherwise.
-    norm_offset: added to norm weights.
-    qk_norm: queries and keys are normed, head by head.
-    sandwich_norms: a norm behind attention and MLP, too.
-    scale_embedding: embeddings are multiplied by the root of the hidden size.
-    qkv_bias: queries, keys and values have a bias unless the configuration says otherwise.
-    full_every: the layer pattern when a configuration has none: every n-th layer is full, the others slide; 0: all are full.
-    eps_default: of the norms.
-    usual: a configuration under the usual names; None where it has them already.
-    state: of one layer, None for one with attention.
-    names: parts of tensor names in checkpoints, and what they are canonically.
-    expert_names: see `ExpertsSpec`; None without experts.
-    renormalize: expert weights add up to one unless the configuration says otherwise.
-    latent: attention is latent (MLA).
+    name: as `DecoderSpec.family` says it.
+    model_types, architectures: the values in a configuration that mean this family.
+    tied_by_default: whether the head is the embedding, unless the configuration says otherwise.
+    norm_offset: added to the weights of norms.
+    qk_norm: whether queries and keys are normalized.
+    sandwich_norms: whether attention and MLP are normalized behind too.
+    scale_embedding: whether embeddings are multiplied with the root of the hidden size.
+    qkv_bias: whether queries, keys and values have a bias, unless the configuration says otherwise.
+    full_every: when the configuration has no layer pattern, every n-th layer sees everything and the others slide; 0: none
+        slides.
+    eps_default: of norms.
+    usual: a configuration under the usual names.
+    state: the state of a layer, None for a layer with attention.
+    names: parts of tensor names in checkpoints, and their canonical forms.
+    expert_names: see `ExpertsSpec`.
+    renormalize: whether expert weights add up to one, unless the configuration says otherwise.
+    latent: whether attention is latent (MLA).
     routing: of the experts, see `_routing`.
     """
 
@@ -133,40 +135,56 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     for family in FAMILIES:
         if model_type in family.model_types or any(name in family.architectures for name in architectures):
             return family
-    known = [name for family in FAMILIES for name in (*family.model_types, *family.architectures)]
-    what = architectures[0] if architectures else model_type or "(none given)"
+    known: list[str] = []
+    for family in FAMILIES:
+        known.extend(family.model_types)
+        known.extend(family.architectures)
+    what = model_type or "(none given)"
+    if architectures:
+        what = architectures[0]
     raise UserError(f"Unknown model architecture '{what}'; known are: {', '.join(known)}.{nearest(what, known)}")
 
 
 def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
     """A checkpoint's tensors under the names that `canonical_name` gives them."""
-    names = {name: canonical_name(name) for name in tensors}
-    return {names[name]: msgspec.structs.replace(info, name=names[name]) for name, info in tensors.items()}
+    result = {}
+    for name, info in tensors.items():
+        new_name = canonical_name(name)
+        result[new_name] = msgspec.structs.replace(info, name=new_name)
+    return result
 
 
 def canonical(manifest: CheckpointManifest) -> CheckpointManifest:
     """The checkpoint of a family of the table, its tensors under canonical names."""
     names = family_for(manifest.config).names
+    if not names:
+        return manifest
 
     def canonical_name(name: str) -> str:
         for own, usual in names:
             name = name.replace(f".{own}.", f".{usual}.")
         return name
 
-    return msgspec.structs.replace(manifest, tensors=renamed(manifest.tensors, canonical_name)) if names else manifest
+    return msgspec.structs.replace(manifest, tensors=renamed(manifest.tensors, canonical_name))
 
 
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
-    """Resolve a configuration; `family` is a row of one's own. Raises UserError for missing or impossible values."""
+    """Resolve a configuration. Raises UserError for missing or impossible values.
+
+    family: a row that the table need not have; None: the table's row for the configuration.
+    """
     family = family or family_for(hf_config)
-    hf_config = family.usual(hf_config) if family.usual else hf_config
-    num_layers, hidden = _positive(hf_config, "num_hidden_layers"), _positive(hf_config, "hidden_size")
+    if family.usual is not None:
+        hf_config = family.usual(hf_config)
+    num_layers = _positive(hf_config, "num_hidden_layers")
+    hidden = _positive(hf_config, "hidden_size")
+    blocks = [_block(family, hf_config, index) for index in range(num_layers)]
     return DecoderSpec(
         family=family.name,
         hidden_size=hidden,
         intermediate_size=_positive(hf_config, "intermediate_size"),
         vocab_size=_positive(hf_config, "vocab_size"),
-        blocks=tuple(_block(family, hf_config, index) for index in range(num_layers)),
+        blocks=tuple(blocks),
         eps=float(hf_config.get("rms_norm_eps", family.eps_default)),
         activation=_activation(hf_config),
         max_position=_positive(hf_config, "max_position_embeddings", 2048),
@@ -205,7 +223,8 @@ def _block(family: Family, hf_config: Mapping[str, Any], index: int) -> BlockSpe
 def _attention(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
     num_heads = _positive(hf_config, "num_attention_heads")
     num_kv_heads = _positive(hf_config, "num_key_value_heads", num_heads)
-    head_size = _positive(hf_config, "head_dim", _positive(hf_config, "hidden_size") // num_heads)
+    usual_size = _positive(hf_config, "hidden_size") // num_heads
+    head_size = _positive(hf_config, "head_dim", usual_size)
     if num_heads % num_kv_heads:
         raise UserError(
             f"num_attention_heads is {num_heads}, not a multiple of num_key_value_heads ({num_kv_heads}); "
@@ -214,49 +233,69 @@ def _attention(family: Family, hf_config: Mapping[str, Any], index: int) -> Atte
     if head_size % 2:
         raise UserError(f"head_dim is {head_size}; rotary embeddings need an even head size.")
     return AttentionSpec(
-        num_heads,
-        num_kv_heads,
-        head_size,
-        head_size,
-        _scale(hf_config, head_size),
-        _window(family, hf_config, index),
-        hf_config.get("attn_logit_softcapping"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        head_size_v=head_size,
+        scale=_scale(hf_config, head_size),
+        window=_window(family, hf_config, index),
+        cap=hf_config.get("attn_logit_softcapping"),
     )
 
 
 def _latent(hf_config: Mapping[str, Any]) -> LatentSpec:
-    rope_size, nope = _positive(hf_config, "qk_rope_head_dim"), _positive(hf_config, "qk_nope_head_dim")
+    rope_size = _positive(hf_config, "qk_rope_head_dim")
+    nope_size = _positive(hf_config, "qk_nope_head_dim")
     if rope_size % 2:
         raise UserError(f"qk_rope_head_dim is {rope_size}; rotary embeddings need an even size.")
+    q_rank = None
+    if hf_config.get("q_lora_rank") is not None:
+        q_rank = _positive(hf_config, "q_lora_rank")
     return LatentSpec(
         num_heads=_positive(hf_config, "num_attention_heads"),
         rank=_positive(hf_config, "kv_lora_rank"),
         rope_size=rope_size,
-        head_size_nope=nope,
+        head_size_nope=nope_size,
         head_size_v=_positive(hf_config, "v_head_dim"),
-        scale=score_stretch(hf_config) / math.sqrt(nope + rope_size),
-        q_rank=None if hf_config.get("q_lora_rank") is None else _positive(hf_config, "q_lora_rank"),
+        scale=score_stretch(hf_config) / math.sqrt(nope_size + rope_size),
+        q_rank=q_rank,
     )
 
 
 def _experts(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer: every `decoder_sparse_step`-th has them, or every `moe_layer_freq`-th from
-    `first_k_dense_replace` on, but those of `mlp_only_layers`."""
-    plain = hf_config.get("mlp_only_layers") or ()
-    if family.expert_names is None or index in plain or (index + 1) % _positive(hf_config, "decoder_sparse_step", 1):
+    """The experts of a layer; None: it has a plain MLP."""
+    if family.expert_names is None or not _is_sparse(hf_config, index):
         return None
-    if index < (hf_config.get("first_k_dense_replace") or 0) or index % _positive(hf_config, "moe_layer_freq", 1):
-        return None
-    counts = (hf_config.get("num_experts"), hf_config.get("n_routed_experts"))
-    count = _positive(hf_config, "num_local_experts", next((c for c in counts if c is not None), None))
+    count = _num_experts(hf_config)
     top_k = _positive(hf_config, "num_experts_per_tok", 2)
     if top_k > count:
         raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")
     inner = _positive(hf_config, "moe_intermediate_size", hf_config.get("intermediate_size"))
-    shared = hf_config.get("n_shared_experts") or 0
+    num_shared = hf_config.get("n_shared_experts") or 0
     routing = _routing(family, hf_config, count, top_k)
+    shared = inner * num_shared
     corrected = family.routing == "corrected_sigmoid"
-    return ExpertsSpec(count, inner, routing, family.expert_names, inner * shared, corrected)
+    return ExpertsSpec(count, inner, routing, family.expert_names, shared, corrected)
+
+
+def _is_sparse(hf_config: Mapping[str, Any], index: int) -> bool:
+    """Every `decoder_sparse_step`-th layer has experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on;
+    the ones of `mlp_only_layers` never do."""
+    plain = hf_config.get("mlp_only_layers") or ()
+    first = hf_config.get("first_k_dense_replace") or 0
+    if index in plain or index < first:
+        return False
+    step = _positive(hf_config, "decoder_sparse_step", 1)
+    frequency = _positive(hf_config, "moe_layer_freq", 1)
+    return (index + 1) % step == 0 and index % frequency == 0
+
+
+def _num_experts(hf_config: Mapping[str, Any]) -> int:
+    """The number of experts, under whichever name the configuration has it."""
+    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+        if hf_config.get(name) is not None:
+            return _positive(hf_config, name)
+    return _positive(hf_config, "num_local_experts")
 
 
 def _routing(family: Family, hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
@@ -264,13 +303,16 @@ def _routing(family: Family, hf_config: Mapping[str, Any], count: int, top_k: in
     in the choice (DeepSeek-V3, arXiv 2412.19437)."""
     renormalize = bool(hf_config.get("norm_topk_prob", family.renormalize))
     factor = float(hf_config.get("routed_scaling_factor") or 1.0)
-    grouped = hf_config.get("topk_method") != "greedy"
-    groups = (hf_config.get("n_group") or 1) if grouped else 1
-    top_groups = (hf_config.get("topk_group") or groups) if grouped else 1
-    if count % groups or not 1 <= top_groups <= groups or top_k > count // groups * top_groups:
+    groups = 1
+    top_groups = 1
+    if hf_config.get("topk_method") != "greedy":
+        groups = hf_config.get("n_group") or 1
+        top_groups = hf_config.get("topk_group") or groups
+    group_size = count // groups
+    if count % groups or not 1 <= top_groups <= groups or top_k > group_size * top_groups:
         raise UserError(
-            f"n_group is {groups} and topk_group {top_groups}: {count} experts are not that many equal groups, or so many "
-            f"groups have no {top_k} experts; the configuration of the checkpoint is damaged."
+            f"n_group is {groups} and topk_group {top_groups}: {count} experts are not that many equal groups, or the "
+            f"chosen groups have no {top_k} experts; the configuration of the checkpoint is damaged."
         )
     if family.routing == "corrected_sigmoid":
         return RoutingSpec(top_k, "sigmoid", renormalize, factor, groups, top_groups, "best_two")
@@ -293,7 +335,9 @@ def _activation(hf_config: Mapping[str, Any]) -> str:
 
 def _scale(hf_config: Mapping[str, Any], head_size: int) -> float:
     scalar = hf_config.get("query_pre_attn_scalar")
-    return 1.0 / math.sqrt(head_size if scalar is None else scalar)
+    if scalar is None:
+        scalar = head_size
+    return 1.0 / math.sqrt(scalar)
 
 
 def _is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:

@@ -1,6 +1,6 @@
 """Scales of an 8-bit KV cache that a checkpoint brings.
 
-Owns: which tensors they are and what they mean. Never does: compute scales from data. Called by: the worker.
+Owns: their names and their meaning. Never does: compute scales from data. Called by: the worker.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ _NAME: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.(?:.+\.)?(k|v|kv)_scale$")
 def kv_scales(loader: Loader, manifest: CheckpointManifest, dtype: str) -> dict[int, AttentionParams]:
     """By layer, for a KV type that has one scale a layer; empty for the others. Raises CheckpointError.
 
-    `….layers.3.self_attn.k_scale`, `v_scale`, or `kv_scale` for both: what is stored times the scale is the value.
+    `….layers.3.self_attn.k_scale`, `v_scale`, or `kv_scale` for both: a stored number times the scale is the value.
     """
     kind = KV_TYPES[dtype]
     if kind.item_bytes > 1 or kind.scaled:
         return {}
     names = [name for name in manifest.tensors if _NAME.search(name)]
+    if not names:
+        return {}
     found: dict[int, dict[str, float]] = {}
-    for name, tensor in loader.iter(manifest, names) if names else ():
+    for name, tensor in loader.iter(manifest, names):
         match = _NAME.search(name)
-        value = float(tensor.float().item()) if tensor.numel() == 1 else math.nan
+        value = math.nan
+        if tensor.numel() == 1:
+            value = float(tensor.float().item())
         if match is None or not 0.0 < value < math.inf:
             raise CheckpointError(
                 f"{name} {tuple(tensor.shape)}: expected one positive number, the scale of a KV cache"
@@ -40,4 +44,9 @@ def kv_scales(loader: Loader, manifest: CheckpointManifest, dtype: str) -> dict[
             layer.setdefault("v", value)
         else:
             layer[match[2]] = value
-    return {layer: AttentionParams(scales.get("k", 1.0), scales.get("v", 1.0)) for layer, scales in found.items()}
+    params = {}
+    for index, scales in found.items():
+        k_scale = scales.get("k", 1.0)
+        v_scale = scales.get("v", 1.0)
+        params[index] = AttentionParams(k_scale=k_scale, v_scale=v_scale)
+    return params

@@ -1,7 +1,7 @@
-"""What the configurations and checkpoints of LFM2 (Liquid AI, 2025) call differently, and its short convolutions.
+"""LFM2 (Liquid AI, 2025): the names that its configurations and checkpoints have of their own, and its short convolutions.
 
-Owns: those translations. Never does: read weights. Called by: the table of families; `short_conv` also by whoever needs
-such a layer.
+Owns: their translation. Never does: read weights. Called by: the table of families; `short_conv` also by
+anybody who needs such a layer.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ NAMES: Final = (
 def usual(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration under the usual names; `layer_types` has one of `full_attention` and `conv` for each layer."""
     num_layers = positive(hf_config, "num_hidden_layers")
-    full = hf_config.get("full_attn_idxs")
-    kinds = hf_config.get("layer_types")
-    if not kinds:
-        kinds = ["full_attention" if full is None or i in full else "conv" for i in range(num_layers)]
+    kinds = hf_config.get("layer_types") or _kinds_by_index(hf_config, num_layers)
     if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "conv"}:
         raise UserError(
             f"layer_types is {list(kinds)!r:.120} in the model's configuration; expected full_attention or conv for each "
@@ -53,6 +50,14 @@ def usual(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _kinds_by_index(hf_config: Mapping[str, Any], num_layers: int) -> list[str]:
+    """The older form of `layer_types`: the layers with attention, by number; without it, all layers."""
+    full = hf_config.get("full_attn_idxs")
+    if full is None:
+        return ["full_attention"] * num_layers
+    return ["full_attention" if index in full else "conv" for index in range(num_layers)]
+
+
 def state(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     """The short convolution of a layer, None where it attends."""
     if hf_config["layer_types"][index] != "conv":
@@ -60,28 +65,36 @@ def state(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     kernel = positive(hf_config, "conv_L_cache", 3)
     if kernel < 2:
         raise UserError(f"conv_L_cache is {kernel} in the model's configuration; expected at least 2 tokens.")
-    return short_conv(positive(hf_config, "hidden_size"), kernel, bias=bool(hf_config.get("conv_bias", False)))
+    channels = positive(hf_config, "hidden_size")
+    bias = bool(hf_config.get("conv_bias", False))
+    return short_conv(channels, kernel, bias=bias)
 
 
 def short_conv(channels: int, kernel: int, *, bias: bool = False) -> StateSpec:
     """A layer with the op `short_conv`, see `StateSpec`. kernel: tokens that a convolution sees, from 2."""
     params: dict[str, tuple[int, ...]] = {"conv.weight": (channels, 1, kernel)}
+    if bias:
+        params["conv.bias"] = (channels,)
     return StateSpec(
         op="short_conv",
         inputs={"in_proj": 3 * channels},
         output_size=channels,
         state_size=channels * (kernel - 1),
         sizes={"channels": channels, "kernel": kernel},
-        params={**params, "conv.bias": (channels,)} if bias else params,
+        params=params,
         bias=bias,
     )
 
 
 def _intermediate_size(hf_config: Mapping[str, Any]) -> int:
-    """Of the MLP: two thirds of what is declared, rounded up to a multiple, unless the configuration says otherwise."""
+    """The MLP's: two thirds of the declared size, rounded up to a multiple, unless the configuration says otherwise."""
     size = positive(hf_config, "block_ff_dim", hf_config.get("intermediate_size"))
     if not hf_config.get("block_auto_adjust_ff_dim", True):
         return size
-    factor, multiple = hf_config.get("block_ffn_dim_multiplier", 1.0), positive(hf_config, "block_multiple_of", 256)
+    factor = hf_config.get("block_ffn_dim_multiplier", 1.0)
+    multiple = positive(hf_config, "block_multiple_of", 256)
     size = int(2 * size / 3)
-    return size if factor is None else -(-int(factor * size) // multiple) * multiple
+    if factor is None:
+        return size
+    size = int(factor * size)
+    return -(-size // multiple) * multiple

@@ -1,4 +1,4 @@
-"""What a configuration says about rotary embeddings. Torch-free.
+"""Rotary embeddings as configurations describe them. Torch-free.
 
 Owns: its several spellings. Never does: compute angles (`core.layers.rotary` does). Called by: `core.models.families`.
 """
@@ -14,47 +14,51 @@ from core.api.specs import RopeSpec
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:
-    """Of a layer that sees all keys (full) or a window.
+    """The rotary embedding of a layer. Raises UserError.
 
-    interleaved: of a family whose pairs are neighbours unless the configuration says otherwise. Raises UserError.
+    full: whether the layer sees all keys or a window.
+    interleaved: whether the family's pairs are neighbours, unless the configuration says otherwise.
     """
     values = _rope_values(hf_config, full)
     rope_type = _rope_type(values)
     original = values.get("original_max_position_embeddings") or hf_config.get("max_position_embeddings") or 8192
+    attention_factor = _attention_factor(values) if rope_type == "yarn" else 1.0
+    neighbours = bool(hf_config.get("rope_interleave", True))
     return RopeSpec(
-        float(values.get("rope_theta") or 10000.0),
-        rope_type,
-        float(values.get("factor") or 1.0),
-        float(values.get("low_freq_factor") or 1.0),
-        float(values.get("high_freq_factor") or 4.0),
-        int(original),
-        float(values.get("beta_fast") or 32.0),
-        float(values.get("beta_slow") or 1.0),
-        bool(values.get("truncate", True)),
-        _attention_factor(values) if rope_type == "yarn" else 1.0,
-        interleaved and bool(hf_config.get("rope_interleave", True)),
+        theta=float(values.get("rope_theta") or 10000.0),
+        rope_type=rope_type,
+        factor=float(values.get("factor") or 1.0),
+        low_freq_factor=float(values.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(values.get("high_freq_factor") or 4.0),
+        original_max_position=int(original),
+        beta_fast=float(values.get("beta_fast") or 32.0),
+        beta_slow=float(values.get("beta_slow") or 1.0),
+        truncate=bool(values.get("truncate", True)),
+        attention_factor=attention_factor,
+        interleaved=interleaved and neighbours,
     )
 
 
 def score_stretch(hf_config: Mapping[str, Any]) -> float:
-    """What multiplies the scores of latent attention because of yarn: the square of its `mscale_all_dim` stretch."""
+    """The factor that yarn puts on the scores of latent attention: the square of its `mscale_all_dim` stretch."""
     values = _rope_values(hf_config, full=True)
-    return _yarn_stretch(values, "mscale_all_dim") ** 2 if _rope_type(values) == "yarn" else 1.0
+    if _rope_type(values) != "yarn":
+        return 1.0
+    return _yarn_stretch(values, "mscale_all_dim") ** 2
 
 
 def _rope_values(hf_config: Mapping[str, Any], full: bool) -> dict[str, Any]:
     """`rope_parameters` (flat, or by layer type), or the older `rope_theta` with `rope_scaling`."""
     parameters = hf_config.get("rope_parameters")
     kind = "full_attention" if full else "sliding_attention"
-    if isinstance(parameters, Mapping) and isinstance(parameters.get(kind), Mapping):
-        return dict(parameters[kind])
     if isinstance(parameters, Mapping):
-        return dict(parameters)
+        of_kind = parameters.get(kind)
+        return dict(of_kind if isinstance(of_kind, Mapping) else parameters)
     local = hf_config.get("rope_local_base_freq")
-    scaling = hf_config.get("rope_scaling") if full or local is None else None
-    values = {**(scaling or {}), "rope_theta": hf_config.get("rope_theta", 10000.0)}
-    if not full and local is not None:
-        values["rope_theta"] = local
+    if local is not None and not full:
+        return {"rope_theta": local}
+    values = dict(hf_config.get("rope_scaling") or {})
+    values["rope_theta"] = hf_config.get("rope_theta", 10000.0)
     return values
 
 
@@ -67,13 +71,16 @@ def _rope_type(values: Mapping[str, Any]) -> str:
 
 
 def _yarn_stretch(values: Mapping[str, Any], weight: str) -> float:
-    """0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is what `weight` names; 1 without it."""
+    """0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is the value named `weight`; 1 without it."""
     factor = float(values.get("factor") or 1.0)
-    return 0.1 * float(values.get(weight) or 0.0) * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+    if factor <= 1.0:
+        return 1.0
+    w = float(values.get(weight) or 0.0)
+    return 0.1 * w * math.log(factor) + 1.0
 
 
 def _attention_factor(values: Mapping[str, Any]) -> float:
-    """What multiplies cos and sin: said so, or 0.1 ln(factor) + 1, or by both mscale and mscale_all_dim."""
+    """The factor of cos and sin: the configuration's own, the ratio of its two mscales, or 0.1 ln(factor) + 1."""
     if values.get("attention_factor") is not None:
         return float(values["attention_factor"])
     if values.get("mscale") and values.get("mscale_all_dim"):

@@ -1,6 +1,6 @@
 """One line a log record, the same in every process.
 
-Owns: the format and the handler of the loggers `core` and `core_plugins`, and what keeps all loggers that we run from flooding.
+Owns: the format and the handler of the loggers `core` and `core_plugins`, and the filter against floods from any logger.
 Never does: touch other loggers or the root otherwise.
 Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
 """
@@ -20,9 +20,9 @@ HANDLER_NAME = "core-stderr"
 def setup_logging(level: int | str = logging.INFO, process: str = "main", others: Sequence[str] = ()) -> None:
     """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
 
-    level:   a number or name of the `logging` module, in any case.
-    process: what this process is called in each line.
-    others:  loggers with handlers of their own, which may not repeat themselves more than once a minute either.
+    level: a number or name of the `logging` module, in any case.
+    process: the name of this process in each line.
+    others: loggers with handlers of their own, which may not repeat themselves more than once a minute either.
     """
     formatter = logging.Formatter(
         fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
@@ -31,12 +31,14 @@ def setup_logging(level: int | str = logging.INFO, process: str = "main", others
     handler.set_name(HANDLER_NAME)
     handler.setFormatter(formatter)
     handler.addFilter(RepeatFilter())
+    level = level.upper() if isinstance(level, str) else level
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        for old in [old for old in logger.handlers if old.get_name() == HANDLER_NAME]:
-            logger.removeHandler(old)
+        for old in list(logger.handlers):
+            if old.get_name() == HANDLER_NAME:
+                logger.removeHandler(old)
         logger.addHandler(handler)
-        logger.setLevel(level.upper() if isinstance(level, str) else level)
+        logger.setLevel(level)
         logger.propagate = False
     for name in others:
         logger = logging.getLogger(name)

@@ -52,7 +52,8 @@ COUNTERS = {
 class ServerMetrics:
     """All metrics of one server, labelled with its model's name.
 
-    stats: gives the scheduler's latest state, read at each scrape. cache: reported as `core:cache_config_info`.
+    stats: gives the scheduler's latest state, read at each scrape.
+    cache: reported as `core:cache_config_info`.
     """
 
     def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None = None) -> None:
@@ -96,7 +97,8 @@ class ServerMetrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(PREFIX + name, text, ("model_name",), registry=self.registry).labels(self.model_name)
+        family = Counter(PREFIX + name, text, ("model_name",), registry=self.registry)
+        return family.labels(self.model_name)
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         family = Histogram(PREFIX + name, text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
@@ -123,7 +125,8 @@ class RequestMeter:
             metrics.prompt_tokens.inc(len(output.prompt_token_ids))
             times = output.metrics
             if times.first_token_time > 0.0:
-                metrics.first_token.observe(max(0.0, times.first_token_time - times.arrival_time))
+                waited = times.first_token_time - times.arrival_time
+                metrics.first_token.observe(max(0.0, waited))
         elif new_tokens:
             metrics.inter_token.observe(now - self.last_output)
         self.last_output = now
@@ -142,24 +145,29 @@ class RequestMeter:
         self.finished = True
 
     def close(self) -> None:
-        """The request is over; what has not ended by itself was aborted."""
+        """The request is over; completions that have not ended by themselves were aborted."""
         if not self.finished:
-            self.metrics.success["abort"].inc(self.params.n - len(self._ended))
+            num_aborted = self.params.n - len(self._ended)
+            self.metrics.success["abort"].inc(num_aborted)
 
     def _finish(self, output: RequestOutput) -> None:
         self.finished = True
-        metrics, times = self.metrics, output.metrics
+        metrics = self.metrics
+        times = output.metrics
+        n = self.params.n
         metrics.prompt_length.observe(len(output.prompt_token_ids))
         metrics.output_length.observe(self.num_tokens)
-        metrics.params_n.observe(self.params.n)
+        metrics.params_n.observe(n)
         if self.params.max_tokens is not None:
             metrics.params_max_tokens.observe(self.params.max_tokens)
         if times.first_token_time > 0.0 and times.last_token_time > 0.0:
-            metrics.latency.observe(max(0.0, times.last_token_time - times.arrival_time))
+            latency = times.last_token_time - times.arrival_time
+            metrics.latency.observe(max(0.0, latency))
             decoding = max(0.0, times.last_token_time - times.first_token_time)
             metrics.decode_time.observe(decoding)
-            if self.num_tokens > self.params.n:
-                metrics.per_token.observe(decoding * self.params.n / (self.num_tokens - self.params.n))
+            if self.num_tokens > n:
+                later_tokens = self.num_tokens - n  # each of the n completions has one first token
+                metrics.per_token.observe(decoding * n / later_tokens)
 
 
 class _SchedulerCollector(Collector):

@@ -1,7 +1,7 @@
-"""Standard output and standard error that nobody waits for.
+"""Standard output and standard error for which nothing ever waits.
 
-Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: decide what is written, or raise into
-who writes: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
+Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: choose what is written, or raise into
+the caller: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
 Called by: `core serve` for the whole life of its process; `open_standard_streams` by every command. (The engine process
 needs none of this: its output is a pipe that this process always reads.)
 """
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from typing import TextIO
 
 CAPACITY = 1 << 20
-"""Bytes that wait for a slow reader; what is written beyond them is left out."""
+"""Bytes that wait for a slow reader; output beyond them is left out."""
 DRAIN_SECONDS = 1.0
-"""How long the end of the process waits until all is written."""
+"""Longest time that the end of the process waits for its output to be written."""
 
 
 class BestEffortStream(io.TextIOBase):
@@ -35,19 +35,19 @@ class BestEffortStream(io.TextIOBase):
         self._descriptor = descriptor
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
-        self._held = 0  # bytes that wait
-        self._left_out = 0  # lines, after those that wait
+        self._held = 0  # bytes in `_waiting`
+        self._left_out = 0  # lines that came after the waiting ones and were dropped
         self._busy = False
         threading.Thread(target=self._write_all, name="core-output", daemon=True).start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of what is written."""
+        """The encoding of the output."""
         return "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """What has no encoding is escaped."""
+        """Characters without an encoding are escaped."""
         return "backslashreplace"
 
     def writable(self) -> bool:
@@ -63,7 +63,7 @@ class BestEffortStream(io.TextIOBase):
         return os.isatty(self._descriptor)
 
     def write(self, text: str) -> int:
-        """Leave `text` to the thread; never waits, never raises for what is outside of this process."""
+        """Leave `text` to the thread; never waits, never raises because of anything outside of this process."""
         data = text.encode(self.encoding, self.errors)
         with self._changed:
             if self._held + len(data) > CAPACITY:
@@ -89,15 +89,20 @@ class BestEffortStream(io.TextIOBase):
                 self._busy = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting)
-                data, left_out = b"".join(self._waiting), self._left_out
-                self._waiting, self._held, self._left_out, self._busy = [], 0, 0, True
+                data = b"".join(self._waiting)
+                left_out = self._left_out
+                self._waiting = []
+                self._held = 0
+                self._left_out = 0
+                self._busy = True
             lost = self._put(data, lost) + left_out
 
     def _put(self, data: bytes, lost: int) -> int:
-        """Write; the number of lines that were lost so far and not told."""
+        """Write; returns the number of lines lost so far that no line has told of."""
         try:
             if lost:
-                _write(self._descriptor, b"(%d lines of this output were left out: they could not be written)\n" % lost)
+                notice = b"(%d lines of this output were left out: they could not be written)\n" % lost
+                _write(self._descriptor, notice)
                 lost = 0
             _write(self._descriptor, data)
         except OSError:
@@ -113,7 +118,8 @@ def _write(descriptor: int, data: bytes) -> None:
     """Write all of `data`, however long it takes."""
     while data:
         try:
-            data = data[os.write(descriptor, data) :]
+            num_written = os.write(descriptor, data)
+            data = data[num_written:]
         except BlockingIOError:  # somebody else made it non-blocking
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
@@ -122,9 +128,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def best_effort_output() -> Iterator[None]:
-    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; what is left at the end gets a second."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_best_effort(stream) for stream in before)
+    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; at the end they have a second for the rest."""
+    stdout = sys.stdout
+    stderr = sys.stderr
+    fast_stdout = _best_effort(stdout)
+    fast_stderr = _best_effort(stderr)
+    sys.stdout = fast_stdout
+    sys.stderr = fast_stderr
     try:
         yield
     finally:
@@ -132,15 +142,16 @@ def best_effort_output() -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, BestEffortStream):
                 stream.drain(max(0.0, end - time.monotonic()))
-        sys.stdout, sys.stderr = before
+        sys.stdout = stdout
+        sys.stderr = stderr
 
 
 def _best_effort(stream: TextIO) -> TextIO:
-    with contextlib.suppress(OSError):  # what it holds cannot be written
+    with contextlib.suppress(OSError):  # its buffer cannot be written
         stream.flush()
     try:
         return BestEffortStream(stream.fileno())  # type: ignore[return-value]
-    except io.UnsupportedOperation:  # it is no file: somebody collects what we write
+    except io.UnsupportedOperation:  # it is no file: somebody collects the output in memory
         return stream
 
 

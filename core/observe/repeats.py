@@ -1,7 +1,7 @@
 """One line a minute instead of a flood.
 
-Owns: what counts as the same record, and how often it passes. Never does: format: a record that is held back costs a
-look-up. Called by: `core.observe.logging`.
+Owns: the rule which records are the same, and how often they pass. Never does: format, since a record that is held back
+should cost no more than a look-up. Called by: `core.observe.logging`.
 """
 
 from __future__ import annotations
@@ -43,28 +43,39 @@ class RepeatFilter(logging.Filter):
         now = self._clock()
         with self._lock:
             kind = self._find(record, now)
-            age, held_back = now - kind.since, kind.held_back
+            age = now - kind.since
+            held_back = kind.held_back
             if age < self._interval_s:
                 kind.held_back += 1
                 return False
-            kind.since, kind.held_back = now, 0
+            kind.since = now
+            kind.held_back = 0
         if held_back:
-            record.msg = f"{str(record.msg).rstrip()} ({held_back} more like it in the last {age:.0f} s)"
+            text = str(record.msg).rstrip()
+            record.msg = f"{text} ({held_back} more like it in the last {age:.0f} s)"
         return True
 
     def _find(self, record: logging.LogRecord, now: float) -> _Kind:
+        """The record's kind; a new one has not passed yet."""
         number = _kind_of(record)
         if number not in self._kinds and len(self._kinds) >= MAX_KINDS:
-            self._kinds = {key: kind for key, kind in self._kinds.items() if now - kind.since < self._interval_s}
+            self._forget_old(now)
             if len(self._kinds) >= MAX_KINDS:
                 number = hash((record.name, record.levelno))
         return self._kinds.setdefault(number, _Kind(now - self._interval_s))
+
+    def _forget_old(self, now: float) -> None:
+        """Drop the kinds whose next record would pass anyway."""
+        for number, kind in list(self._kinds.items()):
+            if now - kind.since >= self._interval_s:
+                del self._kinds[number]
 
 
 def _kind_of(record: logging.LogRecord) -> int:
     error = record.exc_info[1] if record.exc_info else None
     place = None
-    if error is not None and (trace := error.__traceback__) is not None:
+    trace = error.__traceback__ if error is not None else None
+    if trace is not None:
         while trace.tb_next is not None:
             trace = trace.tb_next
         place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno)

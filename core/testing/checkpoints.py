@@ -1,4 +1,4 @@
-"""Tiny checkpoints: a plain one that the kit writes, and whatever the author gives.
+"""Tiny checkpoints: a plain one that the kit writes, and the ones that the author gives.
 
 Owns: the writing of a random llama, and the opening of a checkpoint by the loader that knows it. Never does: quantize.
 Called by: the suites, the fixtures of `core.testing.pytest_plugin`.
@@ -44,7 +44,11 @@ TINY = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A checkpoint with the loader that claims it."""
+    """A checkpoint.
+
+    loader: the one that claims it.
+    manifest: as the loader resolved it.
+    """
 
     loader: Loader
     manifest: CheckpointManifest
@@ -103,7 +107,8 @@ def write_tokenizer(directory: Path) -> None:
 
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*specials, *alphabet])}, merges=[]))
+    vocabulary = {token: index for index, token in enumerate(specials + alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(specials)
@@ -112,5 +117,6 @@ def write_tokenizer(directory: Path) -> None:
 
 def open_sample(registry: PluginRegistry, ref: str) -> Sample:
     """The checkpoint at `ref` through the loader that claims it. Raises CoreError."""
-    loader: Loader = load_plugin(select_loader(registry, None, file_facts(ref)).manifest, LoadContext())
+    plugin = select_loader(registry, None, file_facts(ref))
+    loader: Loader = load_plugin(plugin.manifest, LoadContext())
     return Sample(loader, loader.resolve(ref))

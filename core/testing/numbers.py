@@ -21,7 +21,8 @@ def generator(seed: str) -> torch.Generator:
 def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
     """Raises Failure unless both hold the same bits."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
-        raise Failure(f"{what}: {got.dtype} {tuple(got.shape)}, expected {expected.dtype} {tuple(expected.shape)}")
+        wanted = f"{expected.dtype} {tuple(expected.shape)}"
+        raise Failure(f"{what}: {got.dtype} {tuple(got.shape)}, expected {wanted}")
     if not torch.equal(got, expected):
         differing = int((got != expected).sum())
         raise Failure(f"{what}: {differing} of {got.numel()} values differ, expected equal bits")
@@ -30,7 +31,7 @@ def same_bits(got: Tensor, expected: Tensor, what: str) -> None:
 def close(got: Tensor, expected: Tensor, tolerance: float, what: str, axis: int | None = None) -> None:
     """Raises Failure when the largest difference exceeds `tolerance` × (1 + the largest expected magnitude).
 
-    axis: magnitudes are those along this axis, None: of the whole tensor.
+    axis: along which the largest magnitude is taken; None: over the whole tensor.
     """
     if got.shape != expected.shape:
         raise Failure(f"{what}: shape {tuple(got.shape)}, expected {tuple(expected.shape)}")
@@ -39,15 +40,20 @@ def close(got: Tensor, expected: Tensor, tolerance: float, what: str, axis: int 
     if expected.numel() == 0:
         return
     size = expected.double().abs()
-    limits = tolerance * (1.0 + (size.max() if axis is None else size.amax(axis, keepdim=True))).expand(size.shape)
+    largest = size.max() if axis is None else size.amax(axis, keepdim=True)
+    limits = tolerance * (1.0 + largest).expand(size.shape)
     apart = (got.double() - expected.double()).abs()
     worst = int((apart / limits).argmax())
-    if apart.flatten()[worst] > limits.flatten()[worst]:
-        difference, limit = float(apart.flatten()[worst]), float(limits.flatten()[worst])
+    difference = float(apart.flatten()[worst])
+    limit = float(limits.flatten()[worst])
+    if difference > limit:
         raise Failure(f"{what}: differs by {difference:.3g} from the reference, allowed are {limit:.3g}")
 
 
 def distance(got: Tensor, expected: Tensor) -> float:
     """Relative distance in the mean square."""
     size = float(expected.double().norm())
-    return float((got.double() - expected.double()).norm()) / size if size else float(got.double().norm())
+    if size == 0.0:
+        return float(got.double().norm())
+    difference = got.double() - expected.double()
+    return float(difference.norm()) / size

@@ -1,4 +1,4 @@
-"""How each small operation of a kernel provider is tried.
+"""Trial calls of the small operations of a kernel provider.
 
 Owns: the inputs of one call each. Never does: compare. Called by: the kernel checks, with the provider and the reference.
 """
@@ -27,7 +27,8 @@ def _room(rows: int, width: int) -> tuple[Tensor, Tensor]:
 
 def _rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("norm")
-    x, weight = _rows(rows, 96, random), torch.randn(96, generator=random)
+    x = _rows(rows, 96, random)
+    weight = torch.randn(96, generator=random)
     memory, out = _room(rows, 96)
     kernels.rms_norm(x, weight, 1e-6, out)
     return [memory]
@@ -35,7 +36,8 @@ def _rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
 
 def _rms_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("heads")
-    x, weight = torch.randn(rows, 6, 32, generator=random), torch.randn(32, generator=random)
+    x = torch.randn(rows, 6, 32, generator=random)
+    weight = torch.randn(32, generator=random)
     kernels.rms_norm_heads(x[:, :4], weight, 1e-6)
     return [x]
 
@@ -61,7 +63,8 @@ def _gated(kernels: Kernels, rows: int) -> list[Tensor]:
 
 def _add(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("add")
-    x, residual = _rows(rows, 96, random), _rows(rows, 96, random)
+    x = _rows(rows, 96, random)
+    residual = _rows(rows, 96, random)
     kernels.add(x, residual)
     return [x, residual]
 
@@ -97,4 +100,4 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "soft_cap": _soft_cap,
     "take_rows": _take_rows,
 }
-"""How each operation is tried; a new operation is one more row."""
+"""The trial of each operation; a new operation is one more row."""

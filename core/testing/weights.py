@@ -1,6 +1,7 @@
-"""Random weights of every canonical format: what kernel providers are tried with.
+"""Random weights of every canonical format, with which kernel providers are tried.
 
-Owns: one line a format. Never does: quantize; the numbers are drawn as they are stored. Called by: the kernel checks.
+Owns: one function or line a format. Never does: quantize; the numbers are drawn as they are stored. Called by: the kernel
+checks.
 """
 
 from __future__ import annotations
@@ -18,29 +19,38 @@ from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroup
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale, as checkpoints have them."""
+INT_GROUPS = ((4, 32, False), (4, 32, True), (8, 32, False), (8, 16, True))
+"""Bits, inputs that share a scale, and whether groups have a minimum instead of a zero point."""
+FP8_BLOCK = (16, 32)
+"""Rows and columns that share a scale."""
 
 
 def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
-    """Of every format that can have `shape`, in each of its forms; a new format is one more line."""
+    """Weights of every format that can have `shape`, in each of its forms; a new format is one more line."""
     n, k = shape
     random = generator(f"weights {shape}")
     w = torch.randn(n, k, generator=random) * 0.1
-    yield from (Dense(w), Dense(w.half()), Dense(w.bfloat16()))
-    for bits, group, lowest in ((4, 32, False), (4, 32, True), (8, 32, False), (8, 16, True)):
+    yield Dense(w)
+    yield Dense(w.half())
+    yield Dense(w.bfloat16())
+    for bits, group, has_minimum in INT_GROUPS:
         if k % group == 0:
-            yield _int_groups(shape, bits, group, lowest, random)
-    yield Int8Channel(torch.randint(-127, 128, shape, dtype=torch.int8, generator=random), _scale((n, 1), random))
+            yield _int_groups(shape, bits, group, has_minimum, random)
+    steps = torch.randint(-127, 128, shape, dtype=torch.int8, generator=random)
+    yield Int8Channel(steps, _scale((n, 1), random))
+    rows, columns = FP8_BLOCK
+    blocks = (-(-n // rows), -(-k // columns))
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         values = torch.randn(n, k, generator=random).to(dtype)
         yield FP8.from_scale(values, _scale((n, 1), random))
-        yield FP8.from_scale(values, _scale((-(-n // 16), -(-k // 32)), random), (16, 32))
+        yield FP8.from_scale(values, _scale(blocks, random), FP8_BLOCK)
     for kind in CODES:
         if k % BLOCKS[kind] == 0:
             yield _codebook(shape, kind, random)
 
 
 def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
-    """To what inputs may be rounded; by groups only where groups of the weight fill its inputs."""
+    """Precisions to which inputs may be rounded; by groups only where groups of the weight fill its inputs."""
     whole = not isinstance(weight, HasGroups) or weight.shape[1] % weight.group_size == 0
     return ("none", "bf16", "int8", "int8_row") if whole else ("none", "bf16", "int8_row")
 
@@ -56,23 +66,28 @@ def _scale(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
     return torch.rand(shape, generator=random) * 0.01 + 0.001
 
 
-def _int_groups(shape: tuple[int, int], bits: int, group: int, lowest: bool, random: torch.Generator) -> IntGroups:
+def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, random: torch.Generator) -> IntGroups:
     n, k = shape
     values = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8, generator=random)
     scale = _scale((n, k // group), random).half()
-    least = (torch.randn(n, k // group, generator=random) * 0.05).half() if lowest else None
-    return IntGroups(bits, group, values, scale, least, 0 if lowest else 1 << (bits - 1))
+    if not has_minimum:
+        middle = 1 << (bits - 1)
+        return IntGroups(bits, group, values, scale, zero=middle)
+    minimum = torch.randn(n, k // group, generator=random) * 0.05
+    return IntGroups(bits, group, values, scale, minimum.half())
 
 
 def _codebook(shape: tuple[int, int], kind: str, random: torch.Generator) -> Codebook:
     n, k = shape
+    block_size = BLOCKS[kind]
     values = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, generator=random)
-    blocks = (n, k // BLOCKS[kind])
+    blocks = (n, k // block_size)
     if kind == "mxfp4":
-        return Codebook(
-            kind, BLOCKS[kind], values, torch.randint(118, 124, blocks, dtype=torch.uint8, generator=random)
-        )
+        exponents = torch.randint(118, 124, blocks, dtype=torch.uint8, generator=random)
+        return Codebook(kind, block_size, values, exponents)
     if kind == "nvfp4":
-        scale = (_scale(blocks, random) * 1000).to(SCALES[kind][0])
-        return Codebook(kind, BLOCKS[kind], values, scale, _scale((n, 1), random))
-    return Codebook(kind, BLOCKS[kind], values, _scale(blocks, random) * 10)
+        scale = _scale(blocks, random) * 1000
+        row_scale = _scale((n, 1), random)
+        return Codebook(kind, block_size, values, scale.to(SCALES[kind][0]), row_scale)
+    scale = _scale(blocks, random) * 10
+    return Codebook(kind, block_size, values, scale)

@@ -27,8 +27,9 @@ NO_TEMPLATE = (
 class ChatTemplate:
     """One compiled template.
 
-    source:         Jinja source. None is allowed; rendering then says what to do.
+    source: Jinja source. None is allowed; rendering then says what to do.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
+    wants_parts: whether it takes a message's content as a list of parts; known after the first rendering.
     """
 
     def __init__(self, source: str | None, special_tokens: Mapping[str, str] | None = None) -> None:
@@ -91,7 +92,7 @@ class ChatTemplate:
         return self._template
 
     def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy that the template cannot change the caller's message through."""
+        """A copy, so that the template cannot change the caller's message."""
         copy: dict[str, Any] = _plain(message)
         content = copy.get("content")
         if isinstance(content, list) and not self.wants_parts:
@@ -115,21 +116,26 @@ def _plain(value: Any) -> Any:
 def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, dict) and isinstance(part.get("text"), str):
+    if _has_text(part):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     raise RequestError(f"Content part of type {kind!r} is not supported; expected 'text'.", param="messages")
 
 
 def _mark_end(messages: list[dict[str, Any]]) -> None:
+    """Put the mark behind the last message's text. Raises RequestError when there is none."""
     content = messages[-1].get("content") if messages else None
     if isinstance(content, str):
         messages[-1]["content"] = content + CONTINUE_MARK
         return
-    parts = [part for part in content or [] if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    parts = [part for part in content or [] if _has_text(part)]
     if not parts:
         raise RequestError("continue_final_message needs a last message with text.", param="messages")
     parts[-1]["text"] += CONTINUE_MARK
+
+
+def _has_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def _cut_at_mark(text: str) -> str:
@@ -145,7 +151,8 @@ def _cut_at_mark(text: str) -> str:
 def _run(template: jinja2.Template, values: dict[str, Any]) -> str:
     """Render piece by piece, within the limits of size and time."""
     pieces: list[str] = []
-    size, deadline = 0, time.monotonic() + MAX_SECONDS
+    size = 0
+    deadline = time.monotonic() + MAX_SECONDS
     try:
         for piece in template.generate(TemplateSandbox.limited(values)):
             pieces.append(piece)
@@ -166,11 +173,10 @@ def _run(template: jinja2.Template, values: dict[str, Any]) -> str:
 
 def _iterates_content(tree: nodes.Template) -> bool:
     """Whether the template loops over a message's content, so that it takes a list of parts."""
-    aliases = {
-        node.target.name
-        for node in tree.find_all(nodes.Assign)
-        if isinstance(node.target, nodes.Name) and _mentions_content(node.node, set())
-    }
+    aliases: set[str] = set()
+    for assignment in tree.find_all(nodes.Assign):
+        if isinstance(assignment.target, nodes.Name) and _mentions_content(assignment.node, set()):
+            aliases.add(assignment.target.name)
     return any(_mentions_content(loop.iter, aliases) for loop in tree.find_all(nodes.For))
 
 

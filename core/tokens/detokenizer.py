@@ -1,6 +1,7 @@
 """Text from tokens as they are generated.
 
-Owns: what can be shown already. Never does: look for stop strings. Called by: the engine's output processing.
+Owns: the decision which text can already be shown. Never does: look for stop strings.
+Called by: the engine's output processing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from tokenizers.decoders import DecodeStream
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CONTEXT_TOKENS = 16
+FIRST_CONTINUATION = 0x80
+"""UTF-8: bytes below are whole characters, bytes from here to 0xBF continue one, ..."""
+FIRST_LEADING = 0xC0
+"""... and the rest begin one of several bytes."""
 
 
 class IncrementalDetokenizer:
-    """Releases whole characters only; everything released, joined, is the decoding of all tokens.
+    """Releases whole characters only; everything released, joined, is the decoding of all tokens. Constant work a token.
 
     prompt_token_ids: the text continues the prompt's: a character that its last tokens began is completed.
-    Constant work a token.
     """
 
     def __init__(
@@ -47,12 +51,14 @@ class IncrementalDetokenizer:
         """Take in new tokens; returns the text that they complete, maybe empty."""
         if self._stream is not None:
             return "".join([self._step(index) for index in ids])
-        return self._trimmed(self._decoder.decode(self._tokenizer.join_bytes(ids, self._skip)))
+        data = self._tokenizer.join_bytes(ids, self._skip)
+        return self._trimmed(self._decoder.decode(data))
 
     def flush(self) -> str:
         """The end: what is left of an unfinished character, as U+FFFD."""
         if self._stream is not None:
-            held, self._held = self._held, []
+            held = self._held
+            self._held = []
             return self._tokenizer.decode(held, self._skip) if held else ""
         return self._trimmed(self._decoder.decode(b"", final=True))
 
@@ -75,11 +81,20 @@ class IncrementalDetokenizer:
 
 def _unfinished(data: bytes) -> bytes:
     """The last bytes of `data` that begin a character without finishing it (at most three)."""
-    for size in range(1, min(3, len(data)) + 1):
+    longest = min(3, len(data))
+    for size in range(1, longest + 1):
         byte = data[-size]
-        if byte >= 0xC0:
-            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data[-size:] if size < needed else b""
-        if byte < 0x80:
+        if byte < FIRST_CONTINUATION:
             return b""
+        if byte >= FIRST_LEADING:
+            return data[-size:] if size < _character_size(byte) else b""
     return b""
+
+
+def _character_size(leading: int) -> int:
+    """Bytes of the character that begins with this byte, which is no ASCII character."""
+    if leading < 0xE0:
+        return 2
+    if leading < 0xF0:
+        return 3
+    return 4

@@ -13,22 +13,25 @@ from typing import Any, Literal
 import tokenizers
 
 Spelling = Literal["byte_level", "sentencepiece", "other"]
+SENTENCEPIECE_STEPS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _printable_bytes() -> dict[str, int]:
     """GPT-2's table: printable Latin-1 characters stand for themselves, the others are counted up from U+0100."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = [byte for byte in range(256) if byte not in plain]
     table = {chr(byte): byte for byte in plain}
-    return table | {chr(0x100 + count): byte for count, byte in enumerate(shifted)}
+    shifted = [byte for byte in range(256) if byte not in plain]
+    for count, byte in enumerate(shifted):
+        table[chr(0x100 + count)] = byte
+    return table
 
 
 PRINTABLE_BYTES = _printable_bytes()
 
 
 def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:
-    """How tokens spell bytes, and whether one space is dropped at the start of a text."""
+    """The way in which tokens spell bytes, and whether one space is dropped at the start of a text."""
     if tokenizer.decoder is None:
         return "other", False
     state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())
@@ -38,11 +41,19 @@ def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:
         return "byte_level", False
     if kinds == ["Metaspace"] and steps[0].get("replacement") == "▁":
         return "sentencepiece", steps[0].get("prepend_scheme", "always") != "never"
-    replaces = [step for step in steps if step["type"] == "Replace"]
-    known = set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"} and "ByteFallback" in kinds
-    if known and len(replaces) == 1 and replaces[0]["pattern"] == {"String": "▁"} and replaces[0]["content"] == " ":
-        return "sentencepiece", any(step["type"] == "Strip" and step["start"] == 1 for step in steps)
+    if _replaces_spaces(steps):
+        strips = [step for step in steps if step["type"] == "Strip"]
+        return "sentencepiece", any(step["start"] == 1 for step in strips)
     return "other", False
+
+
+def _replaces_spaces(steps: list[dict[str, Any]]) -> bool:
+    """Whether a decoder's steps are those of a converted sentencepiece model: `▁` to a space, `<0x0A>` to its byte."""
+    kinds = {step["type"] for step in steps}
+    if "ByteFallback" not in kinds or not kinds <= SENTENCEPIECE_STEPS:
+        return False
+    replaced = [(step["pattern"], step["content"]) for step in steps if step["type"] == "Replace"]
+    return replaced == [({"String": "▁"}, " ")]
 
 
 def piece_bytes(token: str, spelling: Spelling) -> bytes:
@@ -52,7 +63,8 @@ def piece_bytes(token: str, spelling: Spelling) -> bytes:
             return bytes(PRINTABLE_BYTES[character] for character in token)
         return token.encode()
     if spelling == "sentencepiece":
-        if match := BYTE_TOKEN.fullmatch(token):
-            return bytes((int(match[1], 16),))
+        match = BYTE_TOKEN.fullmatch(token)
+        if match:
+            return bytes.fromhex(match[1])
         return token.replace("▁", " ").encode()
     return token.encode()

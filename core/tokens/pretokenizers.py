@@ -1,4 +1,4 @@
-"""How byte-level BPE vocabularies split text before merging: one row a `pre` name of GGUF files.
+"""The ways in which byte-level BPE vocabularies split text before merging: one row a `pre` name of GGUF files.
 
 Owns: the table. Never does: build a whole tokenizer. Called by: `core.tokens.vocabulary`.
 """
@@ -19,10 +19,10 @@ SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 class PreTokenizer:
     """One way to split.
 
-    pattern:       regular expression whose matches are the pieces; empty for GPT-2's own.
+    pattern: regular expression whose matches are the pieces; empty for GPT-2's own.
     single_digits: digits are split off one by one first.
-    whole_words:   a piece that is itself a token is taken without merging.
-    compose:       text is brought to Unicode's composed form (NFC) first.
+    whole_words: a piece that is itself a token is taken without merging.
+    compose: text is brought to Unicode's composed form (NFC) first.
     """
 
     pattern: str = ""

@@ -1,6 +1,6 @@
 """Stop strings in a stream of text.
 
-Owns: what may be released. Never does: decode tokens. Called by: the engine's output processing.
+Owns: the decision which text may be released. Never does: decode tokens. Called by: the engine's output processing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ class StopStrings:
     Its states are the beginnings of stop strings; state 0 is the empty one. A character of text costs the same however
     many stop strings there are.
 
-    lengths: characters of each state. found: the longest stop string that ends a state, or None.
+    lengths: characters of each state.
+    found: the longest stop string that ends a state, or None.
     """
 
     __slots__ = ("_fallbacks", "_next", "found", "lengths")
@@ -81,21 +82,25 @@ class StopMatcher:
 
         Text that may be the beginning of a stop string is held back; after a stop the rest is dropped.
         """
-        stops, state = self._stops, self._state
+        stops = self._stops
+        state = self._state
         for position, character in enumerate(delta, start=1):
             state = stops.step(state, character)
             stop = stops.found[state]
             if stop is not None:
                 text = self._held + delta[:position]
-                self._state, self._held = 0, ""
-                return text if self._include else text[: len(text) - len(stop)], stop
+                self._state = 0
+                self._held = ""
+                return text if self._include else text.removesuffix(stop), stop
         text = self._held + delta
         cut = len(text) - stops.lengths[state]
-        self._state, self._held = state, text[cut:]
+        self._state = state
+        self._held = text[cut:]
         return text[:cut], None
 
     def flush(self) -> str:
         """The end of the text: what was held back."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         self._state = 0
         return held

@@ -19,6 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_STEPS = 1_000_000
 MAX_PRODUCT = 10_000_000
+MAX_BASE = 1 << 32
+MAX_EXPONENT = 64
 MAX_WIDTH = 10_000
 
 
@@ -67,22 +69,31 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Refuse operations whose result alone would fill the memory."""
-        if operator == "**" and not (abs(left) < 1 << 32 and 0 <= abs(right) <= 64):
+        if operator == "**" and not (abs(left) < MAX_BASE and abs(right) <= MAX_EXPONENT):
             raise SecurityError("a power in it is too large")
-        if operator == "*":
-            sized, times = (left, right) if hasattr(left, "__len__") else (right, left)
-            if hasattr(sized, "__len__") and len(sized) * int(times) > MAX_PRODUCT:
-                raise SecurityError("a repetition in it is too large")
-        if (
-            operator == "+"
-            and hasattr(left, "__len__")
-            and hasattr(right, "__len__")
-            and len(left) + len(right) > MAX_PRODUCT
-        ):
+        if operator == "*" and _repeated_length(left, right) > MAX_PRODUCT:
+            raise SecurityError("a repetition in it is too large")
+        if operator == "+" and _joined_length(left, right) > MAX_PRODUCT:
             raise SecurityError("a text in it is too large")
         if operator == "%" and isinstance(left, str):
             raise SecurityError("it formats text with %, which is not allowed")
         return super().call_binop(context, operator, left, right)
+
+
+def _repeated_length(left: Any, right: Any) -> int:
+    """Items of `left * right` where one of them is a text or a list; 0 for numbers."""
+    if hasattr(left, "__len__"):
+        return len(left) * int(right)
+    if hasattr(right, "__len__"):
+        return len(right) * int(left)
+    return 0
+
+
+def _joined_length(left: Any, right: Any) -> int:
+    """Items of `left + right` where both are texts or lists; 0 for numbers."""
+    if hasattr(left, "__len__") and hasattr(right, "__len__"):
+        return len(left) + len(right)
+    return 0
 
 
 def _narrow(name: str, inner: Any) -> Any:

@@ -22,7 +22,11 @@ from core.tokens.vocabulary import build_tokenizer
 
 
 class TokenizerSnapshot(msgspec.Struct, frozen=True):
-    """A tokenizer as a message. document: the library's JSON. The others: see `Tokenizer`."""
+    """A tokenizer as a message.
+
+    document: the library's JSON.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template: see `Tokenizer`.
+    """
 
     document: str
     bos_token_id: int | None
@@ -35,8 +39,12 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
 class Tokenizer:
     """Thread-safe for encoding and decoding.
 
-    bos_token_id, eos_token_id, pad_token_id: or None. special_ids: ids that `skip_special_tokens` leaves out.
-    chat_template: Jinja source, or None. strips_space: whether a text's first space belongs to the tokenizer.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
+    chat_template: Jinja source, or None.
+    vocab_size: number of ids, with added tokens.
+    special_ids: ids that `skip_special_tokens` leaves out.
+    spelling: how tokens spell bytes.
+    strips_space: whether a text's first space belongs to the tokenizer.
     """
 
     def __init__(
@@ -50,13 +58,14 @@ class Tokenizer:
         chat_template: str | None = None,
     ) -> None:
         self.backend = backend
-        self.bos_token_id, self.eos_token_id = bos_token_id, eos_token_id
-        self.pad_token_id, self.unk_token_id = pad_token_id, unk_token_id
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_id
+        self.pad_token_id = pad_token_id
+        self.unk_token_id = unk_token_id
         self.chat_template = chat_template
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
-        self.special_ids = frozenset(
-            index for index, token in backend.get_added_tokens_decoder().items() if token.special
-        )
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.spelling, self.strips_space = spelling_of(backend)
         self._bytes: dict[int, bytes] = {}
 
@@ -68,7 +77,8 @@ class Tokenizer:
         """
         if override is not None:
             path = Path(override).expanduser()
-            return _from_directory(path.parent if path.name == "tokenizer.json" else path, source.chat_template)
+            directory = path.parent if path.name == "tokenizer.json" else path
+            return _from_directory(directory, source.chat_template)
         if source.directory is not None:
             return _from_directory(Path(source.directory), source.chat_template)
         vocabulary = source.vocabulary
@@ -97,7 +107,7 @@ class Tokenizer:
 
     @cached_property
     def snapshot(self) -> TokenizerSnapshot:
-        """What another process makes the same tokenizer of. Slow the first time: some 30 ms for 50,000 tokens."""
+        """The message from which another process makes the same tokenizer. The first time takes 30 ms for 50,000 tokens."""
         return TokenizerSnapshot(
             document=self.backend.to_str(),
             bos_token_id=self.bos_token_id,
@@ -110,7 +120,8 @@ class Tokenizer:
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest spelling in the vocabulary; no token stands for much more text. Slow the first time."""
-        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
+        spellings = self.backend.get_vocab(with_added_tokens=True)
+        return max(map(len, spellings), default=1)
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -121,7 +132,11 @@ class Tokenizer:
             "pad_token": self.pad_token_id,
             "unk_token": self.unk_token_id,
         }
-        return {name: self.backend.id_to_token(index) or "" for name, index in named.items() if index is not None}
+        tokens = {}
+        for name, index in named.items():
+            if index is not None:
+                tokens[name] = self.backend.id_to_token(index) or ""
+        return tokens
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; special tokens written out in it count as such. Raises RequestError for lone surrogates."""
@@ -147,7 +162,7 @@ class Tokenizer:
         if self.spelling == "other":
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         text = self.join_bytes(ids, skip_special_tokens).decode(errors="replace")
-        return text[1:] if self.strips_space and text.startswith(" ") else text
+        return text.removeprefix(" ") if self.strips_space else text
 
     def join_bytes(self, ids: Iterable[int], skip_special_tokens: bool) -> bytes:
         """The bytes of all tokens in a row, without the special ones if asked."""
@@ -158,7 +173,9 @@ class Tokenizer:
         """The bytes of one token, possibly part of a character. Empty for an unknown id."""
         known = self._bytes.get(token_id)
         if known is None:
-            token = self.backend.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
+            # The library takes unsigned 32-bit numbers alone, and raises for others.
+            in_range = 0 <= token_id < 1 << 32
+            token = self.backend.id_to_token(token_id) if in_range else None
             known = b"" if token is None else piece_bytes(token, self.spelling)
             self._bytes[token_id] = known
         return known
@@ -189,14 +206,15 @@ def _from_directory(directory: Path, chat_template: str | None) -> Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     settings = _read_settings(directory)
-    tokens = {name: _token_id(backend, settings.get(f"{name}_token")) for name in ("bos", "eos", "pad", "unk")}
+    if chat_template is None:
+        chat_template = _template(directory, settings)
     return Tokenizer(
         backend,
-        bos_token_id=tokens["bos"],
-        eos_token_id=tokens["eos"],
-        pad_token_id=tokens["pad"],
-        unk_token_id=tokens["unk"],
-        chat_template=chat_template if chat_template is not None else _template(directory, settings),
+        bos_token_id=_token_id(backend, settings.get("bos_token")),
+        eos_token_id=_token_id(backend, settings.get("eos_token")),
+        pad_token_id=_token_id(backend, settings.get("pad_token")),
+        unk_token_id=_token_id(backend, settings.get("unk_token")),
+        chat_template=chat_template,
     )
 
 
@@ -209,7 +227,8 @@ def _read_settings(directory: Path) -> dict[str, Any]:
                 found = json.loads(path.read_bytes())
             except ValueError as error:
                 raise CheckpointError(f"{path}: is not valid JSON ({error}).") from error
-            settings.update(found if isinstance(found, dict) else {})
+            if isinstance(found, dict):
+                settings.update(found)
     return settings
 
 
@@ -219,7 +238,7 @@ def _token_id(backend: tokenizers.Tokenizer, value: Any) -> int | None:
 
 
 def _template(directory: Path, settings: dict[str, Any]) -> str | None:
-    """`chat_template.jinja`, else the configuration's, of several the one named `default`."""
+    """`chat_template.jinja`, or else the configuration's template; of several, the one named `default`."""
     path = directory / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

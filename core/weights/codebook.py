@@ -37,7 +37,13 @@ _NF4 = (
     0.7229568362236023,
     1.0,
 )
-CODES = {"nf4": _NF4, "fp4": (*_FP4, *(-code for code in _FP4)), "mxfp4": E2M1, "nvfp4": E2M1}
+_MINUS_FP4 = tuple(-code for code in _FP4)
+CODES = {
+    "nf4": _NF4,
+    "fp4": _FP4 + _MINUS_FP4,
+    "mxfp4": E2M1,
+    "nvfp4": E2M1,
+}
 SCALES: dict[str, tuple[torch.dtype, ...]] = {
     "nf4": (torch.float32, torch.float16),
     "fp4": (torch.float32, torch.float16),
@@ -50,12 +56,12 @@ SCALES: dict[str, tuple[torch.dtype, ...]] = {
 class Codebook(CanonicalWeight):
     """W[n, k] = CODES[kind][code[n, k]] * scale[n, k // block_size] * row_scale[n].
 
-    kind:       `nf4`, `fp4`, `mxfp4` or `nvfp4`: the format's name.
+    kind: `nf4`, `fp4`, `mxfp4` or `nvfp4`: the format's name.
     block_size: divides K; a multiple of 16.
-    values:     uint8 [N, K // 2]; the low nibble is the even k.
-    scale:      [N, K // block_size]; nf4, fp4: float32 or float16; mxfp4: uint8, 2^(byte - 127) (e8m0, 255 is not a
-                number); nvfp4: float8_e4m3fn.
-    row_scale:  float32 [N, 1] or None; a scale of the whole tensor is repeated for each row.
+    values: uint8 [N, K // 2]; the low nibble is the even k.
+    scale: [N, K // block_size]; nf4, fp4: float32 or float16; mxfp4: uint8, 2^(byte - 127) (e8m0, 255 is not a number);
+        nvfp4: float8_e4m3fn.
+    row_scale: float32 [N, 1] or None; a scale of the whole tensor is repeated for each row.
     """
 
     kind: str
@@ -69,9 +75,10 @@ class Codebook(CanonicalWeight):
         if self.kind not in CODES:
             raise ValueError(f"no 4-bit codebook is called '{self.kind}'; there are {', '.join(CODES)}")
         if self.values.dtype is not torch.uint8 or self.scale.dtype not in SCALES[self.kind]:
+            wanted = " or ".join(str(dtype) for dtype in SCALES[self.kind])
             raise ValueError(
                 f"{self.kind} got values {self.values.dtype} and scale {self.scale.dtype}; it needs torch.uint8 and "
-                f"{' or '.join(map(str, SCALES[self.kind]))}"
+                f"{wanted}"
             )
         n, k = self.shape
         if self.block_size < 1 or k % self.block_size or self.scale.shape != (n, k // self.block_size):
@@ -120,12 +127,15 @@ class Codebook(CanonicalWeight):
         """W as float32 [N, K]."""
         n, k = self.shape
         table = torch.tensor(self.codes, dtype=torch.float32, device=self.values.device)
-        w = table[unpack_nibbles(self.values).int()].view(n, -1, self.block_size) * self.wide_scale().unsqueeze(-1)
-        w = w.view(n, k)
-        return w if self.row_scale is None else w * self.row_scale
+        indices = unpack_nibbles(self.values).int()
+        blocks = table[indices].view(n, -1, self.block_size)
+        w = (blocks * self.wide_scale().unsqueeze(-1)).view(n, k)
+        if self.row_scale is not None:
+            w = w * self.row_scale
+        return w
 
     def problem(self) -> str | None:
-        """Also a scale byte of mxfp4 may be not a number."""
+        """As of every weight; a scale byte of mxfp4 may also stand for not-a-number."""
         if self.kind == "mxfp4" and bool((self.scale == 255).any()):
             return f"the scale of an mxfp4 weight of shape {self.shape} holds values that are not finite"
         return CanonicalWeight.problem(self)

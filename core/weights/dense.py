@@ -12,7 +12,10 @@ from core.weights.canonical import CanonicalWeight, take_columns
 
 @dataclass(frozen=True, slots=True)
 class Dense(CanonicalWeight):
-    """A plain matrix. `weight` [N, K] in float32, float16 or bfloat16."""
+    """A plain matrix.
+
+    weight: [N, K] in float32, float16 or bfloat16.
+    """
 
     weight: Tensor
 

@@ -22,8 +22,8 @@ LARGEST = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}  # bits of the la
 class FP8(CanonicalWeight):
     """W[n, k] = scale[n, k // group_size] * values[n, k].
 
-    values:     float8_e4m3fn or float8_e5m2 [N, K].
-    scale:      float32 [N, ceil(K / group_size)]. A scale of many rows is repeated for each, so that rows stay independent.
+    values: float8_e4m3fn or float8_e5m2 [N, K].
+    scale: float32 [N, ceil(K / group_size)]. A scale of many rows is repeated for each, so that rows stay independent.
     group_size: inputs that share a scale: K, or the width of a block; the last group may be smaller.
     """
 
@@ -61,12 +61,14 @@ class FP8(CanonicalWeight):
                     f"fp8 got scale {tuple(scale.shape)} for a weight of shape ({n}, {k}) in blocks of {rows} x {columns}; "
                     f"it needs {wanted}"
                 )
-            return cls(values, scale.repeat_interleave(rows, 0)[:n].contiguous(), columns)
+            by_row = scale.repeat_interleave(rows, 0)[:n]
+            return cls(values, by_row.contiguous(), columns)
         if scale.numel() not in (1, n):
             raise ValueError(
                 f"fp8 got scale {tuple(scale.shape)} for a weight of shape ({n}, {k}); it needs one, or one a row"
             )
-        return cls(values, scale.reshape(-1, 1).expand(n, 1).contiguous(), k)
+        by_row = scale.reshape(-1, 1).expand(n, 1)
+        return cls(values, by_row.contiguous(), k)
 
     @property
     def name(self) -> str:
@@ -90,10 +92,11 @@ class FP8(CanonicalWeight):
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""
         k = self.values.shape[1]
-        return self.values.float() * self.scale.repeat_interleave(self.group_size, 1)[:, :k]
+        by_input = self.scale.repeat_interleave(self.group_size, 1)[:, :k]
+        return self.values.float() * by_input
 
     def problem(self) -> str | None:
-        """Also values may be not a number, or infinite."""
+        """As of every weight; values may also be not-a-number or infinite."""
         magnitudes = self.values.view(torch.uint8) & 0x7F
         if magnitudes.numel() and int(magnitudes.max()) > LARGEST[self.values.dtype]:
             return f"a {self.name} weight of shape {self.shape} holds values that are not finite"

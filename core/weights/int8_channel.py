@@ -18,7 +18,8 @@ from core.weights.canonical import CanonicalWeight, take_columns
 class Int8Channel(CanonicalWeight):
     """W[n, k] = scale[n] * values[n, k].
 
-    values: int8 [N, K]. scale: float32 [N, 1].
+    values: int8 [N, K].
+    scale: float32 [N, 1].
     """
 
     values: Tensor

@@ -13,7 +13,8 @@ from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 
 def unpack_nibbles(values: Tensor) -> Tensor:
     """uint8 [N, K // 2] to the integers 0..15, one a byte: [N, K]; the low nibble is the even k."""
-    return torch.stack((values & 15, values >> 4), dim=-1).reshape(values.shape[0], -1)
+    pairs = torch.stack((values & 15, values >> 4), dim=-1)
+    return pairs.reshape(values.shape[0], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,12 @@ class IntGroups(CanonicalWeight):
 
     W[n, k] = scale[n, k // group_size] * (value[n, k] - zero) + minimum[n, k // group_size]
 
-    values:     uint8, [N, K] for 8 bits, [N, K // 2] for 4 bits (the low nibble is the even k).
-    scale:      float16 or float32, [N, K // group_size].
-    minimum:    None, or the dtype and shape of `scale`.
-    zero:       one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with a minimum).
+    bits: of an integer, 4 or 8.
     group_size: divides K; a multiple of 16.
+    values: uint8, [N, K] for 8 bits, [N, K // 2] for 4 bits (the low nibble is the even k).
+    scale: float16 or float32, [N, K // group_size].
+    minimum: None, or the dtype and shape of `scale`.
+    zero: one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with a minimum).
     """
 
     bits: int
@@ -44,7 +46,8 @@ class IntGroups(CanonicalWeight):
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)."""
-        return self.values.shape[0], self.values.shape[1] * 8 // self.bits
+        n, num_bytes = self.values.shape
+        return n, num_bytes * 8 // self.bits
 
     def unpacked(self) -> Tensor:
         """The stored integers, one a byte: uint8 [N, K]."""

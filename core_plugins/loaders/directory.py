@@ -1,4 +1,4 @@
-"""What directories in Hugging Face's layout say besides weights: configuration, generation defaults, tokenizer.
+"""Directories in Hugging Face's layout without their weights: configuration, generation defaults, tokenizer.
 
 Owns: reading these JSON files. Never does: read weights. Called by: the safetensors and dummy loaders.
 """
@@ -15,7 +15,13 @@ from core.api.errors import CheckpointError
 
 
 class ModelDirectory(NamedTuple):
-    """path: absolute. config: `config.json`. generation: `generation_config.json`, with the configuration's end tokens."""
+    """One directory.
+
+    path: absolute.
+    config: `config.json`.
+    generation: `generation_config.json`, with the configuration's special tokens where it names none.
+    tokenizer: the directory itself, if it has a `tokenizer.json`.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -30,17 +36,21 @@ def read_directory(ref: str) -> ModelDirectory:
         raise CheckpointError(f"{ref}: there is no such directory; expected one with config.json.")
     if not path.is_dir():
         raise CheckpointError(f"{ref}: is a file; expected a directory with config.json.")
-    if not (path / "config.json").is_file():
+    config_path = path / "config.json"
+    if not config_path.is_file():
         raise CheckpointError(f"{ref}: the directory has no config.json; expected a model in Hugging Face's layout.")
-    config = read_json(path / "config.json")
-    if not isinstance(config.get("model_type"), str):
-        raise CheckpointError(f"{path / 'config.json'}: model_type is {config.get('model_type')!r}, expected a name.")
-    generation = read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {}
+    config = read_json(config_path)
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{config_path}: model_type is {model_type!r}, expected a name.")
+    generation_path = path / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.is_file() else {}
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if config.get(key) is not None:
             generation.setdefault(key, config[key])
     has_tokenizer = (path / "tokenizer.json").is_file()
-    return ModelDirectory(path, config, generation, TokenizerSource(directory=str(path) if has_tokenizer else None))
+    tokenizer = TokenizerSource(directory=str(path) if has_tokenizer else None)
+    return ModelDirectory(path, config, generation, tokenizer)
 
 
 def read_json(path: Path) -> dict[str, Any]:

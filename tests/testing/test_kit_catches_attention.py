@@ -80,13 +80,16 @@ LATENT_BACKENDS = {
 STORED = {
     "ignores sinks": ([("if handle.sinks is None:", "if True:")], "claims to support equals", "sinks"),
     "adds sinks to the values": (
-        [(".softmax(-1)[..., :-1]", "[..., :-1].softmax(-1)")],
+        [
+            ("[scores, sinks], -1).softmax(-1)", "[scores, sinks], -1)[..., :-1].softmax(-1)"),
+            ("weights[..., :-1]", "weights"),
+        ],
         "claims to support equals",
         "sinks",
     ),
     "ignores slopes": ([("if handle.slopes is not None:", "if False:")], "claims to support equals", "slopes"),
     "counts slopes from the start": (
-        [("torch.arange(keys - queries, keys, device=q.device)", "torch.arange(queries, device=q.device)")],
+        [("torch.arange(num_keys - num_queries, num_keys, device", "torch.arange(num_queries, device")],
         "Prompts in chunks",
         "slopes",
     ),
@@ -113,14 +116,14 @@ STORED = {
     ),
     "scales by what came before": (
         [
-            ("largest = x.float()", "self._seen = largest = getattr(self, '_seen', 0) * 0.01 + x.float()"),
+            ("magnitude = wide", "self._seen = magnitude = getattr(self, '_seen', 0) * 0.01 + wide"),
             (".amax(-1, keepdim=True)", ".amax().expand(*x.shape[:2], 1)"),
         ],
         "nothing but itself",
         "per_token_head",
     ),
     "ignores the scale of latents": (
-        [("(*shape, spec.rank), dtype, params.k_scale", "(*shape, spec.rank), dtype, 1.0")],
+        [("latent_shape, dtype, params.k_scale", "latent_shape, dtype, 1.0")],
         "claims to support equals",
         "fp8_e4m3 of latents",
     ),

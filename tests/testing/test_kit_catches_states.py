@@ -31,7 +31,7 @@ EXAMPLE = """
 """
 READ = "self.states.read(step.view)"
 STATE_BACKENDS = {
-    "ignores a factor": ([("out.copy_(c * y)", "out.copy_(y)")], "equal their formula"),
+    "ignores a factor": ([(".copy_(c * y)", ".copy_(y)")], "equal their formula"),
     "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
     "forgets the newest token": ([("padded[after])", "padded[after - 1])")], "state: prompts in chunks"),
     "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
@@ -51,7 +51,7 @@ PADDED = {
         ("num_seqs=num_seqs,", "num_seqs=len(view.query_lens),"),
         ("[:num_seqs]", "[:]"),
     ],
-    "reads padded rows": [("inputs[: step.view.num_tokens]", "inputs - 0 * inputs.sum()")],
+    "reads padded rows": [("inputs[:num_tokens]", "inputs - 0 * inputs.sum()")],
 }
 BUILD = "\ndef build(module): return module.States()\n"
 

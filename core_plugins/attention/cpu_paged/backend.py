@@ -31,7 +31,12 @@ from core_plugins.platforms.cpu.extension import kernels_or_reason
 
 
 class Metadata(NamedTuple):
-    """One step's sequences, as pointers; `view` keeps the tensors alive."""
+    """One step's sequences, as pointers.
+
+    view: the batch; it keeps the tensors alive.
+    tables: arguments of the native attention, in its order.
+    slots: address of the slot mapping.
+    """
 
     view: BatchView
     tables: tuple[int, int, int, int, int]
@@ -39,7 +44,14 @@ class Metadata(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One bound layer: what each call passes on, and the cache that must stay alive."""
+    """One bound layer.
+
+    spec: its heads and sizes.
+    raw: its cache, which must stay alive.
+    pointer: the cache's address.
+    sizes, softmax: arguments of the native kernels, in their order.
+    learned: sinks and slopes, which must stay alive too.
+    """
 
     spec: AttentionSpec
     raw: Tensor
@@ -72,22 +84,34 @@ class CpuPagedAttention:
         """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
         if reasons:
-            raise PluginError(f"attention backend cpu_paged cannot serve this layer: {'; '.join(map(str, reasons))}")
+            lacks = "; ".join(str(reason) for reason in reasons)
+            raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
         if raw.shape[1] != block_bytes or not raw.is_contiguous():
             raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
         params = params or AttentionParams()
+        k_scale, v_scale = _static_scales(params, dtype)
         sizes = (
-            *(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, block_bytes),
-            *(ELEMENTS[dtype], int(KV_TYPES[dtype].scaled), *_static_scales(params, dtype)),
+            spec.num_kv_heads,
+            spec.head_size,
+            spec.head_size_v,
+            block_size,
+            block_bytes,
+            ELEMENTS[dtype],
+            int(KV_TYPES[dtype].scaled),
+            k_scale,
+            v_scale,
         )
-        learned = (
-            _per_head(params.sinks, spec, "sinks", spec.sinks),
-            _per_head(params.slopes, spec, "slopes", spec.alibi),
+        sinks = _per_head(params.sinks, spec, "sinks", spec.sinks)
+        slopes = _per_head(params.slopes, spec, "slopes", spec.alibi)
+        softmax = (
+            spec.scale,
+            spec.cap or 0.0,
+            spec.window or 0,
+            _address(sinks),
+            _address(slopes),
         )
-        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in learned]
-        softmax = (spec.scale, spec.cap or 0.0, spec.window or 0, *pointers)
-        return Layer(spec, raw, raw.data_ptr(), sizes, softmax, learned)
+        return Layer(spec, raw, raw.data_ptr(), sizes, softmax, (sinks, slopes))
 
     def build(self, view: BatchView) -> Metadata:
         """Once a step: checks the types of the view's tensors and takes their addresses."""
@@ -113,7 +137,8 @@ class CpuPagedAttention:
         rows, heads, width, k_row, k_head = check_heads(k, "k")
         v_rows, v_heads, v_width, v_row, v_head = check_heads(v, "v")
         expected = (metadata.view.num_tokens, *handle.sizes[:3])
-        if (rows, heads, width, v_width) != expected or (v_rows, v_heads) != (rows, heads):
+        fits = (rows, heads, width, v_width) == expected
+        if not fits or (v_rows, v_heads) != (rows, heads):
             raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit (T, Hkv, D, D_v) = {expected}")
         self._native.cache_write(
             k.data_ptr(),
@@ -134,8 +159,9 @@ class CpuPagedAttention:
         out_rows, out_heads, out_width, out_row, out_head = check_heads(out, "out")
         spec = handle.spec
         expected = (metadata.view.num_tokens, spec.num_heads)
-        widths = (width, out_width) == (spec.head_size, spec.head_size_v)
-        if (rows, heads) != expected or (out_rows, out_heads) != expected or not widths:
+        heads_fit = (rows, heads) == expected and (out_rows, out_heads) == expected
+        widths_fit = (width, out_width) == (spec.head_size, spec.head_size_v)
+        if not (heads_fit and widths_fit):
             raise ValueError(
                 f"q {tuple(q.shape)} and out {tuple(out.shape)} do not fit (T, Hq) = {expected} and {spec}"
             )
@@ -143,9 +169,15 @@ class CpuPagedAttention:
         self._native.attention(*pointers, *metadata.tables, handle.pointer, heads, *handle.sizes, *handle.softmax)
 
 
+def _address(tensor: Tensor | None) -> int:
+    """The address of its first number; 0: there are none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
-    """Of a whole layer: 1 unless the type is an 8-bit one without scales of its own."""
-    if KV_TYPES[dtype].item_bytes > 1 or KV_TYPES[dtype].scaled:
+    """Scales of K and V of a whole layer: 1 unless the type is an 8-bit one without scales of its own."""
+    kv_type = KV_TYPES[dtype]
+    if kv_type.item_bytes > 1 or kv_type.scaled:
         return 1.0, 1.0
     if not (params.k_scale > 0 and params.v_scale > 0):
         raise ValueError(f"k_scale {params.k_scale} and v_scale {params.v_scale}: expected positive numbers")
@@ -153,8 +185,10 @@ def _static_scales(params: AttentionParams, dtype: str) -> tuple[float, float]:
 
 
 def _per_head(values: Tensor | None, spec: AttentionSpec, name: str, wanted: bool) -> Tensor | None:
+    """float32 [Hq], or None where the spec wants none. Raises ValueError."""
     if (values is not None) != wanted:
-        raise ValueError(f"{name} {'are missing' if wanted else 'were given'}: the layer's spec says otherwise")
+        problem = "are missing" if wanted else "were given"
+        raise ValueError(f"{name} {problem}: the layer's spec says otherwise")
     if values is None:
         return None
     if values.shape != (spec.num_heads,):

@@ -1,4 +1,4 @@
-"""What `cpu_paged` can serve. Torch-free.
+"""The layers that `cpu_paged` can serve. Torch-free.
 
 Owns: the limits of the native attention kernel. Never does: import the kernel. Called by: the manifest, the backend.
 """
@@ -24,7 +24,7 @@ MAX_HEAD_SIZE = 512
 
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
-    """What this backend lacks for one kind of layer; empty means supported. Reads no library."""
+    """The reasons why this backend cannot serve a kind of layer; empty: it can. Loads no library."""
     spec = query.spec
     if not isinstance(spec, AttentionSpec):
         return [Reason("layer_kind", "full or sliding", spec.kind)]

@@ -16,14 +16,19 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.torch_sdpa.cache import StoredHeads
+from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads
 from core_plugins.attention.torch_sdpa.latent import LatentLayer
 from core_plugins.attention.torch_sdpa.states import OPS, ShortConv, StateMetadata
 
 
 @dataclass(slots=True)
 class LayerHandle:
-    """One layer. sinks, slopes: [Hq] or None."""
+    """One layer.
+
+    spec: its sizes.
+    keys, values: its part of the cache.
+    sinks, slopes: [Hq] or None.
+    """
 
     spec: AttentionSpec
     keys: StoredHeads
@@ -36,6 +41,7 @@ class LayerHandle:
 class StepMetadata:
     """One step.
 
+    view: the batch.
     rows: int64 [W], rows whose K and V are written; None: all of them.
     block, offset: int64 [W], where they go.
     starts: first query row of each sequence, and behind them the number of live rows.
@@ -81,32 +87,34 @@ class TorchSDPA:
         params = params or AttentionParams()
         if isinstance(spec, LatentSpec):
             return LatentLayer(spec, block_size, dtype, raw, params)
+        kv_type = KV_TYPES[dtype]
+        num_blocks = raw.shape[0]
         heads = spec.num_kv_heads
-        sizes = [
-            block_size * heads * width * KV_TYPES[dtype].item_bytes for width in (spec.head_size, spec.head_size_v)
-        ]
-        scales = 4 * block_size * heads if KV_TYPES[dtype].scaled else 0
-        k, v, k_scales, v_scales = raw.split([*sizes, scales, scales], dim=1)
-        shape = (raw.shape[0], block_size, heads)
-        return LayerHandle(
-            spec,
-            StoredHeads(k, k_scales, (*shape, spec.head_size), dtype, params.k_scale),
-            StoredHeads(v, v_scales, (*shape, spec.head_size_v), dtype, params.v_scale),
-            params.sinks,
-            params.slopes,
-        )
+        rows = block_size * heads
+        k_bytes = rows * spec.head_size * kv_type.item_bytes
+        v_bytes = rows * spec.head_size_v * kv_type.item_bytes
+        scale_bytes = rows * SCALE_BYTES if kv_type.scaled else 0
+        parts = raw.split([k_bytes, v_bytes, scale_bytes, scale_bytes], dim=1)
+        k, v, k_scales, v_scales = parts
+        k_shape = (num_blocks, block_size, heads, spec.head_size)
+        v_shape = (num_blocks, block_size, heads, spec.head_size_v)
+        keys = StoredHeads(k, k_scales, k_shape, dtype, params.k_scale)
+        values = StoredHeads(v, v_scales, v_shape, dtype, params.v_scale)
+        return LayerHandle(spec, keys, values, params.sinks, params.slopes)
 
     def build(self, view: BatchView) -> StepMetadata:
         """Split the slot mapping once for all layers."""
         starts = [0]
         for length in view.query_lens:
             starts.append(starts[-1] + length)
-        slots, rows = view.slot_mapping, None
+        slots = view.slot_mapping
+        rows = None
         if view.num_tokens and int(slots.min()) < 0:
             rows = (slots >= 0).nonzero()[:, 0]
             slots = slots[rows]
         block = torch.div(slots, view.block_size, rounding_mode="floor")
-        return StepMetadata(view, rows, block, slots % view.block_size, starts)
+        offset = slots % view.block_size
+        return StepMetadata(view, rows, block, offset, starts)
 
     def write(self, handle: LayerHandle, k: Tensor, v: Tensor, metadata: StepMetadata) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots."""
@@ -115,31 +123,26 @@ class TorchSDPA:
 
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
         """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
-        view, spec = metadata.view, handle.spec
+        view = metadata.view
+        window = handle.spec.window
+        block_size = view.block_size
+        attend = _by_query if self.by_query else _together
+        read_dtype = torch.float32 if self.by_query else q.dtype
         for index, seq_len in enumerate(view.seq_lens_list):
-            start, stop = metadata.starts[index], metadata.starts[index + 1]
-            if start == stop:
+            mine = slice(metadata.starts[index], metadata.starts[index + 1])
+            if mine.start == mine.stop:
                 continue
-            first = 0
-            if spec.window is not None:
-                first = max(0, seq_len - (stop - start) - spec.window + 1) // view.block_size
-            num_blocks = (seq_len + view.block_size - 1) // view.block_size
-            blocks = view.block_table[index, first:num_blocks].long()
-            past = first * view.block_size
-            if self.by_query:
-                keys = handle.keys.read(blocks, torch.float32)
-                values = handle.values.read(blocks, torch.float32)
-                _by_query(
-                    q[start:stop], keys, values, range(seq_len - stop + start, seq_len), past, handle, out[start:stop]
-                )
-                continue
-            keys = handle.keys.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
-            values = handle.values.read(blocks, q.dtype)[: seq_len - past].transpose(0, 1)
-            queries = q[start:stop].transpose(0, 1)
-            mask = _mask(stop - start, seq_len, past, spec.window, q.device)
-            plain = spec.cap is None and handle.sinks is None and handle.slopes is None
-            attend = _fused if plain else _explicit
-            out[start:stop] = attend(queries, keys, values, mask, handle).transpose(0, 1)
+            first_position = seq_len - (mine.stop - mine.start)
+            first_block = 0
+            if window is not None:
+                first_block = max(0, first_position - window + 1) // block_size
+            num_blocks = -(-seq_len // block_size)
+            blocks = view.block_table[index, first_block:num_blocks].long()
+            past = first_block * block_size
+            keys = handle.keys.read(blocks, read_dtype)
+            values = handle.values.read(blocks, read_dtype)
+            positions = range(first_position, seq_len)
+            attend(q[mine], keys, values, positions, past, handle, out[mine])
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
@@ -150,12 +153,14 @@ class TorchSDPA:
     ) -> None:
         """out[T, H, R], one sequence after the other, in the dtype of q_latent (at least that of the cache)."""
         view = metadata.view
-        attend, dtype = (handle.attend_by_query, torch.float32) if self.by_query else (handle.attend, q_latent.dtype)
+        attend = handle.attend_by_query if self.by_query else handle.attend
+        dtype = torch.float32 if self.by_query else q_latent.dtype
         for index, seq_len in enumerate(view.seq_lens_list):
             mine = slice(metadata.starts[index], metadata.starts[index + 1])
             if mine.start == mine.stop:
                 continue
-            blocks = view.block_table[index, : -(-seq_len // view.block_size)].long()
+            num_blocks = -(-seq_len // view.block_size)
+            blocks = view.block_table[index, :num_blocks].long()
             c, k_pe = handle.read(blocks, dtype)
             attend(q_latent[mine], q_pe[mine], c[:seq_len], k_pe[:seq_len], out[mine])
 
@@ -176,14 +181,28 @@ class TorchSDPA:
         handle.forward(inputs, metadata, out)
 
 
-def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
     """out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
+    spec = handle.spec
+    num_keys = positions.stop - past
+    queries = q.transpose(0, 1)
+    keys = k[:num_keys].transpose(0, 1)
+    values = v[:num_keys].transpose(0, 1)
+    mask = _mask(len(positions), positions.stop, past, spec.window, q.device)
+    plain = spec.cap is None and handle.sinks is None and handle.slopes is None
+    attend = _fused if plain else _explicit
+    out[:] = attend(queries, keys, values, mask, handle).transpose(0, 1)
+
+
+def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+    """The same, one query at a time with just the keys that it sees, at aligned addresses."""
     window = handle.spec.window
     for row, position in enumerate(positions):
         first = 0 if window is None else max(0, position - window + 1)
         seen = slice(first - past, position - past + 1)
         query = q[row].float().unsqueeze(1).clone(memory_format=torch.contiguous_format)
-        keys, values = (x[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format) for x in (k, v))
+        keys = k[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        values = v[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format)
         out[row] = _explicit(query, keys, values, None, handle)[:, 0]
 
 
@@ -194,30 +213,39 @@ def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device:
     query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
     mask = key <= query
-    return mask if window is None else mask & (key > query - window)
+    if window is not None:
+        mask &= key > query - window
+    return mask
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
     """[Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
-    scale = handle.spec.scale
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=True)[0]
+    batch = F.scaled_dot_product_attention(
+        q[None], k[None], v[None], attn_mask=mask, scale=handle.spec.scale, enable_gqa=True
+    )
+    return batch[0]
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
     """The same with what the fused operation lacks: soft cap, slopes and sinks."""
     spec = handle.spec
     group = spec.num_heads // spec.num_kv_heads
-    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    k = k.repeat_interleave(group, 0)
+    v = v.repeat_interleave(group, 0)
     scores = (q @ k.transpose(1, 2)).float() * spec.scale
     if spec.cap is not None:
         scores = torch.tanh(scores / spec.cap) * spec.cap
     if handle.slopes is not None:
-        queries, keys = scores.shape[1:]
-        ahead = torch.arange(keys, device=q.device) - torch.arange(keys - queries, keys, device=q.device).unsqueeze(1)
-        scores = scores + handle.slopes.to(scores).view(-1, 1, 1) * ahead
+        num_queries, num_keys = scores.shape[1:]
+        key = torch.arange(num_keys, device=q.device)
+        query = torch.arange(num_keys - num_queries, num_keys, device=q.device).unsqueeze(1)
+        slopes = handle.slopes.to(scores).view(-1, 1, 1)
+        scores = scores + slopes * (key - query)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     if handle.sinks is None:
         return scores.softmax(-1).to(v.dtype) @ v
+    # A sink is one more key whose value is zero: it takes weight, and its column is dropped.
     sinks = handle.sinks.to(scores).view(-1, 1, 1).expand(-1, scores.shape[1], 1)
-    return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1].to(v.dtype) @ v
+    weights = torch.cat([scores, sinks], -1).softmax(-1)
+    return weights[..., :-1].to(v.dtype) @ v

@@ -20,42 +20,68 @@ DTYPES = {
     "fp8_per_token_head": torch.float8_e4m3fn,
     "int8_per_token_head": torch.int8,
 }
+SCALE_BYTES = 4
+"""Size of the float32 scale of a token and head."""
 
 
 class StoredHeads:
-    """data: uint8 [num_blocks, bytes], a view of the cache; scales: the same, empty where the type has none.
+    """K or V of one layer.
 
-    shape: (num_blocks, block_size, Hkv, D). scale: of the whole layer, for 8-bit types without scales of their own.
+    data: uint8 [num_blocks, bytes], a view of the cache.
+    scales: the same, empty where the type has none.
+    shape: (num_blocks, block_size, Hkv, D).
+    dtype: the KV type's name.
+    scale: of the whole layer, for 8-bit types without scales of their own.
     """
 
     def __init__(self, data: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: str, scale: float) -> None:
         self._dtype = DTYPES[dtype]
-        itemsize = self._dtype.itemsize
-        self._codes = torch.uint8 if itemsize == 1 else self._dtype  # torch indexes few of the 8-bit types
+        eight_bits = self._dtype.itemsize == 1
+        # torch indexes few of the 8-bit types, so their bytes are indexed instead.
+        self._codes = torch.uint8 if eight_bits else self._dtype
         self._data = data.view(self._codes).unflatten(1, shape[1:])
-        self._scales = scales.view(torch.float32).unflatten(1, shape[1:3]) if KV_TYPES[dtype].scaled else None
-        self._scale = scale if itemsize == 1 and self._scales is None else 1.0
-        self._most = 0.0
-        if itemsize < 4 and self._dtype is not torch.bfloat16:
-            self._most = 127.0 if self._dtype is torch.int8 else torch.finfo(self._dtype).max
+        self._scales: Tensor | None = None
+        if KV_TYPES[dtype].scaled:
+            self._scales = scales.view(torch.float32).unflatten(1, shape[1:3])
+        self._scale = scale if eight_bits and self._scales is None else 1.0
+        self._largest = _largest(self._dtype)
 
     def write(self, block: Tensor, offset: Tensor, x: Tensor) -> None:
         """x [T, Hkv, D] at (block [T], offset [T])."""
         if self._scales is not None:
-            largest = x.float().abs().amax(-1, keepdim=True)
-            self._scales[block, offset] = largest.squeeze(-1) / self._most
-            x = torch.where(largest > 0, x.float() * (self._most / largest), 0)
+            wide = x.float()
+            magnitude = wide.abs().amax(-1, keepdim=True)
+            self._scales[block, offset] = magnitude.squeeze(-1) / self._largest
+            x = torch.where(magnitude > 0, wide * (self._largest / magnitude), 0)
         elif self._scale != 1.0:
             x = x.float() / self._scale
-        if self._most:
-            x = x.clamp(-self._most, self._most)
-        stored = (x.round() if self._dtype is torch.int8 else x).to(self._dtype)
-        self._data[block, offset] = stored.view(self._codes) if self._codes is torch.uint8 else stored
+        if self._largest:
+            x = x.clamp(-self._largest, self._largest)
+        if self._dtype is torch.int8:
+            x = x.round()
+        stored = x.to(self._dtype)
+        if self._codes is torch.uint8:
+            stored = stored.view(torch.uint8)
+        self._data[block, offset] = stored
 
     def read(self, blocks: Tensor, dtype: torch.dtype) -> Tensor:
         """[len(blocks) * block_size, Hkv, D] of some blocks, in `dtype`."""
-        x = self._data[blocks].flatten(0, 1)
-        values = (x.view(self._dtype) if self._codes is torch.uint8 else x).to(dtype)
+        stored = self._data[blocks].flatten(0, 1)
+        if self._codes is torch.uint8:
+            stored = stored.view(self._dtype)
+        values = stored.to(dtype)
         if self._scales is not None:
-            return values * self._scales[blocks].flatten(0, 1).unsqueeze(-1).to(dtype)
-        return values if self._scale == 1.0 else values * self._scale
+            scales = self._scales[blocks].flatten(0, 1).unsqueeze(-1)
+            return values * scales.to(dtype)
+        if self._scale != 1.0:
+            return values * self._scale
+        return values
+
+
+def _largest(dtype: torch.dtype) -> float:
+    """The magnitude at which values are cut off; 0: nowhere, since the type reaches as far as bfloat16."""
+    if dtype is torch.int8:
+        return 127.0
+    if dtype in (torch.float32, torch.bfloat16):
+        return 0.0
+    return float(torch.finfo(dtype).max)

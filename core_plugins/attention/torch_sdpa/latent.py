@@ -11,22 +11,29 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES, LatentSpec
 from core.plugin.contracts import AttentionParams
-from core_plugins.attention.torch_sdpa.cache import StoredHeads
+from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads
 
 
 class LatentLayer:
-    """One layer. A block holds the latents [block_size, 1, R] of its tokens, their keys [block_size, 1, Dr], then the
-    scales of both where the type has them."""
+    """One layer.
+
+    A block holds the latents [block_size, 1, R] of its tokens, their keys [block_size, 1, Dr], then the scales of both
+    where the type has them.
+    """
 
     def __init__(self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams) -> None:
-        widths = spec.rank, spec.rope_size
-        sizes = [block_size * width * KV_TYPES[dtype].item_bytes for width in widths]
-        scales = 4 * block_size if KV_TYPES[dtype].scaled else 0
-        c, k_pe, c_scales, k_scales = raw.split([*sizes, scales, scales], dim=1)
-        shape = (raw.shape[0], block_size, 1)
+        kv_type = KV_TYPES[dtype]
+        num_blocks = raw.shape[0]
+        latent_bytes = block_size * spec.rank * kv_type.item_bytes
+        key_bytes = block_size * spec.rope_size * kv_type.item_bytes
+        scale_bytes = block_size * SCALE_BYTES if kv_type.scaled else 0
+        parts = raw.split([latent_bytes, key_bytes, scale_bytes, scale_bytes], dim=1)
+        c, k_pe, c_scales, k_scales = parts
+        latent_shape = (num_blocks, block_size, 1, spec.rank)
+        key_shape = (num_blocks, block_size, 1, spec.rope_size)
         self.scale = spec.scale
-        self.latents = StoredHeads(c, c_scales, (*shape, spec.rank), dtype, params.k_scale)
-        self.keys = StoredHeads(k_pe, k_scales, (*shape, spec.rope_size), dtype, params.k_scale)
+        self.latents = StoredHeads(c, c_scales, latent_shape, dtype, params.k_scale)
+        self.keys = StoredHeads(k_pe, k_scales, key_shape, dtype, params.k_scale)
 
     def write(self, block: Tensor, offset: Tensor, c: Tensor, k_pe: Tensor) -> None:
         """c [T, R] and k_pe [T, Dr] at (block [T], offset [T])."""
@@ -35,22 +42,30 @@ class LatentLayer:
 
     def read(self, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """c [L, R] and k_pe [L, Dr] of some blocks, in `dtype`."""
-        return self.latents.read(blocks, dtype)[:, 0], self.keys.read(blocks, dtype)[:, 0]
+        c = self.latents.read(blocks, dtype)
+        k_pe = self.keys.read(blocks, dtype)
+        return c[:, 0], k_pe[:, 0]
 
     def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
         """out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe [L, Dr]."""
-        scores = (torch.matmul(q_latent, c.T) + torch.matmul(q_pe, k_pe.T)).float() * self.scale
+        products = torch.matmul(q_latent, c.T) + torch.matmul(q_pe, k_pe.T)
+        scores = products.float() * self.scale
         if len(q_latent) > 1:
-            positions = torch.arange(len(c), device=c.device)
-            hidden = positions > positions[len(c) - len(q_latent) :].unsqueeze(1)
+            key_positions = torch.arange(len(c), device=c.device)
+            query_positions = key_positions[len(c) - len(q_latent) :]
+            hidden = key_positions > query_positions.unsqueeze(1)
             scores = scores.masked_fill(hidden.unsqueeze(1), float("-inf"))
-        out.copy_(torch.matmul(scores.softmax(-1).to(c.dtype), c))
+        weights = scores.softmax(-1).to(c.dtype)
+        out.copy_(torch.matmul(weights, c))
 
     def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
-        """The same, each query alone with just its keys, at aligned addresses: equal bits whatever the chunks."""
+        """The same, each query alone with just its keys, at aligned addresses: equal bits for any chunks."""
+        past = len(c) - len(q_latent)
         for row in range(len(q_latent)):
-            seen = len(c) - len(q_latent) + row + 1
-            query, rotated = (
-                q[row : row + 1].float().clone(memory_format=torch.contiguous_format) for q in (q_latent, q_pe)
-            )
-            self.attend(query, rotated, c[:seen].clone(), k_pe[:seen].clone(), out[row : row + 1])
+            seen = past + row + 1
+            this = slice(row, row + 1)
+            latent = q_latent[this].float().clone(memory_format=torch.contiguous_format)
+            rotated = q_pe[this].float().clone(memory_format=torch.contiguous_format)
+            seen_c = c[:seen].clone()
+            seen_k_pe = k_pe[:seen].clone()
+            self.attend(latent, rotated, seen_c, seen_k_pe, out[this])

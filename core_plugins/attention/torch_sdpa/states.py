@@ -18,9 +18,11 @@ from core.plugin.contracts import BatchView
 
 
 class Padding(NamedTuple):
-    """Where a step's rows lie when the past of each sequence is put in front of its rows.
+    """The places of a step's rows once the past of each sequence is put in front of them.
 
-    rows: int64 [T]. before, after: int64 [B, past], the past of each sequence in front of this step, and behind it.
+    rows: int64 [T], the step's rows.
+    before: int64 [B, past], the past of each sequence in front of this step.
+    after: int64 [B, past], its past behind this step.
     """
 
     rows: Tensor
@@ -29,7 +31,10 @@ class Padding(NamedTuple):
 
 
 class StateMetadata:
-    """One step of layers with a state. view: without its padded rows and sequences, if there are any."""
+    """One step of layers with a state.
+
+    view: the step without its padded rows and sequences, if there are any.
+    """
 
     def __init__(self, view: BatchView) -> None:
         self.view = _live(view)
@@ -38,38 +43,52 @@ class StateMetadata:
     def padding(self, past: int) -> Padding:
         """With `past` rows for each sequence, made once for all layers."""
         if past not in self._paddings:
-            view, device = self.view, self.view.cu_seqlens_q.device
-            lengths = torch.tensor(view.query_lens, device=device)
-            owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
-            rows = torch.arange(view.num_tokens, device=device) + (owner + 1) * past
-            ends = rows[lengths.cumsum(0) - 1].unsqueeze(1) + 1
-            before = torch.arange(-past, 0, device=device)
-            self._paddings[past] = Padding(rows, ends - lengths.unsqueeze(1) + before, ends + before)
+            self._paddings[past] = self._lay_out(past)
         return self._paddings[past]
+
+    def _lay_out(self, past: int) -> Padding:
+        view = self.view
+        device = view.cu_seqlens_q.device
+        lengths = torch.tensor(view.query_lens, device=device)
+        sequences = torch.arange(view.num_seqs, device=device)
+        owner = torch.repeat_interleave(sequences, lengths)
+        rows = torch.arange(view.num_tokens, device=device) + (owner + 1) * past
+        last_rows = rows[lengths.cumsum(0) - 1]
+        ends = last_rows.unsqueeze(1) + 1
+        begins = ends - lengths.unsqueeze(1)
+        back = torch.arange(-past, 0, device=device)
+        return Padding(rows, begins + back, ends + back)
 
 
 class ShortConv:
     """`short_conv`: y = C * convolution of B * x, tap by tap, so that a row's bits depend on its own inputs alone."""
 
     def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
-        self.past, self.channels = spec.sizes["kernel"] - 1, spec.sizes["channels"]
+        kernel = spec.sizes["kernel"]
+        self.past = kernel - 1
+        self.channels = spec.sizes["channels"]
         self.states = StateStore(raw, (self.past, self.channels))
-        self.taps = params["conv.weight"].view(self.channels, self.past + 1).t().contiguous()
+        self.taps = params["conv.weight"].view(self.channels, kernel).t().contiguous()
         self.bias = params.get("conv.bias")
 
     def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
         """out [T, C] of inputs [T, 3 C]: each tap is one product over the rows of all sequences."""
-        inputs, out = inputs[: step.view.num_tokens], out[: step.view.num_tokens]
+        num_tokens = step.view.num_tokens
+        inputs = inputs[:num_tokens]
         b, c, x = inputs.float().split(self.channels, dim=1)
         rows, before, after = step.padding(self.past)
+        newest = b * x
         padded = torch.empty(len(inputs) + before.numel(), self.channels, device=inputs.device)
-        padded[rows] = newest = b * x
+        padded[rows] = newest
         padded[before] = self.states.read(step.view)
         self.states.write(step.view, padded[after])
-        y = self.taps[self.past] * newest if self.bias is None else self.taps[self.past] * newest + self.bias
+        y = self.taps[self.past] * newest
+        if self.bias is not None:
+            y = y + self.bias
         for tap in range(self.past):
-            y = y + self.taps[tap] * padded[rows - (self.past - tap)]
-        out.copy_(c * y)
+            ago = self.past - tap
+            y = y + self.taps[tap] * padded[rows - ago]
+        out[:num_tokens].copy_(c * y)
 
 
 def _live(view: BatchView) -> BatchView:

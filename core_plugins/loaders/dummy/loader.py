@@ -30,17 +30,20 @@ class DummyLoader:
         directory = read_directory(ref)
         named = directory.config.get("dtype") or directory.config.get("torch_dtype") or "bfloat16"
         if named not in DTYPES:
-            raise CheckpointError(f"{ref}: dtype is {named!r} in config.json, expected one of {', '.join(DTYPES)}.")
+            known = ", ".join(DTYPES)
+            raise CheckpointError(f"{ref}: dtype is {named!r} in config.json, expected one of {known}.")
         dtype, item_bytes = DTYPES[named]
-        shapes = decoder_spec(directory.config).tensor_shapes()
+        tensors = {}
+        for name, shape in decoder_spec(directory.config).tensor_shapes().items():
+            nbytes = math.prod(shape) * item_bytes
+            tensors[name] = TensorInfo(
+                name=name, shape=tuple(shape), dtype=dtype, nbytes=nbytes, file=0, offset=0, source=name
+            )
         return CheckpointManifest(
             ref=ref,
             format="dummy",
             files=[str(directory.path / "config.json")],
-            tensors={
-                name: TensorInfo(name, tuple(shape), dtype, math.prod(shape) * item_bytes, 0, 0, name)
-                for name, shape in shapes.items()
-            },
+            tensors=tensors,
             config=directory.config,
             tokenizer=directory.tokenizer,
             generation=directory.generation,
@@ -63,4 +66,5 @@ class DummyLoader:
                 yield name, torch.zeros(info.shape, dtype=dtype)
             else:
                 source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-                yield name, torch.empty(info.shape).normal_(0.0, STANDARD_DEVIATION, generator=source).to(dtype)
+                values = torch.empty(info.shape).normal_(0.0, STANDARD_DEVIATION, generator=source)
+                yield name, values.to(dtype)

@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is. It claims no checkpoint: invented weights are for those who ask for them."""
+    """Say what the plugin is. It claims no checkpoint: users get invented weights only if they ask for them."""
     return PluginSpec(name="dummy", summary="random weights for a directory with config.json; only when asked for")
 
 

@@ -10,9 +10,9 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest, TensorInfo, Vocabulary
 from core.api.errors import CheckpointError, nearest
 from core_plugins.loaders.gguf.architectures import ARCHITECTURES, Architecture
 from core_plugins.loaders.gguf.metadata import Metadata
@@ -40,9 +40,8 @@ class GGUFLoader:
         tensors = translate_tensors(path, prefix, config, header.tensors)
         tokenizer = read_tokenizer(metadata, config["vocab_size"])
         generation = read_generation(metadata, tokenizer.vocabulary)
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            if tokenizer.vocabulary is not None and (token := getattr(tokenizer.vocabulary, key)) is not None:
-                config[key] = token
+        if tokenizer.vocabulary is not None:
+            _add_special_tokens(config, tokenizer.vocabulary)
         return CheckpointManifest(
             ref=ref,
             format="gguf",
@@ -60,19 +59,36 @@ class GGUFLoader:
         unknown name or a file that changed since `resolve`.
         """
         path = manifest.files[0]
-        architecture = next(row for row in ARCHITECTURES.values() if row.model_type == manifest.config["model_type"])
+        architecture = _architecture_of(manifest)
         for name in reads:
             if name not in manifest.tensors:
                 raise CheckpointError(f"{path}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
         data = open_map(path)
-        for info in sorted((manifest.tensors[name] for name in set(reads)), key=lambda info: info.offset):
-            if info.offset + info.nbytes > len(data):
+        wanted = [manifest.tensors[name] for name in set(reads)]
+        wanted.sort(key=lambda info: info.offset)
+        for info in wanted:
+            end = info.offset + info.nbytes
+            if end > len(data):
                 raise CheckpointError(
                     f"{path}: tensor '{info.name}' ends after the file; was the file changed meanwhile?"
                 )
             yield info.name, _canonical(_view(data, info), info, manifest, architecture)
-            # From the start of the file: a page fault maps neighbours too, those of tensors already given back among them.
-            data.madvise(mmap.MADV_DONTNEED, 0, info.offset + info.nbytes)
+            # From the start of the file: a page fault also maps neighbouring pages, some of tensors already given back.
+            data.madvise(mmap.MADV_DONTNEED, 0, end)
+
+
+def _architecture_of(manifest: CheckpointManifest) -> Architecture:
+    """The row that `resolve` chose."""
+    model_type = manifest.config["model_type"]
+    return next(row for row in ARCHITECTURES.values() if row.model_type == model_type)
+
+
+def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
+    """Name the tokens that the vocabulary knows, as `config.json` does."""
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        token = getattr(vocabulary, key)
+        if token is not None:
+            config[key] = token
 
 
 def _find_file(ref: str) -> str:
@@ -123,5 +139,6 @@ def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, a
 
 def _half_split(tensor: Tensor, num_heads: int) -> Tensor:
     """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2); works on packed rows too."""
-    heads = tensor.view(num_heads, tensor.shape[0] // num_heads // 2, 2, -1)
+    pairs_per_head = tensor.shape[0] // num_heads // 2
+    heads = tensor.view(num_heads, pairs_per_head, 2, -1)
     return heads.transpose(1, 2).reshape(tensor.shape)

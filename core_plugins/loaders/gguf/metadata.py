@@ -28,8 +28,9 @@ class Metadata:
             raise CheckpointError(
                 f"{self.path}: metadata key '{key}' is missing; expected {expected}. Convert the model again."
             )
-        value = repr(self.values[key])
-        shown = value if len(value) <= 60 else value[:57] + "..."
+        shown = repr(self.values[key])
+        if len(shown) > 60:
+            shown = shown[:57] + "..."
         raise CheckpointError(
             f"{self.path}: metadata key '{key}' is {shown}, expected {expected}. The file is damaged."
         )
@@ -37,13 +38,16 @@ class Metadata:
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer in low..high."""
         value = self.values.get(key, default)
+        # A truth value is an `int` for Python, but not for the file.
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             self.fail(key, f"an integer from {low} to {high}")
         return value
 
     def token(self, key: str, vocab_size: int) -> int | None:
         """A token id below vocab_size, or None when the key is absent."""
-        return self.integer(key, 0, vocab_size - 1) if key in self else None
+        if key not in self:
+            return None
+        return self.integer(key, 0, vocab_size - 1)
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number in low..high."""

@@ -6,6 +6,7 @@ file ends in a CheckpointError. Called by: the GGUF loader. Format: the GGUF spe
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +20,14 @@ MAGIC = b"GGUF"
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 65_535
 MAX_ALIGNMENT = 1 << 20
-STRING, ARRAY = 8, 9
+STRING = 8
+ARRAY = 9
+UINT32 = 4
+UINT64 = 10
+MIN_KEY_BYTES = 13
+"""Size of the shortest metadata entry: length of the name, type, one byte of value."""
+MIN_ROW_BYTES = 24
+"""Size of the shortest row of the tensor table: length of the name, number of dimensions, type, offset."""
 SCALARS: dict[int, struct.Struct] = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
@@ -36,7 +44,14 @@ SCALARS: dict[int, struct.Struct] = {
 
 
 class GGUFTensor(NamedTuple):
-    """One row of the tensor table. shape: outermost first, (N, K) for a matrix; offset: bytes from the file's start."""
+    """One row of the tensor table.
+
+    name: as in the file.
+    shape: outermost first, (N, K) for a matrix.
+    type: of its blocks.
+    offset: bytes from the file's start.
+    nbytes: bytes in the file.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -46,7 +61,11 @@ class GGUFTensor(NamedTuple):
 
 
 class GGUFHeader(NamedTuple):
-    """metadata: scalars, strings and lists by key. tensors: in the file's order."""
+    """Everything in front of the weights.
+
+    metadata: scalars, strings and lists by key.
+    tensors: in the file's order.
+    """
 
     metadata: dict[str, Any]
     tensors: list[GGUFTensor]
@@ -89,20 +108,22 @@ class _Cursor:
         if magic != MAGIC:
             raise CheckpointError(f"{self.path}: starts with {magic!r}; a GGUF file starts with {MAGIC!r}.")
         self.at = 4
-        version = self.scalar(4)
+        version = self.scalar(UINT32)
         if version not in (2, 3):
             raise CheckpointError(
                 f"{self.path}: GGUF version {version} is not supported; expected 2 or 3 (little-endian). Convert it again."
             )
-        num_tensors, num_keys = self.scalar(10), self.scalar(10)
-        if num_keys * 13 > self.size or num_tensors * 24 > self.size:
+        num_tensors = self.scalar(UINT64)
+        num_keys = self.scalar(UINT64)
+        if num_keys * MIN_KEY_BYTES > self.size or num_tensors * MIN_ROW_BYTES > self.size:
             self.fail(f"{num_tensors} tensors and {num_keys} metadata keys do not fit in {self.size} bytes")
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self.string(MAX_NAME_BYTES)
             if key in metadata:
                 self.fail(f"metadata key '{key}' occurs twice")
-            metadata[key] = self.value(self.scalar(4), key)
+            kind = self.scalar(UINT32)
+            metadata[key] = self.value(kind, key)
         rows = [self.tensor_row() for _ in range(num_tensors)]
         return GGUFHeader(metadata, self.placed(rows, metadata))
 
@@ -116,10 +137,11 @@ class _Cursor:
 
     def scalar(self, kind: int) -> Any:
         form = SCALARS[kind]
-        return form.unpack_from(self.data, self.need(form.size))[0]
+        start = self.need(form.size)
+        return form.unpack_from(self.data, start)[0]
 
     def string(self, limit: int | None = None) -> str:
-        length = self.scalar(10)
+        length = self.scalar(UINT64)
         if limit is not None and length > limit:
             self.fail(f"a name of {length} bytes is announced at byte {self.at}, expected at most {limit}")
         start = self.need(length)
@@ -135,21 +157,25 @@ class _Cursor:
             return self.string()
         if kind != ARRAY:
             self.fail(f"metadata key '{key}' has the unknown type {kind}")
-        item, count = self.scalar(4), self.scalar(10)
+        item = self.scalar(UINT32)
+        count = self.scalar(UINT64)
         if item == STRING:
             return self.strings(count, key)
         if item not in SCALARS:
             self.fail(f"metadata key '{key}' is a list of the unknown type {item}")
         form = SCALARS[item]
         start = self.need(count * form.size)
-        return np.frombuffer(self.data[start : self.at], dtype=np.dtype(form.format)).tolist()
+        raw = self.data[start : self.at]
+        return np.frombuffer(raw, dtype=np.dtype(form.format)).tolist()
 
     def strings(self, count: int, key: str) -> list[str]:
         """A list of strings, in one tight loop: vocabularies have hundreds of thousands."""
         if count * 8 > self.size - self.at:
             self.fail(f"metadata key '{key}' announces {count} strings, more than the file holds")
-        data, at, size = self.data, self.at, self.size
-        length_at = SCALARS[10].unpack_from
+        data = self.data
+        at = self.at
+        size = self.size
+        length_at = SCALARS[UINT64].unpack_from
         texts: list[str] = []
         append = texts.append
         try:
@@ -169,28 +195,35 @@ class _Cursor:
     def tensor_row(self) -> GGUFTensor:
         """One row of the table; `offset` still counts from the start of the data section."""
         name = self.string(MAX_NAME_BYTES)
-        num_dimensions = self.scalar(4)
+        num_dimensions = self.scalar(UINT32)
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
             self.fail(f"tensor '{name}' has {num_dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}")
-        shape = tuple(self.scalar(10) for _ in range(num_dimensions))[::-1]
-        kind = BLOCK_TYPES.get(number := self.scalar(4))
-        offset = self.scalar(10)
+        extents = [self.scalar(UINT64) for _ in range(num_dimensions)]
+        shape = tuple(reversed(extents))  # the file names the innermost first
+        number = self.scalar(UINT32)
+        offset = self.scalar(UINT64)
+        kind = BLOCK_TYPES.get(number)
         if kind is None:
             self.fail(f"tensor '{name}' has the unknown type {number}")
         if 0 in shape or shape[-1] % kind.block_size:
             self.fail(f"tensor '{name}' of type {kind.name} has the impossible shape {shape}")
-        nbytes = kind.block_bytes * (shape[-1] // kind.block_size)
-        for extent in shape[:-1]:
-            nbytes *= extent
+        blocks_per_row = shape[-1] // kind.block_size
+        nbytes = math.prod(shape[:-1]) * blocks_per_row * kind.block_bytes
         return GGUFTensor(name, shape, kind, offset, nbytes)
 
     def placed(self, rows: list[GGUFTensor], metadata: dict[str, Any]) -> list[GGUFTensor]:
         """The rows with offsets from the file's start; checks alignment, bounds, overlaps and names."""
         alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        in_range = isinstance(alignment, int) and 1 <= alignment <= MAX_ALIGNMENT
+        if not in_range or alignment.bit_count() != 1:
             self.fail(f"general.alignment is {alignment}, expected a power of two up to {MAX_ALIGNMENT}")
         base = -(-self.at // alignment) * alignment
         placed = [row._replace(offset=base + row.offset) for row in rows]
+        self.check_places(placed, base, alignment)
+        return placed
+
+    def check_places(self, placed: list[GGUFTensor], base: int, alignment: int) -> None:
+        """Fail unless the tensors have different names and lie aligned, one after the other, in the file."""
         names: set[str] = set()
         end = base
         for row in sorted(placed, key=lambda row: row.offset):
@@ -204,4 +237,3 @@ class _Cursor:
             end = row.offset + row.nbytes
             if end > self.size:
                 self.fail(f"tensor '{row.name}' ends at byte {end}, but the file has {self.size}")
-        return placed

@@ -18,7 +18,8 @@ from core_plugins.loaders.gguf.metadata import Metadata
 from core_plugins.loaders.gguf.reader import GGUFTensor, open_map
 
 FACTORS = "rope_freqs.weight"
-LOW, HIGH = 1.0, 4.0
+LOW = 1.0
+HIGH = 4.0
 ORIGINAL_CONTEXTS = (8192, 4096, 16384, 32768)
 
 
@@ -40,12 +41,15 @@ def rotary_scaling(
 
 
 def _llama3(path: str, tensor: GGUFTensor, head_dim: int, theta: float) -> dict[str, Any]:
+    """The parameters that reproduce the stored divisors. Raises CheckpointError when there are none."""
     if tensor.type.name == "F32" and tensor.shape == (head_dim // 2,):
         data = open_map(path)
-        stored = np.frombuffer(data[tensor.offset : tensor.offset + tensor.nbytes], dtype="<f4").astype(np.float64)
-        factor = float(stored.max(initial=1.0))
+        raw = data[tensor.offset : tensor.offset + tensor.nbytes]
+        stored = np.frombuffer(raw, dtype="<f4").astype(np.float64)
+        factor = float(stored.max(initial=1.0))  # the longest waves are divided by the whole factor
         for original in ORIGINAL_CONTEXTS:
-            if factor >= 1 and np.allclose(stored, _divisors(head_dim, theta, factor, original), rtol=1e-4):
+            divisors = _divisors(head_dim, theta, factor, original)
+            if factor >= 1 and np.allclose(stored, divisors, rtol=1e-4):
                 return {
                     "rope_type": "llama3",
                     "factor": factor,
@@ -59,7 +63,8 @@ def _llama3(path: str, tensor: GGUFTensor, head_dim: int, theta: float) -> dict[
 
 
 def _divisors(head_dim: int, theta: float, factor: float, original: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Short waves keep their frequency, long ones are divided by the factor, those between are blended."""
-    wavelength = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    """Short waves keep their frequency, long ones are divided by the factor, and the ones between are blended."""
+    exponents = np.arange(0, head_dim, 2) / head_dim
+    wavelength = 2 * math.pi * theta**exponents
     blend = np.clip((original / wavelength - LOW) / (HIGH - LOW), 0.0, 1.0)
     return 1.0 / ((1.0 - blend) / factor + blend)

@@ -18,6 +18,8 @@ from core_plugins.loaders.gguf.rotary import FACTORS, rotary_scaling
 
 MAX_EXTENT = 1 << 24
 MAX_LAYERS = 4096
+MAX_HEADS = 4096
+MAX_HEAD_SIZE = 4096
 LAYER_NAME = re.compile(r"blk\.(\d{1,7})\.(.+)")
 
 
@@ -25,8 +27,9 @@ def find_architecture(metadata: Metadata) -> tuple[str, Architecture]:
     """The file's architecture. Raises CheckpointError when the table has no row for it."""
     name = metadata.text("general.architecture")
     if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
         raise CheckpointError(
-            f"{metadata.path}: architecture '{name}' is not supported; expected one of {', '.join(sorted(ARCHITECTURES))}."
+            f"{metadata.path}: architecture '{name}' is not supported; expected one of {known}."
             f"{nearest(name, ARCHITECTURES)}"
         )
     return name, ARCHITECTURES[name]
@@ -43,17 +46,9 @@ def translate_config(metadata: Metadata, tensors: list[GGUFTensor]) -> dict[str,
     def extent(key: str, default: int | None = None, high: int = MAX_EXTENT) -> int:
         return metadata.integer(f"{prefix}.{key}", 1, high, default)
 
-    hidden, heads = extent("embedding_length"), extent("attention.head_count", high=4096)
-    if f"{prefix}.attention.key_length" in metadata:
-        head_dim = extent("attention.key_length", high=4096)
-    else:
-        head_dim = extent("rope.dimension_count", max(hidden // heads, 1), high=4096)
-    if extent("attention.value_length", head_dim) != head_dim or extent("rope.dimension_count", head_dim) != head_dim:
-        raise CheckpointError(
-            f"{metadata.path}: key, value and rotary head sizes differ; expected all to be {head_dim}."
-        )
-    if head_dim % 2:
-        raise CheckpointError(f"{metadata.path}: the head size is {head_dim}; rotary positions need an even one.")
+    hidden = extent("embedding_length")
+    heads = extent("attention.head_count", high=MAX_HEADS)
+    head_dim = _head_size(metadata, prefix, max(hidden // heads, 1))
     config: dict[str, Any] = {
         "model_type": architecture.model_type,
         "architectures": [architecture.hf_class],
@@ -61,7 +56,7 @@ def translate_config(metadata: Metadata, tensors: list[GGUFTensor]) -> dict[str,
         "intermediate_size": extent("feed_forward_length"),
         "num_hidden_layers": extent("block_count", high=MAX_LAYERS),
         "num_attention_heads": heads,
-        "num_key_value_heads": extent("attention.head_count_kv", heads, high=4096),
+        "num_key_value_heads": extent("attention.head_count_kv", heads, high=MAX_HEADS),
         "head_dim": head_dim,
         "rms_norm_eps": metadata.number(f"{prefix}.attention.layer_norm_rms_epsilon", 1e-12, 0.1),
         "rope_theta": metadata.number(f"{prefix}.rope.freq_base", 1.0, 1e12, 10000.0),
@@ -84,16 +79,35 @@ def translate_config(metadata: Metadata, tensors: list[GGUFTensor]) -> dict[str,
     return config
 
 
+def _head_size(metadata: Metadata, prefix: str, default: int) -> int:
+    """The size of a head, equal for queries, keys, values and the rotary part. Raises CheckpointError."""
+    key_length = f"{prefix}.attention.key_length"
+    rotary_length = f"{prefix}.rope.dimension_count"
+    if key_length in metadata:
+        head_dim = metadata.integer(key_length, 1, MAX_HEAD_SIZE)
+    else:
+        head_dim = metadata.integer(rotary_length, 1, MAX_HEAD_SIZE, default)
+    value_size = metadata.integer(f"{prefix}.attention.value_length", 1, MAX_EXTENT, head_dim)
+    rotary_size = metadata.integer(rotary_length, 1, MAX_EXTENT, head_dim)
+    if value_size != head_dim or rotary_size != head_dim:
+        raise CheckpointError(
+            f"{metadata.path}: key, value and rotary head sizes differ; expected all to be {head_dim}."
+        )
+    if head_dim % 2:
+        raise CheckpointError(f"{metadata.path}: the head size is {head_dim}; rotary positions need an even one.")
+    return head_dim
+
+
 def _add_gemma3(config: dict[str, Any], metadata: Metadata) -> None:
     """Every sixth layer attends to everything; the others see a window. The format implies both, and the query scale."""
     num_layers = config["num_hidden_layers"]
     config["sliding_window"] = metadata.integer("gemma3.attention.sliding_window", 1, 1 << 30)
     config["layer_types"] = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(num_layers)]
-    # The 27B model alone scales queries by its hidden size a head.
-    largest = num_layers == 62
-    config["query_pre_attn_scalar"] = (
-        config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
-    )
+    # Only the 27B model, which has 62 layers, scales queries by its hidden size per head.
+    scalar = config["head_dim"]
+    if num_layers == 62:
+        scalar = config["hidden_size"] // config["num_attention_heads"]
+    config["query_pre_attn_scalar"] = scalar
     config["attn_logit_softcapping"] = None
     config["final_logit_softcapping"] = None
 
@@ -116,19 +130,7 @@ def translate_tensors(
     for tensor in tensors:
         if tensor.name == FACTORS:
             continue  # part of the configuration
-        match = LAYER_NAME.fullmatch(tensor.name)
-        table = {**architecture.layer, **architecture.layer_optional} if match else {**MODEL, **MODEL_OPTIONAL}
-        short = match[2] if match else tensor.name
-        if short not in table:
-            hint = nearest(short, table)
-            raise CheckpointError(f"{path}: tensor '{tensor.name}' is unknown in architecture '{prefix}'.{hint}")
-        canonical, letters = table[short]
-        if match:
-            if int(match[1]) >= num_layers:
-                raise CheckpointError(
-                    f"{path}: tensor '{tensor.name}' lies beyond the {num_layers} layers that {prefix}.block_count announces."
-                )
-            canonical = f"model.layers.{int(match[1])}.{canonical}"
+        canonical, letters = _place(path, prefix, tensor.name, num_layers)
         expected = tuple(sizes[letter] for letter in letters)
         if tensor.shape != expected:
             raise CheckpointError(
@@ -141,16 +143,38 @@ def translate_tensors(
     return found
 
 
+def _place(path: str, prefix: str, name: str, num_layers: int) -> tuple[str, str]:
+    """The canonical name of a tensor, and its shape in the letters of the architecture's table. Raises CheckpointError."""
+    architecture = ARCHITECTURES[prefix]
+    match = LAYER_NAME.fullmatch(name)
+    if match:
+        short = match[2]
+        table = {**architecture.layer, **architecture.layer_optional}
+    else:
+        short = name
+        table = {**MODEL, **MODEL_OPTIONAL}
+    if short not in table:
+        hint = nearest(short, table)
+        raise CheckpointError(f"{path}: tensor '{name}' is unknown in architecture '{prefix}'.{hint}")
+    canonical, letters = table[short]
+    if not match:
+        return canonical, letters
+    layer = int(match[1])
+    if layer >= num_layers:
+        raise CheckpointError(
+            f"{path}: tensor '{name}' lies beyond the {num_layers} layers that {prefix}.block_count announces."
+        )
+    return f"model.layers.{layer}.{canonical}", letters
+
+
 def _check_complete(path: str, architecture: Architecture, num_layers: int, found: dict[str, TensorInfo]) -> None:
-    required = len(MODEL) + num_layers * len(architecture.layer)
-    if len(found) < required:
-        layers = (f"model.layers.{i}.{name}" for i in range(num_layers) for name, _ in architecture.layer.values())
-        for name in (*(name for name, _ in MODEL.values()), *layers):
-            if name not in found:
-                raise CheckpointError(
-                    f"{path}: no tensor for '{name}', though {num_layers} layers are announced. The file is incomplete."
-                )
-    for name, _ in architecture.layer.values():
-        missing = next((i for i in range(num_layers) if f"model.layers.{i}.{name}" not in found), None)
-        if missing is not None:
-            raise CheckpointError(f"{path}: no tensor for 'model.layers.{missing}.{name}'. The file is incomplete.")
+    """Raise CheckpointError for the first tensor that is missing."""
+    names = [name for name, _ in MODEL.values()]
+    for layer in range(num_layers):
+        for name, _ in architecture.layer.values():
+            names.append(f"model.layers.{layer}.{name}")
+    for name in names:
+        if name not in found:
+            raise CheckpointError(
+                f"{path}: no tensor for '{name}', though {num_layers} layers are announced. The file is incomplete."
+            )

@@ -28,9 +28,11 @@ def read_tokenizer(metadata: Metadata, vocab_size: int) -> TokenizerSource:
             f"{metadata.path}: tokenizer model '{name}' is not supported; expected {' or '.join(MODELS)}."
             f"{nearest(name, MODELS)} Give another one with --tokenizer."
         )
+    template = None
+    if "tokenizer.chat_template" in metadata:
+        template = metadata.text("tokenizer.chat_template")
     model = MODELS[name]
     tokens = metadata.items("tokenizer.ggml.tokens", str, vocab_size)
-    template = metadata.text("tokenizer.chat_template") if "tokenizer.chat_template" in metadata else None
     vocabulary = Vocabulary(
         model=model,
         tokens=tokens,
@@ -53,17 +55,27 @@ def read_generation(metadata: Metadata, vocabulary: Vocabulary | None) -> dict[s
     """The style of `generation_config.json`: bos, eos (a list when several tokens end a text) and pad."""
     if vocabulary is None:
         return {}
-    ends = [vocabulary.eos_token_id, metadata.token("tokenizer.ggml.eot_token_id", len(vocabulary.tokens))]
-    kinds = vocabulary.types
-    ends += [i for text in END_OF_TURN if (i := _control_token(vocabulary.tokens, kinds, text)) is not None]
-    unique = list(dict.fromkeys(end for end in ends if end is not None))
-    generation: dict[str, Any] = {"bos_token_id": vocabulary.bos_token_id, "pad_token_id": vocabulary.pad_token_id}
-    generation["eos_token_id"] = unique[0] if len(unique) == 1 else unique or None
+    ends = _end_tokens(metadata, vocabulary)
+    generation = {
+        "bos_token_id": vocabulary.bos_token_id,
+        "pad_token_id": vocabulary.pad_token_id,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+    }
     return {key: value for key, value in generation.items() if value is not None}
 
 
-def _control_token(tokens: list[str], kinds: list[int], text: str) -> int | None:
-    if text not in tokens:
+def _end_tokens(metadata: Metadata, vocabulary: Vocabulary) -> list[int]:
+    """The tokens that end a text, each once: the file's end tokens, then the known ones that end a turn."""
+    ends = [vocabulary.eos_token_id, metadata.token("tokenizer.ggml.eot_token_id", len(vocabulary.tokens))]
+    for text in END_OF_TURN:
+        ends.append(_control_token(vocabulary, text))
+    known = [end for end in ends if end is not None]
+    return list(dict.fromkeys(known))
+
+
+def _control_token(vocabulary: Vocabulary, text: str) -> int | None:
+    """The id of `text`, or None when the vocabulary lacks it or does not say that it is a control token."""
+    if text not in vocabulary.tokens or not vocabulary.types:
         return None
-    index = tokens.index(text)
-    return index if kinds and kinds[index] == CONTROL else None
+    index = vocabulary.tokens.index(text)
+    return index if vocabulary.types[index] == CONTROL else None

@@ -41,26 +41,40 @@ def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header is not a JSON object. The file is damaged.")
     base = 8 + length
-    return {
-        name: _tensor(path, file, name, entry, base, size) for name, entry in header.items() if name != "__metadata__"
-    }
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            tensors[name] = _tensor(path, file, name, entry, base, size)
+    return tensors
 
 
 def _tensor(path: Path, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:
     """One entry: dtype, shape and place must agree with each other and with the file's size."""
     fields = entry if isinstance(entry, dict) else {}
-    dtype, shape, place = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    dtype = fields.get("dtype")
+    shape = fields.get("shape")
+    place = fields.get("data_offsets")
     if not (_naturals(shape) and _naturals(place) and len(place) == 2 and isinstance(dtype, str)):
         raise CheckpointError(f"{path}: the entry of tensor '{name}' is not understood. The file is damaged.")
     if dtype not in ITEM_BYTES:
-        raise CheckpointError(f"{path}: tensor '{name}' has dtype {dtype}; expected one of {', '.join(ITEM_BYTES)}.")
+        known = ", ".join(ITEM_BYTES)
+        raise CheckpointError(f"{path}: tensor '{name}' has dtype {dtype}; expected one of {known}.")
     begin, end = place
-    if end - begin != math.prod(shape) * ITEM_BYTES[dtype] or base + end > size:
+    nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if end - begin != nbytes or base + end > size:
         raise CheckpointError(
             f"{path}: tensor '{name}' of shape {shape} and dtype {dtype} lies at bytes {begin} to {end} of {size - base}. "
             "The file is damaged or incomplete."
         )
-    return TensorInfo(name, tuple(shape), dtype, end - begin, file, base + begin, name)
+    return TensorInfo(
+        name=name,
+        shape=tuple(shape),
+        dtype=dtype,
+        nbytes=nbytes,
+        file=file,
+        offset=base + begin,
+        source=name,
+    )
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:

@@ -51,7 +51,8 @@ class SafetensorsLoader:
         for name in reads:
             if name not in manifest.tensors:
                 raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
-        wanted = sorted((manifest.tensors[name] for name in set(reads)), key=lambda info: (info.file, info.offset))
+        wanted = [manifest.tensors[name] for name in set(reads)]
+        wanted.sort(key=lambda info: (info.file, info.offset))
         for number in dict.fromkeys(info.file for info in wanted):
             path = manifest.files[number]
             try:
@@ -64,21 +65,26 @@ class SafetensorsLoader:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The files with weights: those that the index names, else all that lie there."""
-    if not (directory / INDEX).is_file():
+    """The files with weights: the ones that the index names, or all of the directory when there is no index."""
+    index = directory / INDEX
+    if not index.is_file():
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise CheckpointError(
-                f"{directory}: there is no .safetensors file beside config.json. Is the download complete?"
+                f"{directory}: there is no .safetensors file next to config.json. Is the download complete?"
             )
         return files
-    weights = read_json(directory / INDEX).get("weight_map")
-    if not isinstance(weights, dict) or not all(
-        isinstance(name, str) and Path(name).name == name for name in weights.values()
-    ):
-        raise CheckpointError(f"{directory / INDEX}: has no weight_map from tensors to file names.")
-    files = [directory / name for name in sorted(set(weights.values()))]
+    weights = read_json(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(_is_file_name(name) for name in weights.values()):
+        raise CheckpointError(f"{index}: has no weight_map from tensors to file names.")
+    names = sorted(set(weights.values()))
+    files = [directory / name for name in names]
     for file in files:
         if not file.is_file():
             raise CheckpointError(f"{file}: is missing, though {INDEX} names it. Is the download complete?")
     return files
+
+
+def _is_file_name(name: object) -> bool:
+    """Whether it names a file of the same directory, and of no other."""
+    return isinstance(name, str) and Path(name).name == name

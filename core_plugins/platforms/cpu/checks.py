@@ -13,7 +13,8 @@ def check_rows(tensor: Tensor, width: int, what: str) -> tuple[int, int]:
     """(rows, row stride) of a float32 matrix with contiguous rows of `width`. Raises ValueError."""
     rows, actual = tensor.shape
     stride, step = tensor.stride()
-    if actual != width or (step != 1 and width > 1) or tensor.dtype is not torch.float32:
+    contiguous = step == 1 or width <= 1
+    if actual != width or not contiguous or tensor.dtype is not torch.float32:
         raise ValueError(
             f"{what} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}, "
             f"expected float32 [rows, {width}] with contiguous rows"
@@ -49,7 +50,8 @@ def check_tables(rows: int, what: str, *tables: tuple[Tensor, torch.dtype]) -> l
     """The addresses of contiguous one-dimensional tensors with `rows` elements. Raises ValueError."""
     for tensor, _ in tables:
         if tensor.shape != (rows,):
-            raise ValueError(f"an argument of {what} has the shape {tuple(tensor.shape)}, expected {rows} rows")
+            shape = tuple(tensor.shape)
+            raise ValueError(f"an argument of {what} has the shape {shape}, expected {rows} rows")
     return [check_table(tensor, dtype, f"an argument of {what}") for tensor, dtype in tables]
 
 
@@ -58,6 +60,9 @@ def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, in
     rows, width = logits.shape
     _, stride = check_rows(logits, width, "logits")
     count = len(which)
-    if count and not (int(which.min()) >= 0 and int(which.max()) < rows):
-        raise IndexError(f"which names rows {which.tolist()} of {rows}")
+    if count:
+        lowest = int(which.min())
+        highest = int(which.max())
+        if lowest < 0 or highest >= rows:
+            raise IndexError(f"which names rows {which.tolist()} of {rows}")
     return logits.data_ptr(), (stride, width, count)

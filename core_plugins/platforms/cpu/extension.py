@@ -25,25 +25,30 @@ def kernels_or_reason() -> ModuleType | Reason:
     try:
         from core_plugins.platforms.cpu import _native
     except ImportError as error:
-        failed = ERROR_FILE.exists()
-        actual = "a failed build" if failed else str(error)
+        actual = str(error)
         hint = "`core build-kernels` compiles it"
-        hint += "; `core plugins show cpu` shows what the compiler said" if failed else ""
+        if ERROR_FILE.exists():
+            actual = "a failed build"
+            hint += "; `core plugins show cpu` shows what the compiler said"
         return Reason("native_extension", "the compiled C++ extension", actual, hint)
     return _native
 
 
 def check_isa(native: ModuleType | Reason, isa: str) -> None:
     """Raises UserError when the kernels of an instruction set do not run here."""
-    runnable = [] if isinstance(native, Reason) else native.isas()
+    if isinstance(native, Reason):
+        raise UserError(f"isa '{isa}': not compiled: {native}.")
+    runnable = native.isas()
     if isa not in runnable:
-        why = f"not compiled: {native}" if isinstance(native, Reason) else f"these run here: {', '.join(runnable)}"
-        raise UserError(f"isa '{isa}': {why}.")
+        raise UserError(f"isa '{isa}': these run here: {', '.join(runnable)}.")
 
 
 def numerics(name: str, platform: Mapping[str, Any]) -> str | None:
     """`NAME:ISA`, the platform's own arguments deciding; None without the extension. Raises UserError, see `check_isa`."""
-    native, isa = kernels_or_reason(), platform.get("isa")
+    native = kernels_or_reason()
+    isa = platform.get("isa")
     if isa is not None:
         check_isa(native, isa)
-    return None if isinstance(native, Reason) else f"{name}:{isa or native.isa()}"
+    if isinstance(native, Reason):
+        return None
+    return f"{name}:{isa or native.isa()}"

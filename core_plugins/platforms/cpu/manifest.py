@@ -18,9 +18,8 @@ from core_plugins.platforms.cpu.memory import available_memory, total_memory
 from core_plugins.platforms.cpu.processors import place, processor_name, usable_processors
 
 CONTRACT = 1
-MIXED_TOKENS = (
-    24  # for each thread, and at least 48: with the tokens of the streams enough rows for products at full speed
-)
+MIXED_TOKENS = 24
+"""Prompt tokens of a step with streams, for each of at least two threads: enough rows for products at full speed."""
 GIB = 1 << 30
 
 
@@ -93,35 +92,46 @@ def core_propose(view: PlatformView) -> dict[str, Proposal]:
     memory = min(GIB, view.device.memory_bytes // 4)
     offline = view.context == "llm"
     ranks = view.arguments.get("tensor_parallel_size", 1) * view.arguments.get("pipeline_parallel_size", 1)
-    use = f"{'many requests at once' if offline else 'short waits'}, {ranks} rank{'s' if ranks > 1 else ''}"
-    return {
+    purpose = "many requests at once" if offline else "short waits"
+    use = f"{purpose}, {ranks} rank{'s' if ranks > 1 else ''}"
+    num_seqs = 256 if offline else 128
+    num_tokens = 4096 if offline else 2048
+    proposals = {
         "dtype": Proposal("bfloat16", "half the bytes of float32 and the widest range"),
         "block_size": Proposal(16, "little waste at a sequence's end"),
-        "max_num_seqs": Proposal((256 if offline else 128) * ranks, use),
-        "max_num_batched_tokens": Proposal((4096 if offline else 2048) * ranks, use),
-        **({} if offline else _short_steps(threads)),
+        "max_num_seqs": Proposal(num_seqs * ranks, use),
+        "max_num_batched_tokens": Proposal(num_tokens * ranks, use),
         "kv_cache_memory_bytes": Proposal(memory, "at most 1 GiB and a quarter of the available memory"),
         "attention_backend": Proposal(["cpu_paged", "torch_sdpa"], "native first"),
     }
+    if not offline:
+        proposals["max_num_mixed_batched_tokens"] = _short_steps(threads)
+    return proposals
 
 
-def _short_steps(threads: int) -> dict[str, Proposal]:
+def _short_steps(threads: int) -> Proposal:
     """A server's streams wait for the prompts of a step; a processor computes few tokens about as well as thousands."""
     tokens = MIXED_TOKENS * max(threads, 2)
-    return {"max_num_mixed_batched_tokens": Proposal(tokens, "streams wait no longer than for these")}
+    return Proposal(tokens, "streams wait no longer than for these")
 
 
 def _off_on(machine: str) -> dict[str, bool]:
-    """What is known not to work on a family of processors."""
-    untested = machine.startswith(("ppc64", "s390", "riscv"))
-    return {"chunked_prefill": False, "prefix_caching": False} if untested else {}
+    """Features that are off on untested families of processors."""
+    if machine.startswith(("ppc64", "s390", "riscv")):
+        return {"chunked_prefill": False, "prefix_caching": False}
+    return {}
 
 
 def _threads(given: Mapping[str, Any]) -> tuple[int | None, str]:
-    """`threads` and `thread_binding` where they are given and of the right type; the rest is complained about elsewhere."""
+    """`threads` and `thread_binding`, or their defaults where they have a wrong type: checking is done elsewhere."""
     values = {key.replace("-", "_"): value for key, value in given.items()}
-    threads, binding = values.get("threads"), values.get("thread_binding", "none")
-    return threads if isinstance(threads, int) else None, binding if isinstance(binding, str) else "none"
+    threads = values.get("threads")
+    binding = values.get("thread_binding")
+    if not isinstance(threads, int):
+        threads = None
+    if not isinstance(binding, str):
+        binding = "none"
+    return threads, binding
 
 
 @hookimpl

@@ -18,7 +18,10 @@ SYSTEM = Path("/sys")
 def processor_name() -> str:
     """The processor's own name, or its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else ():
+    if not cpuinfo.exists():
+        return os.uname().machine
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return os.uname().machine
@@ -43,35 +46,45 @@ def usable_cores() -> list[int]:
 def quota() -> float | None:
     """Processors' worth of time that the control group allows (version 2, then version 1), or None without a limit."""
     group = SYSTEM / "fs/cgroup"
-    limit, _, period = (_read(group / "cpu.max") or "max").partition(" ")
+    version_2 = _read(group / "cpu.max") or "max"  # such as `150000 100000`, in microseconds
+    limit, _, period = version_2.partition(" ")
     if limit == "max":
-        limit, period = (_read(group / f"cpu/cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) > 0 else None
+        limit = _read(group / "cpu/cpu.cfs_quota_us") or "-1"
+        period = _read(group / "cpu/cpu.cfs_period_us") or "-1"
+    if not (limit.isdigit() and period.isdigit()) or int(period) == 0:
+        return None
+    return int(limit) / int(period)
 
 
 def default_threads() -> int:
     """One for each physical core that the process may use, within the quota; at least one."""
+    threads = len(usable_cores())
     limit = quota()
-    return max(min(len(usable_cores()), int(limit) if limit is not None else 1 << 30), 1)
+    if limit is not None:
+        threads = min(threads, int(limit))
+    return max(threads, 1)
 
 
 def place(threads: int | None, binding: str) -> tuple[int, tuple[int, ...]]:
-    """How many compute threads, and the processor of each (empty: the system places them).
+    """The number of compute threads, and the processor of each (empty: the system places them).
 
     binding: `none`, `auto` (a core each, then the cores' other processors) or a list such as `0-3,8`, one each in order.
     Raises UserError for a list that is no list, names processors that the process may not use, or is too short.
     """
     if binding == "none":
         return threads or default_threads(), ()
+    usable = usable_processors()
     if binding == "auto":
         cores = usable_cores()
-        order = [*cores, *(processor for processor in usable_processors() if processor not in cores)]
+        others = [processor for processor in usable if processor not in cores]
+        order = cores + others
         count = threads or default_threads()
-        return count, tuple(order[:count]) if count <= len(order) else ()
+        if count > len(order):
+            return count, ()
+        return count, tuple(order[:count])
     order = processor_list(binding)
-    missing = sorted(set(order) - set(usable_processors()))
+    missing = sorted(set(order) - set(usable))
     if missing:
-        usable = usable_processors()
         raise UserError(f"thread_binding '{binding}': this process may not use processor {missing[0]}, only {usable}.")
     count = threads or len(order)
     if count > len(order):
@@ -84,12 +97,14 @@ def processor_list(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or set(range(first, last + 1)) & set(found):
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
+        named = range(first, last + 1)
+        if not named or not set(named).isdisjoint(found):
             raise UserError(
                 f"thread_binding '{text}' is not understood at '{part}'; expected none, auto, or processors such as 0-3,8."
             )
-        found += range(first, last + 1)
+        found += named
     return found
 
 

@@ -10,7 +10,8 @@ import ctypes
 from core.plugin.hookspecs import Device, Probe
 
 LIBRARY = "libcuda.so.1"
-COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76
+COMPUTE_MAJOR = 75
+COMPUTE_MINOR = 76
 
 
 def probe_driver() -> Probe:
@@ -28,7 +29,8 @@ def probe_driver() -> Probe:
         return Probe(unavailable=f"the NVIDIA driver does not count its devices: {_name(cuda, status)}")
     if count.value == 0:
         return Probe(unavailable="the NVIDIA driver knows no device")
-    return Probe(tuple(_device(cuda, index) for index in range(count.value)))
+    devices = [_device(cuda, index) for index in range(count.value)]
+    return Probe(tuple(devices))
 
 
 def _device(cuda: ctypes.CDLL, index: int) -> Device:
@@ -38,8 +40,10 @@ def _device(cuda: ctypes.CDLL, index: int) -> Device:
     cuda.cuDeviceGetName(name, len(name), handle)
     total = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
-    profile = f"sm_{_attribute(cuda, handle, COMPUTE_MAJOR)}{_attribute(cuda, handle, COMPUTE_MINOR)}"
-    return Device(f"cuda:{index}", name.value.decode(errors="replace"), total.value, profile=profile)
+    major = _attribute(cuda, handle, COMPUTE_MAJOR)
+    minor = _attribute(cuda, handle, COMPUTE_MINOR)
+    shown = name.value.decode(errors="replace")
+    return Device(f"cuda:{index}", shown, total.value, profile=f"sm_{major}{minor}")
 
 
 def _attribute(cuda: ctypes.CDLL, handle: ctypes.c_int, number: int) -> int:
@@ -50,7 +54,7 @@ def _attribute(cuda: ctypes.CDLL, handle: ctypes.c_int, number: int) -> int:
 
 
 def _name(cuda: ctypes.CDLL, status: int) -> str:
-    """`CUDA_ERROR_NO_DEVICE`."""
+    """The name of a status, such as `CUDA_ERROR_NO_DEVICE`."""
     text = ctypes.c_char_p()
     if cuda.cuGetErrorName(status, ctypes.byref(text)) or text.value is None:
         return f"error {status}"

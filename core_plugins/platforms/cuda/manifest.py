@@ -15,7 +15,14 @@ GIB = 1 << 30
 
 
 class Profile(NamedTuple):
-    """Batches of a class of devices: those with at least so much memory and so new an architecture."""
+    """Batches of a class of devices.
+
+    name: for people.
+    memory: bytes that a device of the class has at least.
+    sm: the oldest architecture of the class, 90 for `sm_90`.
+    offline, server: tokens a step.
+    seqs: sequences a step.
+    """
 
     name: str
     memory: int
@@ -53,15 +60,22 @@ def core_probe() -> Probe:
 @hookimpl
 def core_propose(view: PlatformView) -> dict[str, Proposal]:
     """Large batches by use and class of device; the KV cache takes what `gpu_memory_utilization` leaves."""
-    row = next(row for row in PROFILES if view.device.memory_bytes >= row.memory and _sm(view.device) >= row.sm)
+    row = _profile(view.device)
     offline = view.context == "llm"
-    use = f"{'many requests at once' if offline else 'short waits'} on {row.name}"
+    purpose = "many requests at once" if offline else "short waits"
+    use = f"{purpose} on {row.name}"
     return {
         "block_size": Proposal(16, "little waste at a sequence's end"),
         "max_num_seqs": Proposal(row.seqs, use),
         "max_num_batched_tokens": Proposal(row.offline if offline else row.server, use),
         "attention_backend": Proposal(["torch_sdpa"], "the paged backend that runs on any device"),
     }
+
+
+def _profile(device: Device) -> Profile:
+    """The first class that the device belongs to; the last one takes every device."""
+    sm = _sm(device)
+    return next(row for row in PROFILES if device.memory_bytes >= row.memory and sm >= row.sm)
 
 
 def _sm(device: Device) -> int:

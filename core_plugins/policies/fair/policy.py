@@ -5,12 +5,12 @@ Owns: the counters, one queue for each user, the heap of users. Never does: admi
 names users). Called by: the scheduler, through `core.api.policy`.
 
 A user pays `PROMPT_WEIGHT` for each prompt token computed and `OUTPUT_WEIGHT` for each token generated. The user with the
-lowest counter is next. Who comes back after a pause starts at the level of those who wait, so nobody saves up.
+lowest counter is next. A user who comes back after a pause starts at the level of the waiting ones, so nobody saves up.
 
 Bounds. (1) A user without queued requests who sends one is admitted before any other user's second request from then on:
 a heavy user delays a light one by at most one admission (and by what already runs), however many requests it has queued.
 (2) Two users who both have requests queued all the time differ by at most 2 · max(PROMPT_WEIGHT · longest prompt,
-OUTPUT_WEIGHT · most tokens that run at once), whatever they ask for: theorem 4.4 of the paper.
+OUTPUT_WEIGHT · most tokens that run at once), no matter how long their requests are: theorem 4.4 of the paper.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ SWEEP_FROM = 64
 
 
 class Counters:
-    """What each user has had. level: where a user starts who has nothing queued; it never falls.
+    """The service that each user has had.
 
-    It is the counter of the user admitted last, when it was admitted; once nobody waits, what that user has had since
-    counts as well. Users at or below it who have nothing queued are forgotten: they would start there again.
+    level: where a user with nothing queued starts; it never falls. It is the counter of the user admitted last, when it was
+        admitted; once nobody waits, the service that this user has had since counts as well. Users at or below it who have
+        nothing queued are forgotten: they would start there again.
+    num_queued: requests in the queue by user; only users who have some.
     """
 
     def __init__(self) -> None:
@@ -75,8 +77,11 @@ class Counters:
     def _sweep(self) -> None:
         """Forget users who left long ago, so that their number does not grow with the engine's age."""
         if len(self._had) > max(SWEEP_FROM, 2 * len(self.num_queued)):
-            had, queued, level = self._had, self.num_queued, self.level
-            self._had = {user: count for user, count in had.items() if user in queued or count > level}
+            kept = {}
+            for user, count in self._had.items():
+                if user in self.num_queued or count > self.level:
+                    kept[user] = count
+            self._had = kept
 
 
 class FairQueue:
@@ -103,7 +108,8 @@ class FairQueue:
 
     def peek(self) -> Queued:
         """The first sequence of the user with the lowest counter."""
-        return next(iter(self._queues[self._next_user()]))
+        user = self._next_user()
+        return next(iter(self._queues[user]))
 
     def pop(self) -> Queued:
         """Take the next sequence out; its user's counter becomes the level."""
@@ -140,13 +146,14 @@ class FairQueue:
         if user not in self._in_heap:
             self._num_entered += 1
             self._in_heap.add(user)
-            heapq.heappush(self._heap, (self._counters[user], self._num_entered, user))
+            entry = (self._counters[user], self._num_entered, user)
+            heapq.heappush(self._heap, entry)
         return queue
 
     def _sweep(self) -> None:
         """Drop users without queued requests from the heap."""
-        self._heap = [entry for entry in self._heap if entry[2] in self._queues]
-        self._in_heap = {entry[2] for entry in self._heap}
+        self._heap = [(count, entered, user) for count, entered, user in self._heap if user in self._queues]
+        self._in_heap = {user for _, _, user in self._heap}
         heapq.heapify(self._heap)
 
     def _next_user(self) -> str:
@@ -154,17 +161,21 @@ class FairQueue:
         heap = self._heap
         while True:
             counter, entered, user = heap[0]
+            actual = self._counters[user]
             if user not in self._queues:
                 heapq.heappop(heap)
                 self._in_heap.remove(user)
-            elif self._counters[user] > counter:
-                heapq.heapreplace(heap, (self._counters[user], entered, user))
+            elif actual > counter:
+                heapq.heapreplace(heap, (actual, entered, user))
             else:
                 return user
 
 
 class FairPolicy:
-    """Implements `core.api.policy.SchedulingPolicy`. counters: what users have had, shared by the queues."""
+    """Implements `core.api.policy.SchedulingPolicy`.
+
+    counters: the service that users have had, shared by the queues.
+    """
 
     charges = True
 
@@ -181,4 +192,5 @@ class FairPolicy:
 
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """The request's user pays."""
-        self.counters.charge(request.user, PROMPT_WEIGHT * num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens)
+        amount = PROMPT_WEIGHT * num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
+        self.counters.charge(request.user, amount)

@@ -37,7 +37,8 @@ class ArrivalQueue:
 
     def pop(self) -> Queued:
         """Take the next sequence out."""
-        return self._sequences.popitem(last=False)[0]
+        sequence, _ = self._sequences.popitem(last=False)
+        return sequence
 
     def remove(self, sequence: Queued, /) -> None:
         """Take a queued sequence out."""

@@ -28,9 +28,11 @@ class PriorityQueue:
 
     def peek(self) -> Queued:
         """The next sequence."""
-        while self._heap[0][1] not in self._queued:
-            heapq.heappop(self._heap)
-        return self._heap[0][1]
+        while True:
+            _, sequence = self._heap[0]
+            if sequence in self._queued:
+                return sequence
+            heapq.heappop(self._heap)  # it was removed while it lay in the heap
 
     def pop(self) -> Queued:
         """Take the next sequence out."""
@@ -43,7 +45,7 @@ class PriorityQueue:
         """Take a queued sequence out."""
         self._queued.remove(sequence)
         if len(self._heap) > 2 * len(self._queued):
-            self._heap = [entry for entry in self._heap if entry[1] in self._queued]
+            self._heap = [(order, queued) for order, queued in self._heap if queued in self._queued]
             heapq.heapify(self._heap)
 
     def __len__(self) -> int:

@@ -25,7 +25,11 @@ CHUNK_BYTES = 1 << 20
 
 
 class GGUFMethod:
-    """Kind `quantization` for one checkpoint. activation: precision to which a packed layer's inputs are rounded."""
+    """Kind `quantization` for one checkpoint.
+
+    manifest: the checkpoint's tensors.
+    activation: precision to which a packed layer's inputs are rounded.
+    """
 
     def __init__(self, manifest: CheckpointManifest, activation: Activation) -> None:
         self.manifest = manifest
@@ -41,15 +45,18 @@ class GGUFMethod:
             return DensePlan(reads=(name,))
         row = FORMATS.get(info.dtype)
         if row is None:
-            return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {', '.join((*PLAIN, *FORMATS))}")
+            supported = ", ".join([*PLAIN, *FORMATS])
+            return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {supported}")
         if len(info.shape) != 2:
             return Unsupported(f"tensor '{name}' has shape {info.shape}; packed tensors must be matrices")
-        minimum = "minimum" if row.has_minimum else f"zero{row.zero}"
+        form = f"int{row.bits}_groups"
+        scale_type = np.dtype(row.scale_dtype)
+        lowest = "minimum" if row.has_minimum else f"zero{row.zero}"
         return PartPlan(
             reads=(name,),
-            format=f"int{row.bits}_groups",
+            format=form,
             activation=self.activation,
-            fuse_key=f"int{row.bits}_groups/{row.group_size}/{np.dtype(row.scale_dtype)}/{minimum}/{self.activation}",
+            fuse_key=f"{form}/{row.group_size}/{scale_type}/{lowest}/{self.activation}",
             nbytes=row.nbytes(*info.shape),
             shard_multiple=row.group_size,
         )
@@ -57,15 +64,21 @@ class GGUFMethod:
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups:
         """The tensor's blocks (uint8 [N, bytes a row]) as integer groups; copies everything. Raises CheckpointError."""
         name = f"{spec.name}.weight"
-        info, raw = self.manifest.tensors[name], tensors[name]
+        info = self.manifest.tensors[name]
+        raw = tensors[name]
         row = FORMATS[info.dtype]
-        expected = (info.shape[0], info.shape[1] // row.block_size * row.block_bytes)
+        n, k = info.shape
+        row_bytes = k // row.block_size * row.block_bytes
+        expected = (n, row_bytes)
         if tuple(raw.shape) != expected:
             raise CheckpointError(
                 f"Tensor '{name}' arrived as {tuple(raw.shape)} bytes; {info.dtype} needs {expected}."
             )
-        weight = translate(raw, row, info.shape[1])
-        if not all(bool(part.isfinite().all()) for part in (weight.scale, weight.minimum) if part is not None):
+        weight = translate(raw, row, k)
+        finite = bool(weight.scale.isfinite().all())
+        if weight.minimum is not None:
+            finite = finite and bool(weight.minimum.isfinite().all())
+        if not finite:
             raise CheckpointError(
                 f"Tensor '{name}' holds scales that are not finite; the file is damaged, download it again."
             )
@@ -85,13 +98,22 @@ def translate(raw: Tensor, row: BlockFormat, k: int) -> IntGroups:
     minimum = np.empty_like(scale) if row.has_minimum else None
     step = max(1, CHUNK_BYTES // row_bytes)
     for start in range(0, n, step):
-        part = slice(start, min(start + step, n))
-        rows = part.stop - start
+        stop = min(start + step, n)
+        part = slice(start, stop)
+        rows = stop - start
+        blocks = source[part].reshape(-1, row.block_bytes)
+        # A damaged file may hold infinite scales; `pack` looks for them afterwards.
         with np.errstate(invalid="ignore"):
-            unpacked, scales, minima = row.unpack(source[part].reshape(-1, row.block_bytes))
+            unpacked, scales, minima = row.unpack(blocks)
         values[part] = unpacked.reshape(rows, -1)
         scale[part] = scales.reshape(rows, -1)
         if minimum is not None and minima is not None:
             minimum[part] = minima.reshape(rows, -1)
-    held = None if minimum is None else torch.from_numpy(minimum)
-    return IntGroups(row.bits, row.group_size, torch.from_numpy(values), torch.from_numpy(scale), held, row.zero)
+    return IntGroups(
+        bits=row.bits,
+        group_size=row.group_size,
+        values=torch.from_numpy(values),
+        scale=torch.from_numpy(scale),
+        minimum=None if minimum is None else torch.from_numpy(minimum),
+        zero=row.zero,
+    )

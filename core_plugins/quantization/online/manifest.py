@@ -65,13 +65,18 @@ class OnlineManifest:
         from core_plugins.quantization.online.method import OnlineMethod
 
         arguments = context.arguments or OnlineArguments()
-        names = {"auto": self.scheme.head, "same": self.scheme.name, "int8": "int8", "none": None}
-        chosen = names[arguments.head]
-        head = None if chosen is None else SCHEMES[chosen]
+        head = self._head(arguments.head)
         activations = {self.scheme.name: self._activation(arguments.activation, context.dtype)}
         if head is not None and head.name not in activations:
             activations[head.name] = _default(head, context.dtype)
         return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
+
+    def _head(self, asked: str) -> Scheme | None:
+        """The scheme of the embedding and the output head; None: they stay plain."""
+        if asked == "none":
+            return None
+        names = {"auto": self.scheme.head, "same": self.scheme.name}
+        return SCHEMES[names.get(asked, asked)]
 
     def _activation(self, asked: str, dtype: str) -> Activation:
         if asked == "auto":
@@ -79,7 +84,8 @@ class OnlineManifest:
         for offered in self.scheme.activations:
             if offered.removesuffix("_row") == asked:
                 return offered
-        offers = " or ".join(activation.removesuffix("_row") for activation in self.scheme.activations)
+        offered_names = [activation.removesuffix("_row") for activation in self.scheme.activations]
+        offers = " or ".join(offered_names)
         raise UserError(
             f"--quantization-config.activation {asked}: quantization '{self.scheme.name}' has no such inputs; choose {offers}."
         )

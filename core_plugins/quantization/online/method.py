@@ -25,8 +25,11 @@ PLAIN = ("F32", "F16", "BF16", "F64")
 class OnlineMethod:
     """Kind `quantization`.
 
-    linear, head: schemes of the layers and of the embedding with the output head; None: left plain. activations: what each
-    scheme's inputs are rounded to. ignore: parts whose name contains one of these are left plain.
+    manifest: the checkpoint's tensors.
+    linear: the scheme of the layers.
+    head: the scheme of the embedding and the output head; None: left plain.
+    activations: by scheme, the precision to which its inputs are rounded.
+    ignore: parts whose name contains one of these are left plain.
     """
 
     def __init__(
@@ -37,15 +40,19 @@ class OnlineMethod:
         activations: dict[str, Activation],
         ignore: Sequence[str] = (),
     ) -> None:
-        self.manifest, self.linear, self.head = manifest, linear, head
-        self.activations, self.ignore = activations, tuple(ignore)
+        self.manifest = manifest
+        self.linear = linear
+        self.head = head
+        self.activations = activations
+        self.ignore = tuple(ignore)
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
         """Matrices take their role's scheme."""
         name = f"{spec.name}.weight"
         info = self.manifest.tensors.get(name) if self.manifest is not None else None
         if info is not None and info.dtype not in PLAIN:
-            return Unsupported(f"tensor '{name}' has type {info.dtype}; only {', '.join(PLAIN)} can be quantized")
+            plain = ", ".join(PLAIN)
+            return Unsupported(f"tensor '{name}' has type {info.dtype}; only {plain} can be quantized")
         scheme = self._scheme(spec)
         if scheme is None or len(spec.shape) != 2:
             return DensePlan(reads=(name,))
@@ -80,4 +87,6 @@ class OnlineMethod:
     def _scheme(self, spec: LayerSpec) -> Scheme | None:
         if any(word in spec.name for word in self.ignore):
             return None
-        return self.head if spec.role in ("embedding", "head") else self.linear
+        if spec.role in ("embedding", "head"):
+            return self.head
+        return self.linear

@@ -1,6 +1,9 @@
 """From float matrices to canonical formats: nearest values, scales from the largest magnitudes.
 
 Never does: look at data (no calibration) or keep a float32 copy of more than some rows. Called by: the method.
+
+The scale of a block maps its largest magnitude to the largest number of the format. The inverse of the scale is rounded
+once and multiplied with, and an operation a line keeps that order: another one gives other bits.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from core.weights.codebook import CODES
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, fuse
 
 ELEMENTS = 1 << 18  # rounded at a time: what stays in a cache
-E4M3_LARGEST, E2M1_LARGEST = 448.0, 6.0
+E4M3_LARGEST = 448.0
+E2M1_LARGEST = 6.0
+E8M0_BIAS = 127
+"""A scale byte of mxfp4 stands for 2^(byte - 127)."""
 BLOCKS = {"nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
 
 
@@ -36,70 +42,105 @@ def _inverse(scale: Tensor) -> Tensor:
 
 def _int8_channel(w: Tensor) -> Int8Channel:
     scale = w.abs().amax(-1, keepdim=True) / 127.0
-    return Int8Channel((w * _inverse(scale)).round_().clamp_(-127, 127).to(torch.int8), scale)
+    steps = (w * _inverse(scale)).round_().clamp_(-127, 127)
+    return Int8Channel(steps.to(torch.int8), scale)
 
 
 def _fp8(w: Tensor) -> FP8:
     scale = w.abs().amax(-1, keepdim=True) / E4M3_LARGEST
-    narrow = (w * _inverse(scale)).clamp_(-E4M3_LARGEST, E4M3_LARGEST).to(torch.float8_e4m3fn)
-    return FP8.from_scale(narrow, scale)
+    scaled = w * _inverse(scale)
+    # e4m3fn has no infinity: a value that rounding puts just above the largest would become not-a-number.
+    scaled.clamp_(-E4M3_LARGEST, E4M3_LARGEST)
+    return FP8.from_scale(scaled.to(torch.float8_e4m3fn), scale)
 
 
 def _nearest(blocks: Tensor, kind: str) -> Tensor:
     """Index of the nearest code of each value, uint8: the number of midpoints below it."""
-    codes, order = torch.tensor(CODES[kind], dtype=torch.float32).sort(stable=True)
+    table = torch.tensor(CODES[kind], dtype=torch.float32)
+    codes, order = table.sort(stable=True)
+    midpoints = (codes[1:] + codes[:-1]) / 2
     place = torch.zeros(blocks.shape, dtype=torch.uint8)
-    for middle in ((codes[1:] + codes[:-1]) / 2).tolist():
-        place += blocks > middle
+    for midpoint in midpoints.tolist():
+        place += blocks > midpoint
     return order.to(torch.uint8)[place.int()]
 
 
 def _nearest_e2m1(blocks: Tensor) -> Tensor:
-    """The same for e2m1, whose steps are 1/2, 1 and 2: ties go to the even code, what is above 6 becomes 6."""
+    """The same for e2m1: ties go to the even code, everything above 6 becomes 6.
+
+    Bit 3 is the sign, bits 0-2 count the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. These lie 1/2 apart below 2, 1 apart from 2
+    to 4, and 2 apart above. Codes 0, 4 and 6 begin these stretches, so within each the code is the number of steps from 0
+    plus an even number, and `round`, which takes ties to the even number of steps, takes them to the even code.
+    """
     size = blocks.abs()
-    index = torch.where(size < 2, (size * 2).round(), torch.where(size < 4, size.round() + 2, (size / 2).round() + 4))
-    return index.clamp_(max=7).to(torch.uint8) | ((blocks < 0).to(torch.uint8) << 3)
+    small = (size * 2).round()
+    middle = size.round() + 2
+    large = (size / 2).round() + 4
+    at_least_2 = torch.where(size < 4, middle, large)
+    magnitude = torch.where(size < 2, small, at_least_2)
+    sign = (blocks < 0).to(torch.uint8)
+    return magnitude.clamp_(max=7).to(torch.uint8) | (sign << 3)
 
 
-def _paired(index: Tensor, n: int) -> Tensor:
-    """Codes to canonical pairs: the even one low."""
-    flat = index.reshape(n, -1)
-    return flat[:, ::2] | (flat[:, 1::2] << 4)
+def _in_blocks(w: Tensor, kind: str) -> Tensor:
+    """w [N, K] as [N, blocks, values a block]."""
+    return w.view(w.shape[0], -1, BLOCKS[kind])
+
+
+def _paired(index: Tensor) -> Tensor:
+    """Codes [N, blocks, values a block] to canonical pairs [N, K / 2]: the even one low."""
+    flat = index.flatten(1)
+    even = flat[:, ::2]
+    odd = flat[:, 1::2]
+    return even | (odd << 4)
 
 
 def _table(w: Tensor, kind: str) -> Codebook:
-    blocks = w.view(w.shape[0], -1, BLOCKS[kind])
+    blocks = _in_blocks(w, kind)
     scale = blocks.abs().amax(-1)
-    values = _paired(_nearest(blocks * _inverse(scale).unsqueeze(-1), kind), w.shape[0])
+    scaled = blocks * _inverse(scale).unsqueeze(-1)
+    values = _paired(_nearest(scaled, kind))
     return Codebook(kind, BLOCKS[kind], values, scale)
 
 
 def _mxfp4(w: Tensor) -> Codebook:
-    """Of the power of two that the specification takes (which cuts what is above 6) and the next one, the better."""
-    blocks = w.view(w.shape[0], -1, BLOCKS["mxfp4"])
-    exponent = (
-        torch.frexp(blocks.abs().amax(-1)).exponent.sub(3).clamp(-126, 126)
-    )  # of the largest: at most 2 above e2m1's
-    table = torch.tensor(CODES["mxfp4"])
-    tried = []
-    for candidate in (exponent, exponent + 1):
-        scaled = torch.ldexp(blocks, -candidate.unsqueeze(-1))
-        index = _nearest_e2m1(scaled)
-        tried.append((index, torch.ldexp((table[index.int()] - scaled).square().sum(-1), 2 * candidate)))
-    (low, low_error), (high, high_error) = tried
-    cut = low_error <= high_error
-    index = torch.where(cut.unsqueeze(-1), low, high)
-    scale = torch.where(cut, exponent, exponent + 1) + 127
-    return Codebook("mxfp4", BLOCKS["mxfp4"], _paired(index, w.shape[0]), scale.to(torch.uint8))
+    """Of two powers of two as a block's scale, the one with the smaller squared error.
+
+    One is the specification's, which brings the largest magnitude into [4, 8) and cuts off everything above 6; the other is
+    the next higher one, which cuts nothing.
+    """
+    blocks = _in_blocks(w, "mxfp4")
+    # frexp's mantissa lies in [1/2, 1), so 3 less than its exponent leaves a magnitude in [4, 8).
+    largest = blocks.abs().amax(-1)
+    exponent = torch.frexp(largest).exponent.sub(3).clamp(-126, 126)
+    low, low_error = _at_power(blocks, exponent)
+    high, high_error = _at_power(blocks, exponent + 1)
+    takes_low = low_error <= high_error
+    index = torch.where(takes_low.unsqueeze(-1), low, high)
+    power = torch.where(takes_low, exponent, exponent + 1)
+    scale = (power + E8M0_BIAS).to(torch.uint8)
+    return Codebook("mxfp4", BLOCKS["mxfp4"], _paired(index), scale)
+
+
+def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
+    """e2m1 codes of blocks [N, B, 32] with the scale 2^exponent [N, B], and the squared error of each block [N, B]."""
+    scaled = torch.ldexp(blocks, -exponent.unsqueeze(-1))
+    index = _nearest_e2m1(scaled)
+    rounded = torch.tensor(CODES["mxfp4"])[index.int()]
+    scaled_error = (rounded - scaled).square().sum(-1)
+    return index, torch.ldexp(scaled_error, 2 * exponent)
 
 
 def _nvfp4(w: Tensor) -> Codebook:
-    blocks = w.view(w.shape[0], -1, BLOCKS["nvfp4"])
+    """A row's scale maps its largest magnitude to the largest block scale times the largest code."""
+    blocks = _in_blocks(w, "nvfp4")
     largest = blocks.abs().amax(-1)
     row_scale = largest.amax(-1, keepdim=True) / (E2M1_LARGEST * E4M3_LARGEST)
     scale = (largest * _inverse(row_scale) / E2M1_LARGEST).to(torch.float8_e4m3fn)
+    # Divide by the scale as it is stored, not as it was wanted: rounding it to e4m3 moved it.
     real = scale.float() * row_scale
-    values = _paired(_nearest_e2m1(blocks * _inverse(real).unsqueeze(-1)), w.shape[0])
+    scaled = blocks * _inverse(real).unsqueeze(-1)
+    values = _paired(_nearest_e2m1(scaled))
     return Codebook("nvfp4", BLOCKS["nvfp4"], values, scale, row_scale)
 
 

@@ -1,4 +1,4 @@
-"""The schemes: what a weight becomes, and to what its inputs are rounded. Torch-free.
+"""The schemes: the form that a weight takes, and the precision to which its inputs are rounded. Torch-free.
 
 Owns: one row a scheme. Never does: quantize (`rounding` does). Called by: the manifests, the method.
 """
@@ -14,10 +14,15 @@ from core.api.specs import Activation
 class Scheme:
     """One way to hold a matrix.
 
-    format:      canonical format name. bits: of one weight. block: inputs that share a scale; 0: all of a row.
-    scale_bytes: of a block's scale. row_bytes: of what a row has besides.
-    activations: for the run's dtype bfloat16, and those that the user may ask for instead.
-    head:        name of the scheme for the embedding and the output head, which decide most about quality.
+    name: as in `--quantization`.
+    summary: for people.
+    format: name of the canonical format.
+    bits: of one weight.
+    block: inputs that share a scale; 0: all of a row.
+    scale_bytes: of a block's scale.
+    row_bytes: of everything else that belongs to a row.
+    activations: precisions of the inputs; the first is the default with dtype bfloat16, users may ask for the others.
+    head: name of the scheme for the embedding and the output head, which decide most about quality.
     """
 
     name: str
@@ -32,57 +37,77 @@ class Scheme:
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of a canonical weight [n, k]."""
-        return n * (k * self.bits // 8 + (k // self.block if self.block else 1) * self.scale_bytes + self.row_bytes)
+        value_bytes = k * self.bits // 8
+        num_scales = k // self.block if self.block else 1
+        return n * (value_bytes + num_scales * self.scale_bytes + self.row_bytes)
 
 
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme(
-            "int8",
-            "8-bit integers, a scale for each output; inputs too, a scale for each row",
-            "int8_channel",
-            *(8, 0, 4, 0),
+            name="int8",
+            summary="8-bit integers, a scale for each output; inputs too, a scale for each row",
+            format="int8_channel",
+            bits=8,
+            block=0,
+            scale_bytes=4,
+            row_bytes=0,
             activations=("int8_row", "none"),
             head="int8",
         ),
         Scheme(
-            "fp8",
-            "8-bit floats (e4m3), a scale for each output",
-            "fp8_e4m3",
-            *(8, 0, 4, 0),
+            name="fp8",
+            summary="8-bit floats (e4m3), a scale for each output",
+            format="fp8_e4m3",
+            bits=8,
+            block=0,
+            scale_bytes=4,
+            row_bytes=0,
             activations=("bf16", "none"),
             head="int8",
         ),
         Scheme(
-            "nf4",
-            "4-bit normal floats, a float32 scale for 64 inputs",
-            "nf4",
-            *(4, 64, 4, 0),
+            name="nf4",
+            summary="4-bit normal floats, a float32 scale for 64 inputs",
+            format="nf4",
+            bits=4,
+            block=64,
+            scale_bytes=4,
+            row_bytes=0,
             activations=("bf16", "none"),
             head="int8",
         ),
         Scheme(
-            "fp4",
-            "4-bit floats, a float32 scale for 64 inputs",
-            "fp4",
-            *(4, 64, 4, 0),
+            name="fp4",
+            summary="4-bit floats, a float32 scale for 64 inputs",
+            format="fp4",
+            bits=4,
+            block=64,
+            scale_bytes=4,
+            row_bytes=0,
             activations=("bf16", "none"),
             head="int8",
         ),
         Scheme(
-            "mxfp4",
-            "4-bit floats (e2m1), a power of two for 32 inputs",
-            "mxfp4",
-            *(4, 32, 1, 0),
+            name="mxfp4",
+            summary="4-bit floats (e2m1), a power of two for 32 inputs",
+            format="mxfp4",
+            bits=4,
+            block=32,
+            scale_bytes=1,
+            row_bytes=0,
             activations=("int8", "bf16", "none"),
             head="int8",
         ),
         Scheme(
-            "nvfp4",
-            "4-bit floats (e2m1), an 8-bit float for 16 inputs",
-            "nvfp4",
-            *(4, 16, 1, 4),
+            name="nvfp4",
+            summary="4-bit floats (e2m1), an 8-bit float for 16 inputs",
+            format="nvfp4",
+            bits=4,
+            block=16,
+            scale_bytes=1,
+            row_bytes=4,
             activations=("int8", "bf16", "none"),
             head="int8",
         ),

@@ -32,7 +32,9 @@ class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def shortest(self) -> int:
         """`prompt_lookup_min`, or its default."""
-        return max(1, self.prompt_lookup_max // 2) if self.prompt_lookup_min is None else self.prompt_lookup_min
+        if self.prompt_lookup_min is not None:
+            return self.prompt_lookup_min
+        return max(1, self.prompt_lookup_max // 2)
 
 
 @hookimpl

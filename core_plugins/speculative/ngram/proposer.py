@@ -39,20 +39,28 @@ class SuffixIndex:
 
         Where the earlier text runs into the end, the copy goes on with its own first tokens: a loop is proposed whole.
         """
-        end = len(self.tokens)
+        tokens = self.tokens
+        end = len(tokens)
         for length in self._lengths:
-            start = self._followed_at.get(tuple(self.tokens[end - length :])) if length <= end else None
+            if length > end:
+                continue
+            suffix = tuple(tokens[end - length :])
+            start = self._followed_at.get(suffix)
             if start is not None:
-                known = self.tokens[start : start + limit]
-                return [known[i % len(known)] for i in range(limit)] if known else []
+                known = tokens[start : start + limit]
+                return [known[i % len(known)] for i in range(limit)]
         return []
 
 
 class NgramProposer:
-    """Implements `core.plugin.contracts.Proposer`. shortest, longest: suffix lengths in tokens, 1 ≤ shortest ≤ longest."""
+    """Implements `core.plugin.contracts.Proposer`.
+
+    shortest, longest: suffix lengths in tokens, 1 ≤ shortest ≤ longest.
+    """
 
     def __init__(self, shortest: int, longest: int) -> None:
-        self._shortest, self._longest = shortest, longest
+        self._shortest = shortest
+        self._longest = longest
         self._indexes: dict[tuple[str, int], SuffixIndex] = {}
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
@@ -67,7 +75,8 @@ class NgramProposer:
         for key, delta, budget in zip(batch.keys, batch.token_deltas, batch.budget, strict=True):
             index = self._indexes[key]
             index.extend(delta)
-            drafts.append(index.continuation(budget) if budget > 0 else [])
+            draft = index.continuation(budget) if budget > 0 else []
+            drafts.append(draft)
         return drafts
 
     def on_finished(self, key: tuple[str, int]) -> None:
