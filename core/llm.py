@@ -137,11 +137,6 @@ class LLM:
             )
         return self._tokenizer
 
-    @property
-    def model_path(self) -> str:
-        """The path of the checkpoint on disk."""
-        return self._config.model.model
-
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when blocks are still in use."""
         return self._live_client().reset_prefix_cache()

@@ -184,14 +184,6 @@ class Tokenizer:
         """The text of one token; U+FFFD where it is part of a character."""
         return self.token_bytes(token_id).decode(errors="replace")
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Raises RequestError when an id lies outside of the vocabulary."""
-        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
-            wrong = next(index for index in ids if not 0 <= index < self.vocab_size)
-            raise RequestError(
-                f"Token id {wrong} is out of range; the vocabulary has ids 0 to {self.vocab_size - 1}.", param="prompt"
-            )
-
 
 def _from_directory(directory: Path, chat_template: str | None) -> Tokenizer:
     path = directory / "tokenizer.json"

@@ -15,7 +15,6 @@ from core.weights.dense import Dense
 from core.weights.fp8 import FP8
 from core.weights.int8_channel import Int8Channel
 from core.weights.int_groups import IntGroups
-from core.weights.state import from_state, to_state
 
 __all__ = [
     "FP8",
@@ -26,7 +25,5 @@ __all__ = [
     "Int8Channel",
     "IntGroups",
     "can_fuse",
-    "from_state",
     "fuse",
-    "to_state",
 ]

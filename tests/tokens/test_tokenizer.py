@@ -122,12 +122,8 @@ def test_single_tokens() -> None:
     assert 2 in smollm2.special_ids and len(smollm2.special_ids) == 17
 
 
-def test_wrong_ids_and_texts() -> None:
+def test_half_a_character_is_refused() -> None:
     tokenizer = ours("smollm2")
-    tokenizer.check_ids([0, 49151])
-    for wrong in (-1, 49152, 1 << 70):
-        with pytest.raises(RequestError, match=f"Token id {wrong} is out of range"):
-            tokenizer.check_ids([5, wrong])
     with pytest.raises(RequestError, match="Unicode"):
         tokenizer.encode("a\ud800b")
 

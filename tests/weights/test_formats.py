@@ -9,7 +9,7 @@ import torch
 
 from core.weights.canonical import CanonicalWeight
 from core.weights.codebook import CODES
-from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, can_fuse, from_state, fuse, to_state
+from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, can_fuse, fuse
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -38,16 +38,14 @@ def examples():
 
 
 @pytest.mark.parametrize("name", examples())
-def test_rows_fuse_and_saved_state_keep_every_value(name):
+def test_rows_and_fusing_keep_every_value(name):
     weight = examples()[name]
     whole = weight.dequantize()
     assert weight.name == name and weight.shape == (6, 64) and weight.problem() is None
     assert torch.equal(weight.rows(torch.tensor([4, 0, 4])).dequantize(), whole[[4, 0, 4]])
     assert torch.equal(weight.rows(slice(2, 5)).dequantize(), whole[2:5])
     assert torch.equal(fuse([weight, weight.rows(slice(0, 1))]).dequantize(), torch.cat([whole, whole[:1]]))
-    tensors, attributes = to_state(weight)
-    assert weight.nbytes == sum(tensor.nbytes for tensor in tensors.values())
-    assert torch.equal(from_state(tensors, attributes).dequantize(), whole)
+    assert weight.nbytes == sum(tensor.nbytes for tensor in weight.tensors().values())
 
 
 @pytest.mark.parametrize("name", examples())
@@ -147,8 +145,6 @@ def test_nf4_splits_a_normal_distribution_into_equal_parts():
             "must divide the inputs",
         ),
         (lambda: Codebook("mxfp4", 32, torch.zeros(2, 16, dtype=torch.uint8), torch.ones(2, 1)), r"torch\.uint8"),
-        (lambda: from_state({}, {"format": "trellis"}), "format 'trellis'"),
-        (lambda: from_state({}, {"format": "int8_channel"}), "missing 2 required"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_a_sentence(make, words):

@@ -21,9 +21,6 @@ struct WriteJob {
     const CacheWriteCall *call;
 };
 
-long at_most(long a, long b) { return a < b ? a : b; }
-long ceil_div(long a, long b) { return (a + b - 1) / b; }
-
 #include "sharing.inc.h"
 
 void attention_tile(const void *context, long tile) {

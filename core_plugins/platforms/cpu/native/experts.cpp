@@ -8,8 +8,6 @@
 
 namespace {
 
-constexpr long kRowChunk = 96;                   // rows of a tile: its staged rows stay in the second-level cache
-constexpr long kSmallElements = 32768;           // smaller steps are not worth waking a thread
 constexpr size_t kWorkBytes = size_t(128) << 20; // of one chunk of tokens
 
 struct Tile {
@@ -35,9 +33,6 @@ struct Job {
     RowsCall gate;
     CombineCall combine;
 };
-
-long ceil_div(long a, long b) { return (a + b - 1) / b; }
-long at_most(long a, long b) { return a < b ? a : b; }
 
 // Hands out aligned parts of a memory block; with a null block it only counts.
 struct Parts {

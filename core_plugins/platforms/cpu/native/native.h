@@ -8,6 +8,9 @@
 #include <stdint.h>
 
 constexpr long kPanel = 32; // outputs packed side by side: two vectors of 16 lanes
+constexpr long kRowChunk = 96;         // rows of a tile: its staged rows stay in the second-level cache
+constexpr long kRowBlock = 12;         // rows that the widest inner block takes at once
+constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
 constexpr long kCombineRanges = 8; // of experts, with sums of their own
 constexpr int kSegmentLevels = 3; // of the binary tree that adds at most eight segments
 
@@ -17,6 +20,9 @@ constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
 constexpr long kMaxHead = 512;
 constexpr size_t kAttentionBytes = 832 * 1024; // that a task of attention works in: too many for a small stack
+
+inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
+inline long at_most(long a, long b) { return a < b ? a : b; }
 
 enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };

@@ -6,11 +6,8 @@
 
 namespace {
 
-constexpr long kRowChunk = 96;         // rows of a linear's tile: its staged rows stay in the second-level cache
-constexpr long kRowBlock = 12;         // rows that the widest inner block takes at once
 constexpr long kGatedFloats = kRowChunk * 2 * kPanel; // of a gated product's sums: at least one panel of each half
 constexpr long kStageElements = 16384; // fewer are staged by the caller alone
-constexpr long kSmallElements = 32768; // smaller operations are not worth waking a thread
 
 struct LinearJob {
     const KernelTable *table;
@@ -18,9 +15,6 @@ struct LinearJob {
     const LinearRun *run;
     long panels, panels_a_tile, panel_tiles, rows_a_tile;
 };
-
-long ceil_div(long a, long b) { return (a + b - 1) / b; }
-long at_most(long a, long b) { return a < b ? a : b; }
 
 // Rows [begin, end) of neighbouring panels, to `out` [end - begin, stride].
 void panels_apart(const LinearJob &job, long panel, long count, long begin, long end, float *out, long stride) {

@@ -17,7 +17,6 @@ namespace {
 constexpr size_t kAlignment = 16;
 constexpr long kMostRows = 96;  // of a part: its intermediate results fit into the caches of a core
 constexpr long kLeastRows = 48; // of a part: for fewer, reading the weights would be most of the work
-constexpr long kRowBlock = 12;  // rows that the widest product takes at once
 
 struct Entry {
     Replay replay;
