@@ -4,6 +4,7 @@
 // Calls that follow each other and treat every row by itself run on some rows at a time. With many rows each thread takes its
 // own through all of these calls: it waits for nobody, and what one call leaves for the next is still in its core's cache.
 #include "tape.h"
+#include "native.h"
 
 #include "pool.h"
 
