@@ -7,6 +7,18 @@ from pathlib import Path
 import pytest
 
 
+SHARED = ("external",)
+"""Folders whose files share a costly fixture: one process runs all of them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes, the tests of a file stay together and share what it makes."""
+    here = Path(__file__).parent
+    for item in items:
+        part = item.path.relative_to(here).parts[0]
+        item.add_marker(pytest.mark.xdist_group(part if part in SHARED else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama checkpoint of random weights, with a byte tokenizer and a chat template."""
