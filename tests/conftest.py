@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 SHARED = ("external",)
 """Folders whose files share a costly fixture: one process runs all of them."""
 
