@@ -110,14 +110,17 @@ class PlanDecoder:
         num_computed = self._expected if facts.goes_on else columns.get("num_computed")
         if not len(slots) == len(query_lens) == len(num_computed):
             raise WireError(f"A plan has {len(slots)} slots, {len(query_lens)} and {len(num_computed)} lengths.")
+        tables = columns.tables("blocks")
+        drafts = columns.lists("drafts")
+        budgets = columns.items("budget")
         plan = StepPlan(slots, query_lens, num_computed)
         plan.total_num_tokens = facts.total_num_tokens
         plan.same_batch = facts.same_batch
         plan.removed = columns.items("removed")
         plan.new = _get_new(columns, facts.requests)
-        plan.new_block_ids = columns.keyed("blocks", columns.tables("blocks"))
-        plan.drafts = columns.keyed("drafts", columns.lists("drafts"))
-        plan.draft_budget = columns.keyed("budget", columns.items("budget"))
+        plan.new_block_ids = columns.keyed("blocks", tables)
+        plan.drafts = columns.keyed("drafts", drafts)
+        plan.draft_budget = columns.keyed("budget", budgets)
         if facts.transfers is not None:
             plan.transfers = _get_transfers(columns, facts.transfers)
         if len(slots):
@@ -152,17 +155,19 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
 
 
 def decode_result(message: bytes, plan: StepPlan) -> StepResult:
-    """What `encode_result` was given. plan: the one that it answers."""
+    """The result that `encode_result` was given. plan: the one that it answers."""
     columns = ColumnReader(message, _RESULTS)
     facts = columns.facts
     slots = plan.slots if facts.same_slots else columns.get("slots")
     result = StepResult(slots, columns.get("token_ids"))
     if len(result.slots) != len(result.token_ids):
         raise WireError(f"A result has {len(result.token_ids)} tokens for {len(result.slots)} sequences.")
+    more_token_ids = columns.lists("more")
+    drafts = columns.lists("drafts")
     result.same_slots = facts.same_slots
     result.errors = facts.errors
-    result.more_token_ids = columns.keyed("more", columns.lists("more"))
-    result.drafts = columns.keyed("drafts", columns.lists("drafts"))
+    result.more_token_ids = columns.keyed("more", more_token_ids)
+    result.drafts = columns.keyed("drafts", drafts)
     result.logprobs = _get_logprobs(columns, "logprobs")
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
     if facts.has_pages:
@@ -171,7 +176,7 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
 
 
 def _without_tokens(request: EngineRequest) -> EngineRequest:
-    """The part of a request that a worker reads and that is no column. Who asked, and when, is not the worker's business."""
+    """The part of a request that a worker reads and that is no column: a worker needs not know who asked, and when."""
     return msgspec.structs.replace(
         request,
         prompt_token_ids=[],
@@ -187,15 +192,23 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
 
 
 def _put_new(columns: ColumnWriter, sequences: list[NewSequence]) -> None:
-    columns.put("new.slots", [new.slot for new in sequences])
-    columns.put("new.num_computed", [new.num_computed_tokens for new in sequences])
-    columns.put_lists("new.prompt", [new.request.prompt_token_ids for new in sequences])
-    columns.put_lists("new.output", [new.output_token_ids for new in sequences])
-    columns.put_tables("new.blocks", [new.block_ids for new in sequences])
-    columns.put_bytes("new.allowed", [new.request.allowed_ids for new in sequences])
+    """Add the new sequences, a row each, without what travels in their requests."""
+    slots = [new.slot for new in sequences]
+    num_computed = [new.num_computed_tokens for new in sequences]
+    prompts = [new.request.prompt_token_ids for new in sequences]
+    outputs = [new.output_token_ids for new in sequences]
+    tables = [new.block_ids for new in sequences]
+    allowed = [new.request.allowed_ids for new in sequences]
+    columns.put("new.slots", slots)
+    columns.put("new.num_computed", num_computed)
+    columns.put_lists("new.prompt", prompts)
+    columns.put_lists("new.output", outputs)
+    columns.put_tables("new.blocks", tables)
+    columns.put_bytes("new.allowed", allowed)
 
 
 def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) -> list[NewSequence]:
+    """The sequences that `_put_new` was given. requests: theirs, whose tokens are put back."""
     if not requests:
         return []
     prompts = columns.lists("new.prompt")
@@ -212,14 +225,21 @@ def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) ->
 
 
 def _put_transfers(columns: ColumnWriter, transfers: KVTransfers) -> None:
+    """Add the blocks to save, and the blocks to load with their pages."""
+    loaded = [block_id for block_id, _ in transfers.loads]
+    pages = [page for _, page in transfers.loads]
     columns.put("saves", transfers.saves)
-    columns.put("loads", [block_id for block_id, _ in transfers.loads])
-    columns.put_bytes("pages", [page for _, page in transfers.loads])
+    columns.put("loads", loaded)
+    columns.put_bytes("pages", pages)
 
 
 def _get_transfers(columns: ColumnReader[PlanFacts], number: int) -> KVTransfers:
-    loads = zip(columns.items("loads"), columns.byte_arrays("pages"), strict=True)
-    return KVTransfers(number, columns.items("saves"), list(loads))
+    """The copies that `_put_transfers` was given."""
+    saves = columns.items("saves")
+    loaded = columns.items("loads")
+    pages = columns.byte_arrays("pages")
+    loads = list(zip(loaded, pages, strict=True))
+    return KVTransfers(number, saves, loads)
 
 
 def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[TokenLogprobs]]) -> None:
@@ -231,16 +251,20 @@ def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[To
     values = [entry.logprobs for entry in entries]
     ranks = [entry.ranks for entry in entries]
     lens = [len(ids) for ids in token_ids]
-    if lens != [len(row) for row in values] or lens != [len(row) for row in ranks]:
+    num_values = [len(row) for row in values]
+    num_ranks = [len(row) for row in ranks]
+    if not lens == num_values == num_ranks:
         raise WireError("Logprobs need as many numbers and ranks as token ids.")
+    counts = [len(listed) for listed in logprobs.values()]
     columns.put_keys(name, logprobs)
-    columns.put(f"{name}.counts", [len(listed) for listed in logprobs.values()])
+    columns.put(f"{name}.counts", counts)
     columns.put_lists(f"{name}.token_ids", token_ids)
     columns.put(f"{name}.values", list(chain.from_iterable(values)), "f8")
     columns.put(f"{name}.ranks", list(chain.from_iterable(ranks)))
 
 
 def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, list[TokenLogprobs]]:
+    """The entries that `_put_logprobs` was given."""
     counts = columns.items(f"{name}.counts")
     if not counts:
         return {}

@@ -43,7 +43,7 @@ class BlockTables:
         """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
         count = len(hit.loads)
         for table, ids in zip(self.groups, hit.block_ids, strict=True):
-            shared = filter(None, ids)  # without the holes that released blocks leave
+            shared = filter(None, ids)  # without null blocks, which nobody holds
             count += self.pool.num_evictable(shared)
             count += table.num_missing_after(len(ids), hit.num_tokens, num_tokens)
         return count

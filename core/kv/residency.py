@@ -15,7 +15,6 @@ from core.api.kv_residency import RESIDENCY_BUCKETS
 from core.kv.hashing import PrefixKey
 from core.kv.observer import CacheObserver
 
-
 Times = tuple[float, float]
 """When a block was cached, and when it was last used."""
 

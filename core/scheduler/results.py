@@ -126,8 +126,9 @@ class ResultReader:
         if not stop_ids.isdisjoint(token_ids):
             for row, token_id in enumerate(token_ids):
                 sequence = view.sequences[row]
-                may_stop = len(sequence.token_ids) > sequence.min_stop_length
-                if may_stop and token_id in sequence.stop_token_ids:
+                if token_id not in sequence.stop_token_ids:
+                    continue
+                if len(sequence.token_ids) > sequence.min_stop_length:
                     ended[row] = "stop"
         limited = at_limit.nonzero()[0]
         for row in limited.tolist():
