@@ -2,7 +2,7 @@
 
 Owns: the layout of a message: the header's length as 4 bytes, a msgpack header (facts, and name, kind and count of each
 column), then the columns, little-endian, each at a multiple of 8 bytes. Never does: know what a column means, or run code
-that a message names. Called by: `core.executor.wire`.
+that a message names. Called by: `plan_wire` and `result_wire`.
 
 A column that is absent is empty, and one that nobody asks for is passed over, so that columns can be added later.
 """
