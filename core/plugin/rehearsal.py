@@ -29,12 +29,17 @@ TIME_LIMIT = 10.0
 GRACE = 10.0
 """Seconds beyond that in which the helper itself must have started and ended."""
 
-ARGUMENT_TYPES = {kind.__name__: kind for kind in (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)}
-"""What hooks of plugins that nobody chose are called with."""
+_TYPES = (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)
+ARGUMENT_TYPES = {kind.__name__: kind for kind in _TYPES}
+"""The types of all arguments of hooks that are called in the helper process, by name."""
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """One argument of a hook on its way. type: a key of ARGUMENT_TYPES. value: the Struct as plain values."""
+    """One argument of a hook on its way.
+
+    type:  a key of ARGUMENT_TYPES.
+    value: the Struct as plain values.
+    """
 
     type: str
     value: Any
@@ -49,12 +54,19 @@ class Call(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, hook: str, **arguments: msgspec.Struct) -> Call:
         """A call with these arguments."""
-        packed = {name: Argument(type(value).__name__, msgspec.to_builtins(value)) for name, value in arguments.items()}
+        packed: dict[str, Argument] = {}
+        for name, value in arguments.items():
+            kind = type(value).__name__
+            packed[name] = Argument(kind, msgspec.to_builtins(value))
         return cls(hook, packed)
 
     def unpacked(self) -> dict[str, Any]:
         """The arguments as the hook wants them."""
-        return {name: msgspec.convert(word.value, ARGUMENT_TYPES[word.type]) for name, word in self.arguments.items()}
+        unpacked: dict[str, Any] = {}
+        for name, argument in self.arguments.items():
+            kind = ARGUMENT_TYPES[argument.type]
+            unpacked[name] = msgspec.convert(argument.value, kind)
+        return unpacked
 
 
 PROBE = Call("core_probe")
