@@ -19,7 +19,7 @@ from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError
 
 
 class PlanFacts(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What a plan says outside of its columns.
+    """The part of a plan outside of its columns.
 
     same_batch: as in `StepPlan`; slots and lengths are left out.
     goes_on:    every sequence continues where the plan before left it; `num_computed` is left out.
@@ -44,7 +44,7 @@ class PlanEncoder:
         self._expected: Int32Array = NO_ROWS
 
     def encode(self, plan: StepPlan) -> bytes:
-        """One plan. What cannot be encoded raises, and leaves the encoder as it was."""
+        """One plan. A plan that cannot be encoded raises, and leaves the encoder as it was."""
         columns = ColumnWriter()
         same_batch = plan.same_batch and len(self._expected) == len(plan.slots)
         goes_on = same_batch and np.array_equal(plan.num_computed, self._expected)

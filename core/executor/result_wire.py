@@ -19,7 +19,7 @@ from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError,
 
 
 class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What a result says outside of its columns.
+    """The part of a result outside of its columns.
 
     same_slots: the slots are the plan's, and left out.
     has_pages:  the copies of the plan were made.
@@ -38,7 +38,8 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     """One result. plan: the one that it answers."""
     columns = ColumnWriter()
     same_slots = result.same_slots or np.array_equal(result.slots, plan.slots)
-    facts = ResultFacts(same_slots, result.pages is not None, result.errors)
+    has_pages = result.pages is not None
+    facts = ResultFacts(same_slots, has_pages, result.errors)
     if not same_slots:
         columns.put("slots", result.slots)
     columns.put("token_ids", result.token_ids)
@@ -57,9 +58,10 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     columns = ColumnReader(message, _RESULTS)
     facts = columns.facts
     slots = plan.slots if facts.same_slots else columns.get("slots")
-    result = StepResult(slots, columns.get("token_ids"))
-    if len(result.slots) != len(result.token_ids):
-        raise WireError(f"A result has {len(result.token_ids)} tokens for {len(result.slots)} sequences.")
+    token_ids = columns.get("token_ids")
+    if len(slots) != len(token_ids):
+        raise WireError(f"A result has {len(token_ids)} tokens for {len(slots)} sequences.")
+    result = StepResult(slots, token_ids)
     more_token_ids = columns.lists("more")
     drafts = columns.lists("drafts")
     result.same_slots = facts.same_slots
@@ -77,21 +79,21 @@ def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[To
     """Entries of some slots: how many each has, then all of them, one after the other."""
     if not logprobs:
         return
-    entries = list(chain.from_iterable(logprobs.values()))
-    token_ids = [entry.token_ids for entry in entries]
-    values = [entry.logprobs for entry in entries]
-    ranks = [entry.ranks for entry in entries]
-    lens = [len(ids) for ids in token_ids]
-    num_values = [len(row) for row in values]
-    num_ranks = [len(row) for row in ranks]
-    if not lens == num_values == num_ranks:
-        raise WireError("Logprobs need as many numbers and ranks as token ids.")
-    counts = [len(listed) for listed in logprobs.values()]
+    token_ids: list[list[int]] = []
+    values: list[float] = []
+    ranks: list[int] = []
+    for entry in chain.from_iterable(logprobs.values()):
+        if not len(entry.token_ids) == len(entry.logprobs) == len(entry.ranks):
+            raise WireError("Logprobs need as many numbers and ranks as token ids.")
+        token_ids.append(entry.token_ids)
+        values += entry.logprobs
+        ranks += entry.ranks
+    counts = [len(entries) for entries in logprobs.values()]
     columns.put_keys(name, logprobs)
     columns.put(f"{name}.counts", counts)
     columns.put_lists(f"{name}.token_ids", token_ids)
-    columns.put(f"{name}.values", list(chain.from_iterable(values)), "f8")
-    columns.put(f"{name}.ranks", list(chain.from_iterable(ranks)))
+    columns.put(f"{name}.values", values, "f8")
+    columns.put(f"{name}.ranks", ranks)
 
 
 def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, list[TokenLogprobs]]:
@@ -103,5 +105,7 @@ def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, l
     lens = [len(ids) for ids in token_ids]
     values = split(columns.items(f"{name}.values"), lens)
     ranks = split(columns.items(f"{name}.ranks"), lens)
-    entries = [TokenLogprobs(*row) for row in zip(token_ids, values, ranks, strict=True)]
-    return columns.keyed(name, split(entries, counts))
+    rows = zip(token_ids, values, ranks, strict=True)
+    entries = [TokenLogprobs(*row) for row in rows]
+    by_slot = split(entries, counts)
+    return columns.keyed(name, by_slot)

@@ -123,14 +123,15 @@ def _num_state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequen
 def _group_size(counts: Sequence[int]) -> int:
     """Layers of a group: the fewest places left empty, then the largest groups, with at most `MAX_GROUPS` of them."""
 
+    num_layers = sum(counts)
+
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in counts)
 
-    def num_empty(size: int) -> int:
-        return num_groups(size) * size - sum(counts)
-
     def waste(size: int) -> tuple[int, int]:
-        return num_empty(size), -size
+        num_places = num_groups(size) * size
+        num_empty = num_places - num_layers
+        return num_empty, -size
 
     most_groups = max(MAX_GROUPS, len(counts))
     sizes = range(1, max(counts) + 1)
@@ -166,8 +167,11 @@ def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
     """Most blocks that a sequence of `num_tokens` tokens holds at any time."""
-    rules = [growth_of(group, block_size, max_step_tokens) for group in groups]
-    return sum(rule.most_blocks(num_tokens) for rule in rules)
+    count = 0
+    for group in groups:
+        rule = growth_of(group, block_size, max_step_tokens)
+        count += rule.most_blocks(num_tokens)
+    return count
 
 
 def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, capacity: int) -> int:
