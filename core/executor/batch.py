@@ -147,7 +147,7 @@ class PersistentBatch:
         return self._with_rows(plan, cu_seqlens)
 
     def views(self, step: StepInput) -> list[BatchView]:
-        """What attention sees of a step, for each KV group."""
+        """The step as attention sees it, for each KV group."""
         buffers = self.buffers
         num_seqs = len(step.slots)
         num_tokens = step.num_tokens

@@ -72,7 +72,7 @@ class Worker:
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
     def _runner(self, model: Decoder) -> ModelRunner:
-        """What runs the steps of a model whose cache is bound."""
+        """The runner of a model whose cache is bound."""
         config = self.config
         buffers = StepBuffers(
             self._max_num_tokens,

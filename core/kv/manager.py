@@ -233,7 +233,7 @@ class KVManager:
             self.tiers.check_integrity(self.pool.num_blocks)
 
     def _attach_observers(self, observers: Sequence[CacheObserver]) -> tuple[CacheObserver, ...]:
-        """Have the pool tell those who listen, the tiers among them; copies of an earlier manager concern nobody."""
+        """Have the pool tell all listeners, the tiers among them; copies of an earlier manager concern nobody."""
         listening = tuple(observers)
         if self.tiers is not None:
             self.tiers.forget_copies()

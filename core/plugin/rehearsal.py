@@ -80,8 +80,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the helper reads from its standard input.
+    """The message on the helper's standard input.
 
+    parts:      the plugins to ask.
     time_limit: seconds that each plugin gets.
     path:       where modules are found here, and hence there.
     """
@@ -131,7 +132,8 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
 
 def collect(rehearsal: Rehearsal) -> list[Answer]:
     """One answer for each part of a started helper; plugins still silent after the time limit were ended."""
-    process, parts = rehearsal.process, rehearsal.task.parts
+    process = rehearsal.process
+    parts = rehearsal.task.parts
     if process is None:
         return []
     try:
@@ -149,8 +151,9 @@ def collect(rehearsal: Rehearsal) -> list[Answer]:
 def ending(returncode: int, words: bytes) -> str:
     """How a process ended, with the last line that it said."""
     how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-    said = words.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
-    return f"process ended with {how}: {said[0]}"
+    lines = words.decode(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else "without a word"
+    return f"process ended with {how}: {said}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -142,7 +142,7 @@ class Scheduler:
         return self._state.has_unfinished
 
     def schedule(self) -> Step:
-        """Plan the next step: those that decode, then prompts that have begun, then those that wait.
+        """Plan the next step: first the sequences that decode, then prompts that have begun, then the ones that wait.
 
         The plan may be empty. In `removed` and `new` the same slot means: drop the old sequence, then add the new one.
         A step is in flight until it is finished or fails, unless it is idle and nobody works in lockstep with this engine:
