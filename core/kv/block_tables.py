@@ -49,7 +49,7 @@ class BlockTables:
         return count
 
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Give a sequence the blocks of a hit; those whose pages a tier has are new ones, for the caller to fill."""
+        """Give a sequence the blocks of a hit; blocks whose pages a tier has are new ones, for the caller to fill."""
         sequence.block_ids = [ids.copy() for ids in hit.block_ids]
         for ids in sequence.block_ids:
             shared = filter(None, ids)

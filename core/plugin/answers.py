@@ -88,7 +88,7 @@ def hook_mistakes(manifest: Any) -> list[str]:
 
 
 def _hook_mistake(hook: str, function: Callable[..., Any]) -> str:
-    """What is wrong with one hook, or an empty string."""
+    """A sentence about the mistake of one hook, or an empty string."""
     if hook not in ANSWERS:
         known = ", ".join(ANSWERS)
         hint = nearest(hook, ANSWERS)

@@ -1,6 +1,7 @@
-"""What a plugin declares in `PluginSpec.capabilities` and `constraints`, held against what is asked.
+"""A plugin's declared `PluginSpec.capabilities` and `constraints`, held against what is asked.
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
+
 An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
 """
 
@@ -112,7 +113,7 @@ def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) 
 
 
 def constraint_mistakes(spec: PluginSpec) -> list[str]:
-    """What is wrong with the declared constraints themselves: unknown arguments, values that an argument cannot have."""
+    """Mistakes in the declared constraints themselves: unknown arguments, values that an argument cannot have."""
     if not isinstance(spec.constraints, Mapping):
         return [f"its constraints are {spec.constraints!r}, expected {{engine argument: allowed values}}"]
     if not spec.constraints:

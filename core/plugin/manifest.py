@@ -192,7 +192,7 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
 
 
 def _hook_mistakes(module: Any) -> list[str]:
-    """What is wrong with the hooks, as far as they let themselves be looked at."""
+    """The mistakes of the hooks, as far as they let themselves be looked at."""
     try:
         return hook_mistakes(module)
     except Exception:  # a manifest may be any object, whose attributes raise anything; pluggy's own words are told then
@@ -240,7 +240,7 @@ def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestEr
 
 
 def _way_out(row: ResolvedPlugin, error: BaseException) -> str:
-    """What helps against an error, after a semicolon; empty when nothing is known."""
+    """A remedy for an error, after a semicolon; empty when none is known."""
     if not isinstance(error, ImportError):
         return ""
     module, _, _ = row.target.partition(":")

@@ -22,7 +22,7 @@ from core.plugin.manifest import import_file, sha256_of, source_file
 
 @dataclass(slots=True)
 class Words:
-    """What a value of `--plugins` means.
+    """The meaning of a value of `--plugins`.
 
     added:   files and objects that are no entry points.
     wanted:  installed plugins that are named; others of their kinds are left out.

@@ -101,7 +101,7 @@ class StepPlanner:
         return self.step
 
     def _append_chunks(self) -> None:
-        """Add the rows of the chunks behind those that decode."""
+        """Add the rows of the chunks behind the rows that decode."""
         plan = self.plan
         lens = [chunk.num_tokens for chunk in self.step.chunks]
         plan.slots = _joined(plan.slots, self._chunk_slots)
@@ -138,7 +138,7 @@ class StepPlanner:
         return True
 
     def _plan_one_by_one(self, view: DecodeView) -> DecodeView:
-        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns those that are left."""
+        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the ones that are left."""
         state = self.state
         budget = self.budget
         planned: list[SequenceState] = []

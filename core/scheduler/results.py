@@ -24,7 +24,7 @@ from core.scheduler.stopping import append_tokens, stop_reason
 
 @dataclass(slots=True)
 class StepOutputs:
-    """What clients hear of a step.
+    """The outputs of a step, for clients.
 
     records: of sequences with more to say than a token.
     tokens:  of all others, in columns.

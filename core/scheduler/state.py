@@ -25,7 +25,7 @@ from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 
 
 class SchedulerState:
-    """What the parts of the scheduler share.
+    """The state that the parts of the scheduler share.
 
     roster:  who is alive, and who waits.
     seats:   slots, blocks, suspects; its parts `kv` and `running` are named here too.

@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What the scheduler knows of a plan under way.
+    """A plan under way, with everything that the scheduler knows of it.
 
     plan:      what the executor is told. Its `removed` and `transfers` count as unheard of until the step is finished.
     number:    names the step: 1, 2, 3, ... in the order of the plans.
