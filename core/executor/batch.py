@@ -114,12 +114,16 @@ class PersistentBatch:
 
     def step_input(self, plan: StepPlan) -> StepInput:
         """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order."""
-        latest, self._latest = self._latest, None
+        latest = self._latest
+        self._latest = None
         if latest is not None and plan.same_batch:
             return self._advance(latest, plan)
-        slots, lens, computed = plan.slots, plan.query_lens, plan.num_computed
+        slots = plan.slots
+        lens = plan.query_lens
+        computed = plan.num_computed
         buffers = self.buffers
-        num_seqs, num_tokens = len(slots), plan.total_num_tokens
+        num_seqs = len(slots)
+        num_tokens = plan.total_num_tokens
         cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
         np.cumsum(lens, out=cu_seqlens[1:])
         for slot, drafts in plan.drafts.items():
@@ -131,18 +135,22 @@ class PersistentBatch:
             positions[:] = computed
         else:
             owner = np.repeat(np.arange(num_seqs), lens)
-            offsets = np.repeat(computed - cu_seqlens[:-1], lens)
+            # the nth token of the step is at position n of its sequence, but for what each began with
+            begins = computed - cu_seqlens[:-1]
+            offsets = np.repeat(begins, lens)
             np.add(np.arange(num_tokens), offsets, out=positions)
         seq_lens = buffers.seq_lens.array[:num_seqs]
         np.add(computed, lens, out=seq_lens)
-        width = -(-int(seq_lens.max()) // self.block_size)
+        longest = int(seq_lens.max())
+        width = -(-longest // self.block_size)
         self.tables.fill(slots, owner, positions, width)
         return self._with_rows(plan, cu_seqlens)
 
     def views(self, step: StepInput) -> list[BatchView]:
-        """What attention sees of a step, for each KV group."""
+        """The step as attention sees it, for each KV group."""
         buffers = self.buffers
-        num_seqs, num_tokens = len(step.slots), step.num_tokens
+        num_seqs = len(step.slots)
+        num_tokens = step.num_tokens
         seq_lens_list = buffers.seq_lens.array[:num_seqs].tolist()
         tables = [table.upload(num_seqs) for table in buffers.block_tables]
         mappings = [mapping.upload(num_tokens) for mapping in buffers.slot_mappings]
@@ -160,8 +168,10 @@ class PersistentBatch:
             slot_mapping=mappings[0],
             positions=buffers.positions.upload(num_tokens),
         )
-        others = zip(tables[1:], mappings[1:], strict=True)
-        return [view, *(replace(view, block_table=table, slot_mapping=mapping) for table, mapping in others)]
+        views = [view]
+        for table, mapping in zip(tables[1:], mappings[1:], strict=True):
+            views.append(replace(view, block_table=table, slot_mapping=mapping))
+        return views
 
     def extend(self, step: StepInput, token_ids: Int32Array) -> None:
         """Every sequence of a step has one token more; the next step may continue this one."""
@@ -185,42 +195,67 @@ class PersistentBatch:
 
     def _fill_tokens(self, plan: StepPlan, cu_seqlens: Int32Array) -> None:
         """Write the step's tokens. Most sequences compute their last known one only."""
-        slots, lens, computed = plan.slots, plan.query_lens, plan.num_computed
-        token_ids, known = self.buffers.token_ids.array, self.tokens.array
-        token_ids[cu_seqlens[:-1]] = known[slots, computed]
-        for row in (lens != 1).nonzero()[0].tolist():
-            start, stop = cu_seqlens[row], cu_seqlens[row + 1]
+        slots = plan.slots
+        lens = plan.query_lens
+        computed = plan.num_computed
+        token_ids = self.buffers.token_ids.array
+        known = self.tokens.array
+        firsts = cu_seqlens[:-1]
+        token_ids[firsts] = known[slots, computed]
+        longer = (lens != 1).nonzero()[0]
+        for row in longer.tolist():
+            start = cu_seqlens[row]
+            stop = cu_seqlens[row + 1]
             begin = computed[row]
-            token_ids[start:stop] = known[slots[row], begin : begin + lens[row]]
+            end = begin + lens[row]
+            token_ids[start:stop] = known[slots[row], begin:end]
 
     def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array) -> StepInput:
         """The step with the rows that it samples: behind the last known token of a sequence, and behind its drafts."""
-        slots, lens = plan.slots.astype(np.int64), plan.query_lens
-        num_drafts: Int32Array | None = None
+        slots = plan.slots.astype(np.int64)
+        lens = plan.query_lens
         ends = plan.num_computed + lens
+        num_drafts: Int32Array | None = None
         if plan.drafts:
-            num_drafts = np.array([len(plan.drafts.get(slot, ())) for slot in slots.tolist()], np.int32)
+            counted = [len(plan.drafts.get(slot, ())) for slot in slots.tolist()]
+            num_drafts = np.array(counted, np.int32)
             ends -= num_drafts
         known = self.tokens.num_tokens(slots)
-        sampled = (ends >= known).nonzero()[0]
+        is_complete = ends >= known
+        sampled = is_complete.nonzero()[0]
         owners = slots[sampled]
         indices = known[sampled] - self.tokens.num_prompt_tokens[owners]
-        last = (cu_seqlens[1:][sampled] - 1).astype(np.int64)
+        stops = cu_seqlens[1:][sampled]
+        last = (stops - 1).astype(np.int64)
         step = StepInput(plan.slots, lens, plan.num_computed, cu_seqlens, plan.total_num_tokens, last, owners)
         if num_drafts is None:
             self.rows.bind(owners, indices)
-            return step
-        counts = num_drafts[sampled] + 1
-        starts = np.concatenate(([0], np.cumsum(counts)))
-        nth = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
-        step.drafts = plan.drafts
-        step.starts = starts
-        step.positions = np.repeat(last - num_drafts[sampled], counts) + nth
-        self.rows.bind(np.repeat(owners, counts), np.repeat(indices, counts) + nth, nth)
+        else:
+            step.drafts = plan.drafts
+            self._bind_drafts(step, indices, num_drafts[sampled])
         return step
 
+    def _bind_drafts(self, step: StepInput, indices: NDArray[np.int64], num_drafts: Int32Array) -> None:
+        """Give each sequence that samples a row for each of its drafts and one behind them.
+
+        step: with the last position of each of these sequences.
+        indices: int64 [S], the output index of the first row of each.
+        num_drafts: int32 [S], of each.
+        """
+        counts = num_drafts + 1
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        num_rows = starts[-1]
+        nth = np.arange(num_rows) - np.repeat(starts[:-1], counts)
+        first_positions = step.positions - num_drafts
+        step.starts = starts
+        step.positions = np.repeat(first_positions, counts) + nth
+        owners = np.repeat(step.owners, counts)
+        output_indices = np.repeat(indices, counts) + nth
+        self.rows.bind(owners, output_indices, nth)
+
     def _add(self, new: NewSequence) -> None:
-        slot, request = new.slot, new.request
+        slot = new.slot
+        request = new.request
         self.tables.start(slot, new.block_ids)
         self.requests[slot] = request
         row = self.tokens.start(slot, request.prompt_token_ids, new.output_token_ids)

@@ -7,80 +7,106 @@ Called by: the persistent batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array
-from core.executor.step_buffers import StepBuffers
+from core.executor.step_buffers import StepBuffer, StepBuffers
 
 ZERO: Final = np.array(0)
 ONE: Final = np.array(1)
 """numpy computes with these in half the time that it takes with Python numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The table of one group.
+
+    group: its layers.
+    stored: int32 [slots, blocks a sequence], the blocks of every running sequence.
+    lengths: of each slot, how many blocks it has.
+    blocks: the step's buffer for the rows of its sequences.
+    slots: the step's buffer for the places of its tokens.
+    """
+
+    group: KVGroup
+    stored: Int32Array
+    lengths: list[int]
+    blocks: StepBuffer
+    slots: StepBuffer
+
+
 class BlockTables:
-    """int32 [rows, blocks a sequence] for each group; entries behind a window are 0 or stale and never read."""
+    """A table for each group; entries behind a window are 0 or stale and never read."""
 
     def __init__(self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup]) -> None:
         self.block_size = block_size
         self._modulus = np.array(block_size)
-        self._groups = groups
-        self._buffers = buffers
-        self._tables = [np.zeros_like(buffer.array) for buffer in buffers.block_tables]
-        self._lengths = [[0] * table.shape[0] for table in self._tables]
-        every = zip(self._tables, buffers.block_tables, buffers.slot_mappings, strict=True)
-        self._keyed = [parts for parts, group in zip(every, groups, strict=True) if group.kind != "state"]
+        self._tables: list[_Table] = []
+        for group, blocks, slots in zip(groups, buffers.block_tables, buffers.slot_mappings, strict=True):
+            stored = np.zeros_like(blocks.array)
+            lengths = [0] * len(stored)
+            self._tables.append(_Table(group, stored, lengths, blocks, slots))
+        self._keyed = [table for table in self._tables if table.group.kind != "state"]
 
     def start(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Begin the tables of a sequence."""
-        for lengths in self._lengths:
-            lengths[row] = 0
+        for table in self._tables:
+            table.lengths[row] = 0
         self.append(row, block_ids)
 
     def append(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Append blocks, one list for each group."""
-        for table, lengths, ids in zip(self._tables, self._lengths, block_ids, strict=True):
+        for table, ids in zip(self._tables, block_ids, strict=True):
             if ids:
-                start = lengths[row]
-                lengths[row] = end = start + len(ids)
-                table[row, start:end] = ids
+                start = table.lengths[row]
+                end = start + len(ids)
+                table.stored[row, start:end] = ids
+                table.lengths[row] = end
 
     def advance(self, rows: Int32Array, positions: NDArray[np.int64]) -> None:
         """Each of a step's sequences, the same as in the step before, computes its next position alone."""
-        starting = (positions % self._modulus == ZERO).nonzero()[0]
-        for _, _, slots in self._keyed:
-            mapping = slots.array[: len(rows)]
+        count = len(rows)
+        for table in self._keyed:
+            mapping = table.slots.array[:count]
             mapping[:] = mapping + ONE
-            slots.changed(len(rows))
+            table.slots.changed(count)
+        is_first = positions % self._modulus == ZERO
+        starting = is_first.nonzero()[0]
         if not len(starting):
             return
+        starting_rows = rows[starting]
         columns = positions[starting] // self.block_size
-        for stored, tables, slots in self._keyed:
-            blocks = stored[rows[starting], columns]
-            tables.array[starting, columns] = blocks
-            tables.changed(len(rows))
-            slots.array[starting] = blocks * np.int64(self.block_size)
+        for table in self._keyed:
+            ids = table.stored[starting_rows, columns]
+            table.blocks.array[starting, columns] = ids
+            table.blocks.changed(count)
+            table.slots.array[starting] = ids * np.int64(self.block_size)
 
-    def fill(
-        self, rows: Int32Array, owner: NDArray[np.int64], positions: NDArray[np.int64], width: int
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Put a step's tables and slots into the buffers; returns them, (block_table, slot_mapping) for each group.
+    def fill(self, rows: Int32Array, owner: NDArray[np.int64], positions: NDArray[np.int64], width: int) -> None:
+        """Put a step's tables and slots into the buffers.
 
-        rows: of the step's sequences. owner, positions: index of the sequence and position of each token. width: blocks
-        of the longest sequence. A state group has no slots.
+        rows: of the step's sequences.
+        owner: index of each token's sequence.
+        positions: of each token.
+        width: blocks of the longest sequence.
+
+        A state group has no slots.
         """
+        num_seqs = len(rows)
+        num_tokens = len(positions)
         block, offset = np.divmod(positions, self.block_size)
-        filled: list[tuple[Tensor, Tensor]] = []
-        buffers = self._buffers
-        every = zip(self._tables, buffers.block_tables, buffers.slot_mappings, self._groups, strict=True)
-        for stored, tables, slots, group in every:
-            columns = group.num_state_blocks or width
-            tables.array[: len(rows), :columns] = table = stored[rows, :columns]
-            if group.kind != "state":
-                np.add(table[owner, block] * np.int64(self.block_size), offset, out=slots.array[: len(positions)])
-            filled.append((tables.upload(len(rows)), slots.upload(len(positions))))
-        return filled
+        for table in self._tables:
+            columns = table.group.num_state_blocks or width
+            ids = table.stored[rows, :columns]
+            table.blocks.array[:num_seqs, :columns] = ids
+            if table.group.kind != "state":
+                starts = ids[owner, block] * np.int64(self.block_size)
+                slots = table.slots.array[:num_tokens]
+                np.add(starts, offset, out=slots)
+            table.blocks.changed(num_seqs)
+            table.slots.changed(num_tokens)

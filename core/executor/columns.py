@@ -2,7 +2,7 @@
 
 Owns: the layout of a message: the header's length as 4 bytes, a msgpack header (facts, and name, kind and count of each
 column), then the columns, little-endian, each at a multiple of 8 bytes. Never does: know what a column means, or run code
-that a message names. Called by: `core.executor.wire`.
+that a message names. Called by: `plan_wire` and `result_wire`.
 
 A column that is absent is empty, and one that nobody asks for is passed over, so that columns can be added later.
 """
@@ -42,12 +42,17 @@ class Column(msgspec.Struct, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        """Its length in the message, without what fills up to the next one."""
-        return self.count * int(self.kind[1])
+        """Its length in the message, without the zeros up to the next one."""
+        item_bytes = int(self.kind[1])
+        return self.count * item_bytes
 
 
 class Header(msgspec.Struct, Generic[Facts], array_like=True):
-    """The beginning of a message. columns: in the order in which they follow."""
+    """The beginning of a message.
+
+    facts:   what is said outside of the columns.
+    columns: in the order in which they follow.
+    """
 
     facts: Facts
     columns: list[Column] = []
@@ -63,8 +68,8 @@ class ColumnWriter:
     def put(self, name: str, values: Sequence[float] | NDArray[Any], kind: Kind = "i4") -> None:
         """Add a column. Raises OverflowError when a number is too large for `kind`."""
         if len(values):
-            column = np.ascontiguousarray(values, dtype=f"<{kind}")
-            self._add(name, kind, len(column), [column.data])
+            numbers = np.ascontiguousarray(values, dtype=f"<{kind}")
+            self._add(name, kind, len(numbers), [numbers.data])
 
     def put_keys(self, name: str, keyed: Iterable[int]) -> None:
         """Add the keys of a mapping, whose values are put under the same name."""
@@ -74,30 +79,39 @@ class ColumnWriter:
         """Add lists of any lengths."""
         if not lists:
             return
-        self.put(f"{name}.lens", [len(items) for items in lists])
-        self.put(name, list(chain.from_iterable(lists)))
+        lens = [len(items) for items in lists]
+        together = list(chain.from_iterable(lists))
+        self.put(f"{name}.lens", lens)
+        self.put(name, together)
 
     def put_tables(self, name: str, tables: Collection[Sequence[Sequence[int]]]) -> None:
         """Add lists of lists of any lengths."""
         if not tables:
             return
-        self.put(f"{name}.rows", [len(table) for table in tables])
-        self.put_lists(name, list(chain.from_iterable(tables)))
+        num_rows = [len(table) for table in tables]
+        rows = list(chain.from_iterable(tables))
+        self.put(f"{name}.rows", num_rows)
+        self.put_lists(name, rows)
 
     def put_bytes(self, name: str, parts: Sequence[bytes | NDArray[np.uint8]]) -> None:
         """Add byte strings, which are copied once."""
         if not parts:
             return
-        self.put(f"{name}.lens", [len(part) for part in parts], "i8")
-        arrays = [np.ascontiguousarray(np.frombuffer(part, np.uint8)) for part in parts]
-        count = sum(len(array) for array in arrays)
-        self._add(name, "u1", count, [array.data for array in arrays])
+        lens: list[int] = []
+        buffers: list[memoryview] = []
+        for part in parts:
+            array = np.ascontiguousarray(np.frombuffer(part, np.uint8))
+            lens.append(len(part))
+            buffers.append(array.data)
+        self.put(f"{name}.lens", lens, "i8")
+        self._add(name, "u1", sum(lens), buffers)
 
     def message(self, facts: msgspec.Struct) -> bytes:
         """Everything as one buffer."""
         header = msgspec.msgpack.encode(Header(facts, self._columns))
-        start = len(header).to_bytes(LENGTH_BYTES, "little") + header
-        return b"".join([start, _padding(len(start)), *self._buffers])
+        length = len(header).to_bytes(LENGTH_BYTES, "little")
+        padding = _padding(LENGTH_BYTES + len(header))
+        return b"".join([length, header, padding, *self._buffers])
 
     def _add(self, name: str, kind: Kind, count: int, parts: Iterable[bytes | memoryview]) -> None:
         if not count:
@@ -117,20 +131,23 @@ class ColumnReader(Generic[Facts]):
     """
 
     def __init__(self, message: bytes, decoder: msgspec.msgpack.Decoder[Header[Facts]]) -> None:
-        num_header_bytes = int.from_bytes(message[:LENGTH_BYTES], "little")
-        end = LENGTH_BYTES + num_header_bytes
+        length = message[:LENGTH_BYTES]
+        end = LENGTH_BYTES + int.from_bytes(length, "little")
         header = decoder.decode(message[LENGTH_BYTES:end])
         self.facts = header.facts
         self._columns: dict[str, NDArray[Any]] = {}
         offset = end + len(_padding(end))
         for column in header.columns:
             num_bytes = column.num_bytes
-            if not 0 <= num_bytes <= len(message) - offset:
+            num_left = len(message) - offset
+            if not 0 <= num_bytes <= num_left:
                 raise WireError(
                     f"The column '{column.name}' has {num_bytes} bytes from {offset} on; the message has {len(message)}."
                 )
-            self._columns[column.name] = np.frombuffer(message, f"<{column.kind}", column.count, offset)
-            offset += num_bytes + len(_padding(num_bytes))
+            numbers = np.frombuffer(message, f"<{column.kind}", column.count, offset)
+            self._columns[column.name] = numbers
+            offset += num_bytes
+            offset += len(_padding(num_bytes))
 
     def get(self, name: str, kind: Kind = "i4") -> NDArray[Any]:
         """A column as an array of its own."""
@@ -153,20 +170,21 @@ class ColumnReader(Generic[Facts]):
         return dict(zip(keys, values, strict=True))
 
     def lists(self, name: str) -> list[list[int]]:
-        """What `put_lists` was given."""
+        """The lists that `put_lists` was given."""
         lens = self.items(f"{name}.lens")
         return split(self.items(name), lens)
 
     def tables(self, name: str) -> list[list[list[int]]]:
-        """What `put_tables` was given."""
+        """The tables that `put_tables` was given."""
         rows = self.items(f"{name}.rows")
         return split(self.lists(name), rows)
 
     def byte_arrays(self, name: str) -> list[NDArray[np.uint8]]:
-        """What `put_bytes` was given, each as an array of its own, so that none keeps the others in memory."""
-        data = self._columns.get(name, np.empty(0, np.uint8))
-        ends = accumulate(self.items(f"{name}.lens"), initial=0)
-        return [data[start:end].copy() for start, end in pairwise(ends)]
+        """The strings that `put_bytes` was given, each as an array of its own, so that none keeps the others in memory."""
+        together = self._columns.get(name, np.empty(0, np.uint8))
+        lens = self.items(f"{name}.lens")
+        ends = accumulate(lens, initial=0)
+        return [together[start:end].copy() for start, end in pairwise(ends)]
 
 
 def split(values: list[T], lens: list[int]) -> list[list[T]]:
@@ -178,5 +196,5 @@ def split(values: list[T], lens: list[int]) -> list[list[T]]:
 
 
 def _padding(num_bytes: int) -> bytes:
-    """What fills up to the next column."""
+    """Zeros up to the beginning of the next column."""
     return b"\0" * (-num_bytes % ALIGNMENT)

@@ -32,15 +32,18 @@ def recorder_of(model: Decoder, runtime: Runtime, buffers: StepBuffers, *, paddi
     """
     if eager or not model.capturable:
         return Recorder()
+    max_num_seqs = len(buffers.seq_lens.array)
+    max_num_tokens = len(buffers.token_ids.array)
     recorder = Recorder(runtime)
     recorder.add(HEAD, model.max_logits)
-    for start in range(0, buffers.seq_lens.array.shape[0], model.max_logits):
-        recorder.add(sampling_kind(start), model.max_logits, padded=False)
+    for start in range(0, max_num_seqs, model.max_logits):
+        kind = sampling_kind(start)
+        recorder.add(kind, model.max_logits, padded=False)
     if model.capture != "never":
-        recorder.add(DECODE, buffers.seq_lens.array.shape[0], padded=padding)
+        recorder.add(DECODE, max_num_seqs, padded=padding)
     if model.capture == "any":
         # at one number of rows, the number of sequences still differs from step to step
-        recorder.add(MIXED, buffers.token_ids.array.shape[0], every_size=not padding)
+        recorder.add(MIXED, max_num_tokens, every_size=not padding)
     return recorder
 
 
@@ -55,24 +58,30 @@ class ForwardPass:
         self.groups = groups
         self.buffers = buffers
         self.recorder = recorder
-        self._max_num_seqs = buffers.seq_lens.array.shape[0]
+        self._max_num_seqs = len(buffers.seq_lens.array)
 
     @property
     def on_cpu(self) -> bool:
         """Whether logits lie in the host's memory."""
-        return str(self.buffers.logit_rows.tensor.device.type) == "cpu"
+        device = self.buffers.logit_rows.tensor.device
+        return str(device.type) == "cpu"
 
     def run(self, views: Sequence[BatchView]) -> None:
         """Compute the residual stream of the step's tokens. views: of each KV group."""
         view = views[0]
+        num_tokens = view.num_tokens
         kind = DECODE if view.max_query_len == 1 else MIXED
-        size = self.recorder.size(kind, view.num_tokens)
+        size = self.recorder.size(kind, num_tokens)
         if size is not None:
             self._run_padded(kind, size, views)
             return
-        self.buffers.token_ids.changed(view.num_tokens)
+
+        def call() -> None:
+            self._compute(views)
+
+        self.buffers.token_ids.changed(num_tokens)
         self.buffers.send()
-        self.recorder.run(kind, view.num_tokens, view.num_seqs, lambda: self._compute(views))
+        self.recorder.run(kind, num_tokens, view.num_seqs, call)
 
     def logits(self, count: int) -> Tensor:
         """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
@@ -81,14 +90,21 @@ class ForwardPass:
         if rows > count:
             logit_rows.array[count:rows] = 0
         chosen = logit_rows.upload(rows)
+
+        def call() -> None:
+            self.model.logits(chosen)
+
         self.buffers.send()
-        self.recorder.run(HEAD, rows, 0, lambda: self._head(chosen), (count, 0))
+        self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
 
     def captured(self, count: int) -> bool:
         """Whether both passes for `count` sequences of one token each are replays that need no padding."""
-        exact = self.recorder.size(DECODE, count) is None and self.recorder.size(HEAD, count) is None
-        return exact and self.recorder.has(DECODE, count) and self.recorder.has(HEAD, count)
+        recorder = self.recorder
+        is_padded = recorder.size(DECODE, count) is not None or recorder.size(HEAD, count) is not None
+        if is_padded:
+            return False
+        return recorder.has(DECODE, count) and recorder.has(HEAD, count)
 
     def replay(self, count: int) -> None:
         """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
@@ -98,37 +114,43 @@ class ForwardPass:
     def residual(self, rows: Sequence[int]) -> Tensor:
         """A copy of some rows of the latest residual stream, [len(rows), H]."""
         stream = self.model.workspace.buffer("residual")
-        return stream[torch.tensor(rows, dtype=torch.int64, device=stream.device)]
-
-    def _head(self, rows: Tensor) -> None:
-        self.model.logits(rows)
+        indices = torch.tensor(rows, dtype=torch.int64, device=stream.device)
+        return stream[indices]
 
     def _compute(self, views: Sequence[BatchView]) -> None:
         """The blocks on the buffers that views of each KV group show."""
         view = views[0]
         token_ids = self.buffers.token_ids.tensor[: view.num_tokens]
-        self.model.forward(token_ids, view.positions, self._metadata(views))
+        metadata = self._metadata(views)
+        self.model.forward(token_ids, view.positions, metadata)
 
     def _run_padded(self, kind: str, size: int, views: Sequence[BatchView]) -> None:
         """The same on `size` rows, which a recording of that size may serve."""
         view = views[0]
         num_seqs = min(size, self._max_num_seqs)
         self._pad(view, size, num_seqs)
+
+        def call() -> None:
+            fixed = self._fixed(kind, size, views)
+            self._compute(fixed)
+
         self.buffers.send()
         live = view.num_tokens, view.num_seqs
-        self.recorder.run(kind, size, num_seqs, lambda: self._compute(self._fixed(kind, size, views)), live)
+        self.recorder.run(kind, size, num_seqs, call, live)
 
     def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
         """Make rows and sequences behind those of the step harmless, as `BatchView` says."""
         buffers = self.buffers
         rows = slice(view.num_tokens, num_tokens)
+        sequences = slice(view.num_seqs, num_seqs)
+        ends = slice(view.num_seqs + 1, num_seqs + 1)
         buffers.token_ids.array[rows] = 0
         buffers.positions.array[rows] = 0
         for slots in buffers.slot_mappings:
             slots.array[rows] = -1
             slots.changed(num_tokens)
-        buffers.seq_lens.array[view.num_seqs : num_seqs] = 0
-        buffers.cu_seqlens_q.array[view.num_seqs + 1 : num_seqs + 1] = view.num_tokens
+        buffers.seq_lens.array[sequences] = 0
+        buffers.cu_seqlens_q.array[ends] = view.num_tokens
         buffers.token_ids.changed(num_tokens)
         buffers.positions.changed(num_tokens)
         buffers.seq_lens.changed(num_seqs)
@@ -138,12 +160,14 @@ class ForwardPass:
         """Views of `size` rows that hold for every step of this size: nothing in them but places and limits."""
         buffers = self.buffers
         num_seqs = min(size, self._max_num_seqs)
+        first = views[0]
+        _, max_num_blocks = buffers.block_tables[0].array.shape
         shared = replace(
-            views[0],
+            first,
             num_tokens=size,
             num_seqs=num_seqs,
             max_query_len=1 if kind == DECODE else size,
-            max_seq_len=buffers.block_tables[0].array.shape[1] * views[0].block_size,
+            max_seq_len=max_num_blocks * first.block_size,
             query_lens=[],
             seq_lens_list=[],
             cu_seqlens_q=buffers.cu_seqlens_q.tensor[: num_seqs + 1],
@@ -152,8 +176,9 @@ class ForwardPass:
         )
         fixed: list[BatchView] = []
         for tables, slots in zip(buffers.block_tables, buffers.slot_mappings, strict=True):
-            group = replace(shared, block_table=tables.tensor[:num_seqs], slot_mapping=slots.tensor[:size])
-            fixed.append(group)
+            block_table = tables.tensor[:num_seqs]
+            slot_mapping = slots.tensor[:size]
+            fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping))
         return fixed
 
     def _metadata(self, views: Sequence[BatchView]) -> list[Any]:

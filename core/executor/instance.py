@@ -72,20 +72,28 @@ class ModelInstance:
 
     @property
     def attention_numerics(self) -> set[str]:
-        """What its attention backends' results depend on."""
+        """Names of everything that the results of its attention backends depend on."""
         return {backend.numerics for backend in self.backends}
 
     def layer_bytes(self) -> list[int]:
-        """One block of each layer, or a sequence's state in it. Raises PluginError when a backend wants more than planned."""
-        pairs = zip(self.model.mixers, self.backends, strict=True)
-        return [mixer.layer_bytes(backend, self.cache) for mixer, backend in pairs]
+        """Bytes of one block of each layer, or of a sequence's state in it.
+
+        Raises PluginError when a backend wants more than planned.
+        """
+        sizes: list[int] = []
+        for mixer, backend in zip(self.model.mixers, self.backends, strict=True):
+            sizes.append(mixer.layer_bytes(backend, self.cache))
+        return sizes
 
     def bind(self, memory: KVMemory, first_layer: int) -> None:
         """Give each layer its buffer. first_layer: the number that this model's first layer has in the memory's groups."""
         self.groups = []
-        for index, (mixer, backend) in enumerate(zip(self.model.mixers, self.backends, strict=True)):
+        layers = zip(self.model.mixers, self.backends, strict=True)
+        for index, (mixer, backend) in enumerate(layers):
             layer = first_layer + index
-            mixer.bind_cache(backend, self.cache, memory.of_layer(layer), self.learned.get(index))
+            buffer = memory.of_layer(layer)
+            scales = self.learned.get(index)
+            mixer.bind_cache(backend, self.cache, buffer, scales)
             self.groups.append(memory.group_of_layer(layer))
 
 
@@ -133,7 +141,9 @@ def build(
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
-    kernels = runtime.kernels if isinstance(runtime.kernels, KernelSet) else KernelSet([runtime.kernels])
+    kernels = runtime.kernels
+    if not isinstance(kernels, KernelSet):
+        kernels = KernelSet([kernels])
     dtype = runtime.activation_dtype(config.model.dtype)
     method = _quantization(config, checkpoint.manifest, plugins)
     loading = WeightLoading(
@@ -149,11 +159,12 @@ def build(
     )
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+    tables = rotary_tables(spec, length, runtime.device)
     model = Decoder(
         spec,
         weights,
         kernels,
-        rotary_tables(spec, length, runtime.device),
+        tables,
         Workspace(runtime.device),
         dtype,
         max_step_tokens(config),
@@ -162,7 +173,8 @@ def build(
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = {layer - spec.first_block: params for layer, params in scales.items()}
-    return ModelInstance(spec, model, config.cache, _backends(config, spec, runtime, plugins), learned)
+    backends = _backends(config, spec, runtime, plugins)
+    return ModelInstance(spec, model, config.cache, backends, learned)
 
 
 def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
@@ -171,9 +183,12 @@ def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: 
     cache.groups: of these numbers; without any, all layers share one block table.
     Raises ConfigError when the planned bytes hold no block.
     """
-    layer_bytes = [size for instance in instances for size in instance.layer_bytes()]
+    layer_bytes: list[int] = []
+    for instance in instances:
+        layer_bytes += instance.layer_bytes()
     groups = cache.groups or single_group(len(layer_bytes))
-    memory = KVMemory(device, groups, layer_bytes, num_blocks_of(cache, groups, layer_bytes))
+    num_blocks = num_blocks_of(cache, groups, layer_bytes)
+    memory = KVMemory(device, groups, layer_bytes, num_blocks)
     first_layer = 0
     for instance in instances:
         instance.bind(memory, first_layer)
@@ -208,8 +223,11 @@ def _quantization(
 def _backends(config: EngineConfig, spec: DecoderSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
     """The attention backend of each layer; layers of one kind share it."""
     names = config.plugins.attention
-    loaded = {
-        name: load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
-        for name in sorted(set(names.values()))
-    }
-    return [loaded[names[block.mixer.kind]] for block in spec.blocks]
+    loaded: dict[str, Any] = {}
+    for name in sorted(set(names.values())):
+        loaded[name] = load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
+    backends: list[Any] = []
+    for block in spec.blocks:
+        name = names[block.mixer.kind]
+        backends.append(loaded[name])
+    return backends

@@ -52,9 +52,15 @@ class KVMemory:
         self._buffers: list[Tensor] = []
         self._buffer_of: dict[int, int] = {}
         for index, size in enumerate(place_bytes(groups, layer_bytes)):
-            here = [group for group in groups if index < len(group.layers)]
-            layers = [group.layers[index] for group in here]
-            sizes = {layer_bytes[group.layers[index]] for group in here if group.kind != "state"}
+            layers: list[int] = []
+            sizes: set[int] = set()
+            for group in groups:
+                if index >= len(group.layers):
+                    continue
+                layer = group.layers[index]
+                layers.append(layer)
+                if group.kind != "state":
+                    sizes.add(layer_bytes[layer])
             if len(sizes) > 1:
                 raise ConfigError(
                     [
@@ -62,14 +68,17 @@ class KVMemory:
                         "give --disable-hybrid-kv-cache-manager."
                     ]
                 )
-            self._buffers.append(device.allocate(num_blocks * size, "kv").view(num_blocks, size))
-            self._buffer_of.update(dict.fromkeys(layers, index))
-        self._ends = np.cumsum([buffer.shape[1] for buffer in self._buffers]).tolist()
+            memory = device.allocate(num_blocks * size, "kv")
+            self._buffers.append(memory.view(num_blocks, size))
+            for layer in layers:
+                self._buffer_of[layer] = index
+        block_sizes = [buffer.shape[1] for buffer in self._buffers]
+        self._ends: list[int] = np.cumsum(block_sizes).tolist()
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one block in all buffers."""
-        return int(self._ends[-1])
+        return self._ends[-1]
 
     @property
     def nbytes(self) -> int:
@@ -78,11 +87,13 @@ class KVMemory:
 
     def group_of_layer(self, layer: int) -> int:
         """The index of the group that a layer is in."""
-        return next(index for index, group in enumerate(self.groups) if layer in group.layers)
+        holders = [index for index, group in enumerate(self.groups) if layer in group.layers]
+        return holders[0]
 
     def of_layer(self, layer: int) -> Tensor:
         """uint8 [num_blocks, block bytes] of a layer."""
-        return self._buffers[self._buffer_of[layer]]
+        index = self._buffer_of[layer]
+        return self._buffers[index]
 
     def transfer(self, transfers: KVTransfers) -> list[Page]:
         """Copy blocks out, then pages in; returns the former."""
@@ -101,7 +112,9 @@ class KVMemory:
         return page
 
     def _write(self, block_id: int, page: Page) -> None:
-        source = torch.from_numpy(page if page.flags.writeable else page.copy())
+        if not page.flags.writeable:
+            page = page.copy()  # torch warns of arrays that it must not write to
+        source = torch.from_numpy(page)
         start = 0
         for buffer, end in zip(self._buffers, self._ends, strict=True):
             buffer[block_id].copy_(source[start:end])

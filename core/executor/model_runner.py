@@ -1,8 +1,8 @@
 """The model runner: one step from plan to result.
 
 Owns: the order of a step: batch, forward, logits in chunks, sampling, proposals; what is recorded of the sampling.
-Never does: schedule, allocate blocks, load weights, read sampled rows (`core.executor.verify`). Called by: the worker, once a
-step.
+Never does: schedule, allocate blocks, load weights, read sampled rows (`core.executor.verify`).
+Called by: the worker, once a step.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class ModelRunner:
         if not plan.total_num_tokens:
             return result
         step = self.batch.step_input(plan)
-        if step.logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
-            self._replay(step, step.logits)
+        logits = step.logits
+        if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
+            self._replay(step, logits)
         else:
             with torch.inference_mode():
                 self._run(step, result)
@@ -62,7 +63,8 @@ class ModelRunner:
         for key in left:
             self.proposer.on_finished(key)
         for new in plan.new:
-            self.proposer.on_start(new.request.key, new.request.prompt_token_ids + new.output_token_ids)
+            known = new.request.prompt_token_ids + new.output_token_ids
+            self.proposer.on_start(new.request.key, known)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""
@@ -70,11 +72,13 @@ class ModelRunner:
         if self.batch.scored and not step.continues:
             kernel = self.sampler.logprobs if self._on_cpu else None
             score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel)
-        for start in range(0, len(step.positions), self.max_logits):
-            logits = self._logits(step.positions[start : start + self.max_logits])
+        num_rows = len(step.positions)
+        for start in range(0, num_rows, self.max_logits):
+            end = start + self.max_logits
+            logits = self._logits(step.positions[start:end])
             self.sampler.sample(logits, self.batch.rows, start, self._run_sampling)
-        if 0 < len(step.positions) <= self.max_logits:
-            step.logits = logits
+        if 0 < num_rows <= self.max_logits:
+            step.logits = logits  # a step that continues this one replays into the same rows
 
     def _replay(self, step: StepInput, logits: torch.Tensor) -> None:
         """The same from recordings alone, which read what they need from the step's buffers."""
@@ -83,8 +87,9 @@ class ModelRunner:
 
     def _logits(self, positions: Sequence[int] | NDArray[np.int64]) -> torch.Tensor:
         """Logits behind some tokens of the step, at most `max_logits`; valid until the next call."""
-        self.batch.buffers.logit_rows.array[: len(positions)] = positions
-        return self.forward.logits(len(positions))
+        count = len(positions)
+        self.batch.buffers.logit_rows.array[:count] = positions
+        return self.forward.logits(count)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         """Make the kernel's call of this kind on `count` rows, recorded or replayed where that can be."""
@@ -94,12 +99,15 @@ class ModelRunner:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
-        token_ids = result.tokens()
-        slots = list(token_ids)
+        tokens = result.tokens()
+        slots = list(tokens)
+        token_ids = list(tokens.values())
         keys = [self.batch[slot].key for slot in slots]
         budget = [plan.draft_budget.get(slot, 0) for slot in slots]
-        hidden = self.forward.residual(positions.tolist()) if self._needs_hidden else None
-        proposals = proposer.propose(ProposerInput(keys, list(token_ids.values()), budget, hidden))
+        hidden: torch.Tensor | None = None
+        if self._needs_hidden:
+            hidden = self.forward.residual(positions.tolist())
+        proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]

@@ -22,7 +22,7 @@ EVERY_SIZE: Final = -1
 
 @dataclass(slots=True)
 class Recordings:
-    """Of one kind.
+    """The recordings of one kind of calls.
 
     sizes: numbers of rows that are recorded, in order; None: one recording serves all.
     padded: whether a step may have more rows than it needs.
@@ -41,7 +41,9 @@ class Recordings:
         if index == len(self.sizes):
             return None
         size = self.sizes[index]
-        return size if self.padded or size == num_rows else None
+        if self.padded or size == num_rows:
+            return size
+        return None
 
 
 class Recorder:
@@ -74,7 +76,9 @@ class Recorder:
     def size(self, kind: str, num_rows: int) -> int | None:
         """The rows that a step of `num_rows` rows must be padded to; None when it is run as it is."""
         recordings = self._kinds.get(kind)
-        return None if recordings is None else recordings.fixed(num_rows)
+        if recordings is None:
+            return None
+        return recordings.fixed(num_rows)
 
     def has(self, kind: str, num_rows: int) -> bool:
         """Whether `num_rows` rows of this kind would be a replay."""
@@ -96,8 +100,9 @@ class Recorder:
         size = EVERY_SIZE if recordings.sizes is None else num_rows
         recorded = recordings.calls.get(size)
         if recorded is not None:
-            rows, seqs = live or (num_rows, num_seqs)
-            recorded[0](rows, seqs)
+            replay, _ = recorded
+            live_rows, live_seqs = live or (num_rows, num_seqs)
+            replay(live_rows, live_seqs)
         elif recordings.sizes is None or num_rows in recordings.sizes:
             self._record(kind, size, num_rows, num_seqs, call)
         else:

@@ -22,6 +22,7 @@ class Staging:
     """Brings what changes in `host` to `device`, both uint8 [nbytes].
 
     host: written by steps at any time, because a copy under way reads the ring.
+    device: the same layout on the device.
     uploads: the runtime's own way; None: a copy that is done when the call returns.
     """
 
@@ -29,9 +30,12 @@ class Staging:
         self._host = host
         self._device = device
         self._uploads = uploads
-        pinned = device.device.type == "cuda"
-        copies = 0 if uploads is None else RING
-        self._ring = [torch.zeros(host.shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(copies)]
+        is_pinned = device.device.type == "cuda"
+        num_copies = 0 if uploads is None else RING
+        self._ring: list[Tensor] = []
+        for _ in range(num_copies):
+            copy = torch.zeros(host.shape, dtype=torch.uint8, pin_memory=is_pinned)
+            self._ring.append(copy)
         self._waits: list[Callable[[], None] | None] = [None] * RING
         self._next = 0
         self._begin = host.shape[0]
@@ -44,13 +48,16 @@ class Staging:
 
     def send(self) -> None:
         """One copy of everything from the first changed byte to the last; kernels called from now on see it."""
-        begin, end = self._begin, self._end
+        begin = self._begin
+        end = self._end
         if begin >= end:
             return
-        self._begin, self._end = self._host.shape[0], 0
+        self._begin = self._host.shape[0]
+        self._end = 0
+        changed = self._host[begin:end]
         target = self._device[begin:end]
         if self._uploads is None:
-            target.copy_(self._host[begin:end])
+            target.copy_(changed)
             return
         turn = self._next
         self._next = (turn + 1) % RING
@@ -58,5 +65,5 @@ class Staging:
         if wait is not None:
             wait()
         source = self._ring[turn][begin:end]
-        source.copy_(self._host[begin:end])
+        source.copy_(changed)
         self._waits[turn] = self._uploads.upload(target, source)

@@ -85,9 +85,9 @@ class StepBuffers:
         arrays += [tokens] * num_groups
         arrays += [table] * num_groups
         made = self._make(arrays, device, uploads)
-        self.token_ids, self.logit_rows, self.positions, self.seq_lens, self.cu_seqlens_q = made[:5]
-        self.slot_mappings = made[5 : 5 + num_groups]
-        self.block_tables = made[5 + num_groups :]
+        self.token_ids, self.logit_rows, self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made
+        self.slot_mappings = of_groups[:num_groups]
+        self.block_tables = of_groups[num_groups:]
 
     @property
     def shared(self) -> bool:
@@ -118,6 +118,8 @@ class StepBuffers:
             self._staging = Staging(host, arena, uploads)
         made: list[StepBuffer] = []
         for (shape, dtype), begin, size in zip(arrays, begins, sizes, strict=False):
-            here, there = (part[begin : begin + size].view(dtype).view(shape) for part in (host, arena))
+            end = begin + size
+            here = host[begin:end].view(dtype).view(shape)
+            there = arena[begin:end].view(dtype).view(shape)
             made.append(StepBuffer(here, there, begin, self._staging))
         return made

@@ -49,7 +49,9 @@ class TokenTable:
 
     def num_tokens(self, slots: Slots) -> Int32Array:
         """Known tokens of each of these sequences: prompt and output."""
-        return (self._ends[slots] - slots * self._length).astype(np.int32)
+        starts = slots * self._length
+        counts = self._ends[slots] - starts
+        return counts.astype(np.int32)
 
     def extend(self, slots: Slots, token_ids: Int32Array) -> None:
         """One new token for each of these sequences."""
@@ -64,5 +66,6 @@ class TokenTable:
 
     def write_drafts(self, slot: Slot, token_ids: Sequence[int]) -> None:
         """Put tokens behind the known ones, which they may become."""
-        end = self._ends[slot]
-        self._flat[end : end + len(token_ids)] = token_ids
+        start = self._ends[slot]
+        stop = start + len(token_ids)
+        self._flat[start:stop] = token_ids

@@ -1,4 +1,4 @@
-"""What became of each sequence's rows of a step: the tokens that it keeps, or why it failed.
+"""The sampled rows of a step, read for each sequence: the tokens that it keeps, or why it failed.
 
 Owns: the reading of sampled rows with and without drafts. Never does: compute logits or sample.
 Called by: the model runner.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import StepResult
 from core.executor.batch import PersistentBatch, StepInput
-from core.sampling import SampleRows, accept
+from core.sampling import accept
 
 
 def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> NDArray[np.int64]:
@@ -22,25 +22,37 @@ def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> 
     Returns the positions behind which the kept tokens were sampled, int64 [len(result.slots)].
     """
     rows = batch.rows
-    owners, positions = step.owners, step.positions
+    owners = step.owners
+    positions = step.positions
     token_ids = rows.tokens.astype(np.int32)
-    if rows.logprobs:
-        result.logprobs = {int(owners[row]): [entry] for row, entry in rows.logprobs.items()}
-    if rows.errors:
-        result.errors = {int(owners[row]): error for row, error in rows.errors.items()}
-        good = token_ids >= 0
-        owners, positions, token_ids = owners[good], positions[good], token_ids[good]
-    elif step.uniform:
+    for row, entry in rows.logprobs.items():
+        slot = int(owners[row])
+        result.logprobs[slot] = [entry]
+    if step.uniform and not rows.errors:
         batch.extend(step, token_ids)
-        result.slots, result.token_ids, result.same_slots = step.slots, token_ids, True
+        result.slots = step.slots
+        result.token_ids = token_ids
+        result.same_slots = True
         return positions
+    for row, error in rows.errors.items():
+        slot = int(owners[row])
+        result.errors[slot] = error
+    if rows.errors:
+        good = token_ids >= 0
+        owners = owners[good]
+        positions = positions[good]
+        token_ids = token_ids[good]
     batch.tokens.extend(owners, token_ids)
-    result.slots, result.token_ids = owners.astype(np.int32), token_ids
+    result.slots = owners.astype(np.int32)
+    result.token_ids = token_ids
     return positions
 
 
 def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -> NDArray[np.int64]:
-    """The same with drafts: one row for each draft and one behind them, of which the agreeing ones are kept."""
+    """The same with drafts: one row for each draft and one behind them.
+
+    A sequence keeps the tokens that agree with its drafts, and the one behind them.
+    """
     assert step.starts is not None
     rows = batch.rows
     slots: list[int] = []
@@ -49,27 +61,25 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
     bounds = step.starts.tolist()
     for begin, end in pairwise(bounds):
         slot = int(rows.slots[begin])
+        drafts = step.drafts.get(slot, [])
         sampled = rows.tokens[begin:end].tolist()
-        accepted = accept(step.drafts.get(slot, []), sampled)
-        stop = begin + accepted + 1
-        error = next((rows.errors[row] for row in range(begin, stop) if row in rows.errors), None)
-        if error is not None:
-            result.errors[slot] = error
+        num_kept = accept(drafts, sampled) + 1
+        kept = range(begin, begin + num_kept)
+        errors = [rows.errors[row] for row in kept if row in rows.errors]
+        if errors:
+            result.errors[slot] = errors[0]
             continue
-        token_ids = sampled[: accepted + 1]
+        token_ids = sampled[:num_kept]
         batch.tokens.extend_one(slot, token_ids)
-        _report(rows, begin, stop, slot, result)
+        logprobs = [rows.logprobs[row] for row in kept if row in rows.logprobs]
+        if logprobs:
+            result.logprobs[slot] = logprobs
         slots.append(slot)
         first.append(token_ids[0])
-        positions.append(int(step.positions[stop - 1]))
-        if accepted:
+        last_position = step.positions[kept[-1]]
+        positions.append(int(last_position))
+        if num_kept > 1:
             result.more_token_ids[slot] = token_ids[1:]
     result.slots = np.array(slots, np.int32)
     result.token_ids = np.array(first, np.int32)
     return np.array(positions, np.int64)
-
-
-def _report(rows: SampleRows, begin: int, stop: int, slot: int, result: StepResult) -> None:
-    entries = [rows.logprobs[row] for row in range(begin, stop) if row in rows.logprobs]
-    if entries:
-        result.logprobs[slot] = entries

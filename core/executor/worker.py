@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
+from core.api.kv_transfer import Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
@@ -53,7 +54,8 @@ class Worker:
         self.plugins = PluginTable(config.plugins.table)
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
-                self.runtime = undo.enter_context(contextlib.closing(open_runtime(config, self.plugins)))
+                self.runtime = open_runtime(config, self.plugins)
+                undo.callback(self.runtime.close)
             self.device = Device(self.runtime)
             with self._phase("read checkpoint"):
                 checkpoint = open_checkpoint(config, self.plugins)
@@ -70,7 +72,7 @@ class Worker:
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
     def _runner(self, model: Decoder) -> ModelRunner:
-        """What runs the steps of a model whose cache is bound."""
+        """The runner of a model whose cache is bound."""
         config = self.config
         buffers = StepBuffers(
             self._max_num_tokens,
@@ -82,12 +84,11 @@ class Worker:
             self.runtime if isinstance(self.runtime, Uploads) else None,
         )
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
-        return ModelRunner(
-            ForwardPass(model, buffers, recorder, self._group_of_layers()),
-            PersistentBatch(buffers, config.cache.block_size, self.groups),
-            Sampler(config.model.vocab_size or self.spec.vocab_size, model.kernels.race, model.kernels.logprobs),
-            self._proposer(model),
-        )
+        vocab_size = config.model.vocab_size or self.spec.vocab_size
+        forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
+        batch = PersistentBatch(buffers, config.cache.block_size, self.groups)
+        sampler = Sampler(vocab_size, model.kernels.race, model.kernels.logprobs)
+        return ModelRunner(forward, batch, sampler, self._proposer(model))
 
     @property
     def spec(self) -> DecoderSpec:
@@ -117,7 +118,9 @@ class Worker:
     @property
     def numerics(self) -> str:
         """Names what results depend on: kernels, attention, dtypes."""
-        backends = set().union(*(instance.attention_numerics for instance in self.instances))
+        backends: set[str] = set()
+        for instance in self.instances:
+            backends |= instance.attention_numerics
         attention = ",".join(sorted(backends))
         kernels = self.runtime.kernels.numerics
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
@@ -130,8 +133,11 @@ class Worker:
     @property
     def _max_table_length(self) -> int:
         """Blocks in the longest row of a block table."""
-        length = self.config.model.max_model_len + self.config.scheduler.num_speculative_tokens + 1
-        return max(-(-length // self.config.cache.block_size), *(group.num_state_blocks for group in self.groups))
+        config = self.config
+        length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+        num_blocks = -(-length // config.cache.block_size)
+        num_state_blocks = [group.num_state_blocks for group in self.groups]
+        return max(num_blocks, *num_state_blocks)
 
     @property
     def _padding(self) -> bool:
@@ -143,7 +149,9 @@ class Worker:
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
         try:
-            pages = None if plan.transfers is None else self.kv_memory.transfer(plan.transfers)
+            pages: list[Page] | None = None
+            if plan.transfers is not None:
+                pages = self.kv_memory.transfer(plan.transfers)
             result = self.runner.execute(plan)
         except Exception as error:
             self.plugins.blame(error)

@@ -34,7 +34,9 @@ def check_blocks(tables: BlockTables, sequences: Iterable[KVSequence]) -> None:
                 owner = owners.setdefault(block_id, group)
                 require(owner == group, "groups", f"block {block_id} is in tables of groups {owner} and {group}")
                 entry = prefixes.entry(block_id)
-                require(entry is None or entry[0] == group, "groups", f"block {block_id} is cached for another group")
+                if entry is not None:
+                    cached_group, _ = entry
+                    require(cached_group == group, "groups", f"block {block_id} is cached for another group")
     tables.pool.check_integrity(expected)
 
 
@@ -56,17 +58,21 @@ def _check_sequence(tables: BlockTables, sequence: KVSequence) -> None:
     )
     for table in tables.groups:
         table.check(sequence)
-        released = sequence.num_released[table.group]
-        _check_cached(tables.pool.prefixes, sequence, sequence.block_ids[table.group], released, size)
+        ids = sequence.block_ids[table.group]
+        num_released = sequence.num_released[table.group]
+        _check_cached(tables.pool.prefixes, sequence, ids, num_released, size)
 
 
 def _check_cached(prefixes: PrefixTable, sequence: KVSequence, ids: list[int], first: int, size: int) -> None:
     """The blocks of a table from index `first` on are cached with the right tokens, if they are."""
-    for index in range(first, min(sequence.num_registered_blocks, len(ids))):
-        entry = prefixes.entry(ids[index])
-        tokens = array("I", sequence.token_ids[index * size : (index + 1) * size]).tobytes()
-        require(
-            entry is None or entry[1].payload == tokens,
-            "cached_tokens",
-            f"block {ids[index]} is cached with other tokens",
-        )
+    num_registered = min(sequence.num_registered_blocks, len(ids))
+    for index in range(first, num_registered):
+        block_id = ids[index]
+        entry = prefixes.entry(block_id)
+        if entry is None:
+            continue
+        _, key = entry
+        start = index * size
+        end = start + size
+        payload = array("I", sequence.token_ids[start:end]).tobytes()
+        require(key.payload == payload, "cached_tokens", f"block {block_id} is cached with other tokens")

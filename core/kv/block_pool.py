@@ -31,8 +31,9 @@ COLUMN_STEP = 4096
 class BlockPool:
     """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, whatever the pool's size.
 
-    num_free: blocks that `allocate` can hand out now (evictable ones included).
-    prefixes: the cached blocks by key. observers: hear of blocks that stop being cached.
+    num_free:  blocks that `allocate` can hand out now (evictable ones included).
+    prefixes:  the cached blocks by key.
+    observers: hear of blocks that stop being cached.
     """
 
     def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
@@ -86,7 +87,9 @@ class BlockPool:
 
     def free(self, block_ids: Iterable[int]) -> None:
         """Drop one reference from each. Evicted first is what comes first here: give the tail of a prefix first."""
-        references, prefixes, spare = self._references, self.prefixes, self._spare
+        references = self._references
+        prefixes = self.prefixes
+        spare = self._spare
         for block_id in block_ids:
             count = references[block_id] - 1
             if count < 0:
@@ -122,7 +125,8 @@ class BlockPool:
             return False
         self.prefixes.clear()
         self._spare = list(range(self._num_touched - 1, NULL_BLOCK, -1))
-        self._next[NULL_BLOCK] = self._previous[NULL_BLOCK] = NULL_BLOCK
+        self._next[NULL_BLOCK] = NULL_BLOCK
+        self._previous[NULL_BLOCK] = NULL_BLOCK
         return True
 
     def _take_fresh(self, count: int) -> Sequence[int]:
@@ -138,7 +142,9 @@ class BlockPool:
 
     def _extend_columns(self, count: int) -> None:
         """Make the columns longer by `count` blocks at least; by many at once, so that this is rare."""
-        zeros = [0] * max(count, min(COLUMN_STEP, self.num_blocks - len(self._references)))
+        num_left = self.num_blocks - len(self._references)
+        num_more = max(count, min(COLUMN_STEP, num_left))
+        zeros = [0] * num_more
         for column in (self._references, self._next, self._previous):
             column.extend(zeros)
 
@@ -154,7 +160,8 @@ class BlockPool:
             observer.removed(block_id, group, key, valid=valid)
 
     def _unlink(self, block_id: int) -> None:
-        before, after = self._previous[block_id], self._next[block_id]
+        before = self._previous[block_id]
+        after = self._next[block_id]
         self._next[before] = after
         self._previous[after] = before
 
@@ -171,29 +178,33 @@ class BlockPool:
         expected: references that sequences hold, by block id.
         """
         used = {block_id: count for block_id, count in enumerate(self._references) if count}
-        require(used == dict(expected), "reference_counts", f"the pool counts {used}, sequences hold {dict(expected)}")
+        held = dict(expected)
+        require(used == held, "reference_counts", f"the pool counts {used}, sequences hold {held}")
         require(NULL_BLOCK not in used, "null_block", "the null block is in use")
         evictable = self._walk_evictable()
         spare = set(self._spare)
+        elsewhere = used.keys() | evictable
+        is_cached = any(block_id in self.prefixes for block_id in spare)
         require(len(spare) == len(self._spare), "spare_blocks", "a spare block is listed twice")
-        require(not spare & used.keys() and not spare & evictable, "spare_blocks", "a spare block is elsewhere as well")
-        require(not any(block_id in self.prefixes for block_id in spare), "spare_blocks", "a spare block is cached")
+        require(spare.isdisjoint(elsewhere), "spare_blocks", "a spare block is elsewhere as well")
+        require(not is_cached, "spare_blocks", "a spare block is cached")
         num_fresh = self.num_blocks - self._num_touched
-        require(
-            len(used) + len(evictable) + len(spare) == self._num_touched - 1, "lost_blocks", "a block is in no place"
-        )
-        require(self.num_free == len(evictable) + len(spare) + num_fresh, "num_free", f"{self.num_free} is wrong")
+        num_unused = len(evictable) + len(spare)
+        require(len(used) + num_unused == self._num_touched - 1, "lost_blocks", "a block is in no place")
+        require(self.num_free == num_unused + num_fresh, "num_free", f"{self.num_free} is wrong")
         self.prefixes.check_integrity()
 
     def _walk_evictable(self) -> set[int]:
         seen: set[int] = set()
-        previous, block_id = NULL_BLOCK, self._next[NULL_BLOCK]
+        previous = NULL_BLOCK
+        block_id = self._next[NULL_BLOCK]
         while block_id != NULL_BLOCK:
             require(block_id not in seen, "eviction_list", f"block {block_id} is linked twice")
             require(self._previous[block_id] == previous, "eviction_list", f"block {block_id} has a wrong back link")
             require(self._references[block_id] == 0, "eviction_list", f"block {block_id} is in use")
             require(block_id in self.prefixes, "eviction_list", f"block {block_id} is not cached")
             seen.add(block_id)
-            previous, block_id = block_id, self._next[block_id]
+            previous = block_id
+            block_id = self._next[block_id]
         require(self._previous[NULL_BLOCK] == previous, "eviction_list", "the list's end is wrong")
         return seen

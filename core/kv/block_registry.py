@@ -71,19 +71,22 @@ class BlockRegistry:
         if not self._pool.cache(key, block_id, group):
             return not self._pool.prefixes.collides(key, group)
         if self._observers:
-            parent = self._keys.key(sequence, index - 1).digest if index else None
+            parent: bytes | None = None
+            if index:
+                parent = self._keys.key(sequence, index - 1).digest
             for observer in self._observers:
                 observer.stored(block_id, group, key, parent)
         return True
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
-        """A sequence is about to lose its blocks. Those that it has computed are offered, or forgotten if they may be wrong."""
+        """A sequence is about to lose its blocks. The ones it has computed are offered, or forgotten if they may be wrong."""
         if keep_cached:
             self.offer(sequence, sequence.num_computed_tokens // self._block_size)
         else:
             own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
             for ids in sequence.block_ids:
-                self.forget(block_id for block_id in ids[own] if block_id != NULL_BLOCK)
+                held = [block_id for block_id in ids[own] if block_id != NULL_BLOCK]
+                self.forget(held)
         self._starting.pop(sequence, None)
 
     def forget(self, block_ids: Iterable[int]) -> None:
@@ -93,5 +96,6 @@ class BlockRegistry:
 
     def take_unwritten(self) -> list[int]:
         """Blocks offered since the last call although the steps that write them have no result yet."""
-        unwritten, self._unwritten = self._unwritten, []
+        unwritten = self._unwritten
+        self._unwritten = []
         return unwritten

@@ -31,7 +31,8 @@ class BlockSaver:
     """Feeds the disk of `tiers`. page_bytes: of one block, in all layers of its group."""
 
     def __init__(self, tiers: KVTiers, disk: DiskTier, page_bytes: int) -> None:
-        self._tiers, self._disk = tiers, disk
+        self._tiers = tiers
+        self._disk = disk
         self._page_bytes = max(page_bytes, 1)
         self._next_save = 0.0
         self._num_missed = 0
@@ -62,7 +63,10 @@ class BlockSaver:
         """Save what the disk lacks, as far as `seconds` last."""
         deadline = time.monotonic() + seconds
         self._tiers.remember(kv.pool.prefixes.entries())
-        while self._disk.flush(max(0.0, deadline - time.monotonic())) and self._tiers.has_unsaved:
+        while True:
+            seconds_left = max(0.0, deadline - time.monotonic())
+            if not self._disk.flush(seconds_left) or not self._tiers.has_unsaved:
+                return
             if time.monotonic() > deadline or not self._save(kv, copy, LAST_BYTES):
                 return
 
@@ -70,7 +74,8 @@ class BlockSaver:
         """Copy about `num_bytes` and give them to the disk; False when that cannot be done now."""
         if not self._disk.is_ready:
             return False
-        self._tiers.save_some(max(1, num_bytes // self._page_bytes))
+        num_pages = max(1, num_bytes // self._page_bytes)
+        self._tiers.save_some(num_pages)
         transfers = kv.take_transfers()
         if transfers is None:
             return True

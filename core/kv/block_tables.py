@@ -43,19 +43,22 @@ class BlockTables:
         """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
         count = len(hit.loads)
         for table, ids in zip(self.groups, hit.block_ids, strict=True):
-            count += self.pool.num_evictable(filter(None, ids))
+            shared = filter(None, ids)  # without null blocks, which nobody holds
+            count += self.pool.num_evictable(shared)
             count += table.num_missing_after(len(ids), hit.num_tokens, num_tokens)
         return count
 
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Give a sequence the blocks of a hit; those whose pages a tier has are new ones, for the caller to fill."""
+        """Give a sequence the blocks of a hit; blocks whose pages a tier has are new ones, for the caller to fill."""
         sequence.block_ids = [ids.copy() for ids in hit.block_ids]
         for ids in sequence.block_ids:
-            self.pool.touch(filter(None, ids))
+            shared = filter(None, ids)
+            self.pool.touch(shared)
         if hit.loads:
             new_ids = self.pool.allocate(len(hit.loads))
             for load, block_id in zip(hit.loads, new_ids, strict=True):
-                sequence.block_ids[load.group][load.entry] = block_id
+                ids = sequence.block_ids[load.group]
+                ids[load.entry] = block_id
         sequence.num_released = [table.growth.first_needed(hit.num_tokens) for table in self.groups]
         sequence.num_slots = hit.num_tokens
 
@@ -69,16 +72,18 @@ class BlockTables:
             sequence.block_ids = [[] for _ in self.groups]
             sequence.num_released = [0] * len(self.groups)
         counts = [table.num_missing(sequence, end) for table in self.groups]
-        if sum(counts) > self.pool.num_free:
+        num_missing = sum(counts)
+        if num_missing > self.pool.num_free:
             return None
-        block_ids = self.pool.allocate(sum(counts))
+        block_ids = self.pool.allocate(num_missing)
         appended: NewBlocks = []
         start = 0
         for ids, count in zip(sequence.block_ids, counts, strict=True):
-            new_ids = block_ids[start : start + count]
-            start += count
+            stop = start + count
+            new_ids = block_ids[start:stop]
             ids.extend(new_ids)
             appended.append(new_ids)
+            start = stop
         sequence.num_slots = self.num_slots(sequence)
         return appended
 
@@ -86,7 +91,9 @@ class BlockTables:
         """Make room for `lengths` tokens in each of these sequences, for which there are enough blocks."""
         grown: list[NewBlocks] = []
         for sequence, length in zip(sequences, lengths, strict=True):
-            appended = self.extend(sequence, length) if length > sequence.num_slots else []
+            appended: NewBlocks | None = []
+            if length > sequence.num_slots:
+                appended = self.extend(sequence, length)
             require(appended is not None, "growth", "one token took more than a block of each group")
             grown.append(appended or [])
         return grown
@@ -101,8 +108,14 @@ class BlockTables:
 
     def num_slots(self, sequence: KVSequence) -> int:
         """Positions that all tables of a sequence have room for; with states alone `ANY_NUMBER`."""
-        lengths = [len(sequence.block_ids[table.group]) for table in self.groups if table.growth.holds_slots]
-        return min(lengths) * self.block_size if lengths else ANY_NUMBER
+        lengths: list[int] = []
+        for table in self.groups:
+            if table.growth.holds_slots:
+                ids = sequence.block_ids[table.group]
+                lengths.append(len(ids))
+        if not lengths:
+            return ANY_NUMBER
+        return min(lengths) * self.block_size
 
     def _release_passed(self, sequence: KVSequence) -> None:
         """Give back blocks that lie behind every later query's window; full ones stay cached."""
@@ -111,12 +124,14 @@ class BlockTables:
             first = table.first_needed(sequence)
             if first > sequence.num_released[group]:
                 self._registry.offer(sequence, first)
-                self.pool.free(table.release(sequence, first))
+                released = table.release(sequence, first)
+                self.pool.free(released)
 
     def _tail_first(self, sequence: KVSequence) -> Iterator[int]:
         """The blocks of all tables, last ones first, so that a prefix loses its end first."""
         tables = sequence.block_ids
-        for index in range(max(map(len, tables)) - 1, -1, -1):
+        longest = max(len(ids) for ids in tables)
+        for index in reversed(range(longest)):
             for ids in tables:
                 if index < len(ids) and ids[index] != NULL_BLOCK:
                     yield ids[index]
@@ -127,7 +142,8 @@ class PlainTables(BlockTables):
 
     def extend(self, sequence: KVSequence, end: int) -> NewBlocks | None:
         """Append what is missing."""
-        count = -(-(end - sequence.num_slots) // self.block_size)
+        num_tokens = end - sequence.num_slots
+        count = -(-num_tokens // self.block_size)
         if count > self.pool.num_free:
             return None
         block_ids = self.pool.allocate(count)

@@ -19,9 +19,13 @@ from core.kv.observer import CacheObserver
 
 
 class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockStored", gc=False):
-    """Blocks became available. token_ids: of all blocks, one after the other. parent_block_hash: None at a prompt's start.
+    """Blocks became available.
 
-    block_hashes: one each, each the parent of the next. lora_id: always None; adapters are part of the hashes.
+    block_hashes: one each, each the parent of the next.
+    parent_block_hash: of the block before the first one; None at a prompt's start.
+    token_ids: of all blocks, one after the other.
+    block_size: tokens of each.
+    lora_id: always None; adapters are part of the hashes.
     """
 
     block_hashes: list[bytes]
@@ -45,7 +49,10 @@ KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """What happened in one step. ts: seconds since the epoch."""
+    """The events of one step.
+
+    ts: seconds since the epoch.
+    """
 
     ts: float
     events: list[KVEvent]
@@ -67,8 +74,9 @@ class EventLog(CacheObserver):
         if isinstance(last, BlockStored) and last.block_hashes[-1] == parent:
             last.block_hashes.append(key.digest)
             last.token_ids += token_ids
-        else:
-            self._events.append(BlockStored([key.digest], parent, token_ids, self.block_size, None))
+            return
+        event = BlockStored([key.digest], parent, token_ids, self.block_size, None)
+        self._events.append(event)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
         """A block; neighbours make one event."""
@@ -85,8 +93,9 @@ class EventLog(CacheObserver):
         self._events.append(AllBlocksCleared())
 
     def take(self) -> KVEventBatch | None:
-        """What happened since the last call, or None for nothing."""
+        """The events since the last call, or None for none."""
         if not self._events:
             return None
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return KVEventBatch(time.time(), events)

@@ -11,8 +11,7 @@ a state are in groups of their own: a state takes as many whole blocks as hold i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -38,88 +37,127 @@ def group_layers(
     hybrid: bool = True,
     states: Collection[int] = frozenset(),
 ) -> tuple[KVGroup, ...]:
-    """Divide layers into groups; those that keep every token come first, those with a state last.
+    """Divide layers into groups: first the groups that keep every token, last the groups with a state.
 
-    windows: of each layer, None for one that sees all keys. layer_bytes: a block of each layer, of those in `states` a
-    sequence's state. Layers with keys whose blocks differ in bytes cannot share a pool, so they then form one group.
-    hybrid: False for one group of them in any case.
+    windows: of each layer; None for one that sees all keys.
+    layer_bytes: of a block of each layer, or of a sequence's state for a layer in `states`.
+    hybrid: False puts all layers with keys into one group.
+
+    Layers whose blocks differ in bytes cannot share a pool, so layers with such keys form one group as well.
     """
-    keyed = [index for index in range(len(windows)) if index not in states]
-    groups = _keyed_groups(keyed, windows, layer_bytes, hybrid) if keyed else ()
-    return (*groups, *_state_groups(groups, sorted(states), layer_bytes)) if states else groups
+    keyed = [layer for layer in range(len(windows)) if layer not in states]
+    groups: tuple[KVGroup, ...] = ()
+    if keyed:
+        groups = _keyed_groups(keyed, windows, layer_bytes, hybrid)
+    if states:
+        groups += _state_groups(groups, states, layer_bytes)
+    return groups
 
 
 def _keyed_groups(
     layers: Sequence[int], windows: Sequence[int | None], layer_bytes: Sequence[int], hybrid: bool
 ) -> tuple[KVGroup, ...]:
     """The layers with keys and values."""
-    kinds: dict[int | None, list[int]] = {}
-    for index in layers:
-        kinds.setdefault(windows[index], []).append(index)
-    sizes = {layer_bytes[index] for index in layers}
-    has_windows = any(window is not None for window in kinds)
-    if not hybrid or not has_windows or len(sizes) > 1:
+    by_window: dict[int | None, list[int]] = {}
+    for layer in layers:
+        alike = by_window.setdefault(windows[layer], [])
+        alike.append(layer)
+    block_sizes = {layer_bytes[layer] for layer in layers}
+    has_windows = any(window is not None for window in by_window)
+    if not hybrid or not has_windows or len(block_sizes) > 1:
         return (KVGroup("full", tuple(layers)),)
-    size = _group_size([len(members) for members in kinds.values()])
+    counts = [len(alike) for alike in by_window.values()]
+    size = _group_size(counts)
     groups: list[KVGroup] = []
-    for window in sorted(kinds, key=_full_first):
-        members = kinds[window]
-        for start in range(0, len(members), size):
-            layers = tuple(members[start : start + size])
-            groups.append(KVGroup("full" if window is None else "sliding", layers, window))
+    for window in sorted(by_window, key=_full_first):
+        for members in _parts(by_window[window], size):
+            if window is None:
+                groups.append(KVGroup("full", members))
+            else:
+                groups.append(KVGroup("sliding", members, window))
     return tuple(groups)
+
+
+def _parts(layers: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """Consecutive parts of `size` layers; the last one may be shorter."""
+    parts: list[tuple[int, ...]] = []
+    for start in range(0, len(layers), size):
+        end = start + size
+        parts.append(tuple(layers[start:end]))
+    return parts
 
 
 def _full_first(window: int | None) -> tuple[bool, int]:
     return window is not None, window or 0
 
 
-def _state_groups(keyed: Sequence[KVGroup], states: Sequence[int], layer_bytes: Sequence[int]) -> Iterator[KVGroup]:
+def _state_groups(keyed: Sequence[KVGroup], states: Collection[int], layer_bytes: Sequence[int]) -> tuple[KVGroup, ...]:
     """Groups of as many layers as the others have (more where there would be too many), equal states together."""
     size = len(states)
     if keyed:
         most_groups = max(MAX_GROUPS - len(keyed), 1)
         fewest = -(-len(states) // most_groups)
-        size = max(*(len(group.layers) for group in keyed), fewest)
-    ordered = sorted(states, key=lambda layer: layer_bytes[layer])
-    groups: list[KVGroup] = []
-    for start in range(0, len(ordered), size):
-        groups.append(KVGroup("state", tuple(ordered[start : start + size])))
+        largest = max(len(group.layers) for group in keyed)
+        size = max(largest, fewest)
+    by_number = sorted(states)
+    by_size = sorted(by_number, key=lambda layer: layer_bytes[layer])
+    groups = [KVGroup("state", members) for members in _parts(by_size, size)]
+    # only now it is known how large a block is in each buffer, and so how many of them a state takes
     places = place_bytes([*keyed, *groups], layer_bytes)
+    counted: list[KVGroup] = []
     for group in groups:
-        blocks = [-(-layer_bytes[layer] // place) for layer, place in zip(group.layers, places, strict=False)]
-        yield msgspec.structs.replace(group, num_state_blocks=max(blocks))
+        num_blocks = _num_state_blocks(group, places, layer_bytes)
+        counted.append(msgspec.structs.replace(group, num_state_blocks=num_blocks))
+    return tuple(counted)
+
+
+def _num_state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequence[int]) -> int:
+    """Blocks that hold a sequence's state in each layer. places: bytes of one block in each buffer."""
+    most = 0
+    for layer, place in zip(group.layers, places, strict=False):
+        num_blocks = -(-layer_bytes[layer] // place)
+        most = max(most, num_blocks)
+    return most
 
 
 def _group_size(counts: Sequence[int]) -> int:
     """Layers of a group: the fewest places left empty, then the largest groups, with at most `MAX_GROUPS` of them."""
 
+    num_layers = sum(counts)
+
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in counts)
 
-    def num_empty(size: int) -> int:
-        return num_groups(size) * size - sum(counts)
+    def waste(size: int) -> tuple[int, int]:
+        num_places = num_groups(size) * size
+        num_empty = num_places - num_layers
+        return num_empty, -size
 
     most_groups = max(MAX_GROUPS, len(counts))
-    sizes = [size for size in range(1, max(counts) + 1) if num_groups(size) <= most_groups]
-    return min(sizes, key=lambda size: (num_empty(size), -size))
+    sizes = range(1, max(counts) + 1)
+    possible = [size for size in sizes if num_groups(size) <= most_groups]
+    return min(possible, key=waste)
 
 
 def place_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
     """Bytes of one block in each buffer: of the layers with keys that lie there, else of the largest state."""
-    keyed = [group.layers for group in groups if group.kind != "state"]
-    states = [group.layers for group in groups if group.kind == "state"]
-    places: list[int] = []
-    for layers in zip_longest(*keyed):
-        places.append(_largest(layers, layer_bytes))
-    for layers in list(zip_longest(*states))[len(places) :]:
-        places.append(_largest(layers, layer_bytes))
-    return places
+    keyed = [group for group in groups if group.kind != "state"]
+    states = [group for group in groups if group.kind == "state"]
+    of_keys = _largest(keyed, layer_bytes)
+    of_states = _largest(states, layer_bytes)
+    beyond_keys = of_states[len(of_keys) :]
+    return of_keys + beyond_keys
 
 
-def _largest(layers: Sequence[int | None], layer_bytes: Sequence[int]) -> int:
-    """Bytes of the largest of the layers that share a buffer; a group that is shorter has None there."""
-    return max((layer_bytes[layer] for layer in layers if layer is not None), default=0)
+def _largest(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
+    """For each buffer the bytes of the largest layer in it: the nth layers of all groups share the nth buffer."""
+    largest: list[int] = []
+    for group in groups:
+        missing = len(group.layers) - len(largest)
+        largest += [0] * missing
+        for place, layer in enumerate(group.layers):
+            largest[place] = max(largest[place], layer_bytes[layer])
+    return largest
 
 
 def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
@@ -129,14 +167,18 @@ def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
     """Most blocks that a sequence of `num_tokens` tokens holds at any time."""
-    rules = [growth_of(group, block_size, max_step_tokens) for group in groups]
-    return sum(rule.most_blocks(num_tokens) for rule in rules)
+    count = 0
+    for group in groups:
+        rule = growth_of(group, block_size, max_step_tokens)
+        count += rule.most_blocks(num_tokens)
+    return count
 
 
 def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, capacity: int) -> int:
     """Tokens of the longest sequence that `capacity` blocks hold.
 
     max_step_tokens: most tokens of one sequence in a step; a window must stay until all of them are computed.
+    capacity: blocks of the pool.
     """
 
     def needed(num_blocks: int) -> int:
@@ -145,5 +187,6 @@ def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens
     if needed(0) > capacity:
         return 0
     most = UNLIMITED // block_size
-    num_blocks = bisect_right(range(most + 1), capacity, key=needed) - 1
+    lengths = range(most + 1)
+    num_blocks = bisect_right(lengths, capacity, key=needed) - 1
     return num_blocks * block_size

@@ -71,19 +71,25 @@ class SlidingGrowth:
     def __init__(self, block_size: int, window: int, max_step_tokens: int) -> None:
         self.block_size = block_size
         self.window = window
-        self.most = (window - 1 + max_step_tokens + block_size - 2) // block_size + 1
+        most_tokens = window - 1 + max_step_tokens
+        # such a run of tokens may begin with the last one of a block: that block, and enough for all the others
+        self.most = -(-(most_tokens - 1) // block_size) + 1
 
     def first_needed(self, num_computed: int) -> int:
         """The block of the oldest key that the next query sees."""
-        return max(0, num_computed - self.window + 1) // self.block_size
+        oldest_key = max(0, num_computed - self.window + 1)
+        return oldest_key // self.block_size
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
         """Room for all tokens, but no more than a window and a step ahead."""
-        return min(-(-num_tokens // self.block_size), self.first_needed(num_computed) + self.most)
+        num_blocks = -(-num_tokens // self.block_size)
+        most = self.first_needed(num_computed) + self.most
+        return min(num_blocks, most)
 
     def most_blocks(self, num_tokens: int) -> int:
         """Of a short sequence all, else a window and a step."""
-        return min(-(-num_tokens // self.block_size), self.most)
+        num_blocks = -(-num_tokens // self.block_size)
+        return min(num_blocks, self.most)
 
 
 class StateGrowth:

@@ -24,14 +24,21 @@ HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 
 
 class PrefixKey(NamedTuple):
-    """Name of a full block. digest: hash of the whole prefix. payload: the block's own token ids, 4 bytes each."""
+    """Name of a full block.
+
+    digest:  hash of the whole prefix.
+    payload: the block's own token ids, 4 bytes each.
+    """
 
     digest: bytes
     payload: bytes
 
 
 class MediaSpan(NamedTuple):
-    """Positions [start, stop) of a prompt that stand for one item of media. digest: of the item's content."""
+    """Positions [start, stop) of a prompt that stand for one item of media.
+
+    digest: of the item's content.
+    """
 
     start: int
     stop: int
@@ -69,8 +76,9 @@ class PrefixHasher:
 
     def __init__(self, algorithm: str = "sha256") -> None:
         if algorithm not in HASH_ALGORITHMS:
-            hint = f"expected one of {', '.join(HASH_ALGORITHMS)}.{nearest(algorithm, HASH_ALGORITHMS)}"
-            raise ConfigError([f"The prefix hash algorithm is '{algorithm}'; {hint}"])
+            known = ", ".join(HASH_ALGORITHMS)
+            hint = nearest(algorithm, HASH_ALGORITHMS)
+            raise ConfigError([f"The prefix hash algorithm is '{algorithm}'; expected one of {known}.{hint}"])
         self.algorithm = algorithm
         self._digest: Digest = _sha256 if algorithm.startswith("sha256") else xxhash.xxh3_128_digest
         self._encode: Callable[[object], bytes] | None = None
@@ -79,7 +87,9 @@ class PrefixHasher:
 
     def root(self, salt: str | None) -> bytes:
         """The parent digest of a first block. Prefixes under different salts never meet."""
-        return self._digest(b"unsalted" if salt is None else b"salted:" + salt.encode())
+        if salt is None:
+            return self._digest(b"unsalted")
+        return self._digest(b"salted:" + salt.encode())
 
     def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
         """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `KeyExtras`."""

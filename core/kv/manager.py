@@ -37,8 +37,9 @@ class KVManager:
 
     capacity: tokens of the longest sequence that fits.
     num_growing: groups that take more blocks as a sequence grows: all but those of states.
-    num_query_tokens, num_hit_tokens: tokens asked of and found in the prefix cache, over all admissions.
-    num_tier_tokens: those among them that came from a tier.
+    num_query_tokens: tokens asked of the prefix cache, over all admissions.
+    num_hit_tokens: tokens found in it.
+    num_tier_tokens: tokens found that came from a tier.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class KVManager:
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
         self.pool = BlockPool(num_blocks, len(self.groups))
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching and all(rule.holds_slots for rule in self.growth)
+        # every step overwrites a state, so that no later sequence could begin from it
+        has_states = not all(rule.holds_slots for rule in self.growth)
+        self.enable_prefix_caching = enable_prefix_caching and not has_states
         self.tiers = tiers if self.enable_prefix_caching else None
         self.observers = self._attach_observers(observers)
         self.num_query_tokens = 0
@@ -109,7 +112,9 @@ class KVManager:
     def is_loaded(self, sequence: KVSequence) -> bool:
         """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""
         load = sequence.load
-        return load is None or self.tiers is None or self.tiers.pages.collect(load)
+        if load is None or self.tiers is None:
+            return True
+        return self.tiers.pages.collect(load)
 
     def wait_for_loads(self, timeout_s: float) -> None:
         """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
@@ -154,9 +159,11 @@ class KVManager:
         return self._tables.extend(sequence, end)
 
     def allocate_next(self, sequences: Sequence[KVSequence], lengths: Sequence[int]) -> list[NewBlocks] | None:
-        """Make room for one token more in each of these sequences, whose blocks are all full, so that each has room for
-        `lengths` tokens. Returns what `allocate_slots` would, for each; None, and nothing is taken, when blocks may be
-        too few for all."""
+        """Make room for one token more in each of these sequences, whose blocks are all full.
+
+        Each then has room for `lengths` tokens. Returns the answer of `allocate_slots` for each; None, with nothing taken,
+        when blocks may be too few for all.
+        """
         if len(sequences) * self.num_growing > self.pool.num_free:
             return None
         return self._tables.extend_all(sequences, lengths)
@@ -187,7 +194,9 @@ class KVManager:
 
         Each one taken needs one call of `settle_transfers`.
         """
-        return None if self.tiers is None else self.tiers.take()
+        if self.tiers is None:
+            return None
+        return self.tiers.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
@@ -224,7 +233,7 @@ class KVManager:
             self.tiers.check_integrity(self.pool.num_blocks)
 
     def _attach_observers(self, observers: Sequence[CacheObserver]) -> tuple[CacheObserver, ...]:
-        """Have the pool tell those who listen, the tiers among them; copies of an earlier manager concern nobody."""
+        """Have the pool tell all listeners, the tiers among them; copies of an earlier manager concern nobody."""
         listening = tuple(observers)
         if self.tiers is not None:
             self.tiers.forget_copies()
@@ -237,11 +246,12 @@ class KVManager:
         if self.tiers is None:
             return
         for load in hit.loads:
-            block_id = sequence.block_ids[load.group][load.entry]
+            ids = sequence.block_ids[load.group]
+            block_id = ids[load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
             self.tiers.load(block_id, load.page)
-        num_blocks = len({load.entry for load in hit.loads})
-        self.num_tier_tokens += num_blocks * self.block_size
+        entries = {load.entry for load in hit.loads}
+        self.num_tier_tokens += len(entries) * self.block_size
 
     def _end_load(self, sequence: KVSequence) -> None:
         """The pages that a sequence waited for are in its blocks, or it does not wait any more."""

@@ -8,13 +8,21 @@ from __future__ import annotations
 from core.kv.hashing import PrefixKey
 from core.kv.integrity import require
 
+Entry = tuple[int, PrefixKey]
+"""Group and key of a cached block."""
+
 
 class PrefixTable:
-    """For each group at most one block a key; for each block at most one (group, key)."""
+    """For each group at most one block a key; for each block at most one (group, key).
+
+    The two directions are kept apart: of each group the block of a digest, and of each block its entry.
+    """
 
     def __init__(self, num_groups: int = 1) -> None:
-        self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
-        self._keys: dict[int, tuple[int, PrefixKey]] = {}
+        self._blocks: list[dict[bytes, int]] = []
+        for _ in range(num_groups):
+            self._blocks.append({})
+        self._keys: dict[int, Entry] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -25,14 +33,19 @@ class PrefixTable:
     def find(self, key: PrefixKey, group: int = 0) -> int | None:
         """The block cached under `key`, or None when there is none or its token ids differ (a collision)."""
         block_id = self._blocks[group].get(key.digest)
-        if block_id is None or self._keys[block_id][1].payload != key.payload:
+        if block_id is None:
+            return None
+        _, cached = self._keys[block_id]
+        if cached.payload != key.payload:
             return None
         return block_id
 
     def insert(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
         """Cache `block_id` under `key`; False (and no change) when the digest or the block is already in the table."""
         blocks = self._blocks[group]
-        if key.digest in blocks or block_id in self._keys:
+        if key.digest in blocks:
+            return False
+        if block_id in self._keys:
             return False
         blocks[key.digest] = block_id
         self._keys[block_id] = (group, key)
@@ -40,21 +53,26 @@ class PrefixTable:
 
     def collides(self, key: PrefixKey, group: int = 0) -> bool:
         """Whether another block with other token ids has the same digest."""
-        return key.digest in self._blocks[group] and self.find(key, group) is None
+        is_taken = key.digest in self._blocks[group]
+        return is_taken and self.find(key, group) is None
 
-    def discard(self, block_id: int) -> tuple[int, PrefixKey]:
+    def discard(self, block_id: int) -> Entry:
         """Forget a cached block; returns its group and key."""
         group, key = self._keys.pop(block_id)
-        del self._blocks[group][key.digest]
+        blocks = self._blocks[group]
+        del blocks[key.digest]
         return group, key
 
-    def entry(self, block_id: int) -> tuple[int, PrefixKey] | None:
+    def entry(self, block_id: int) -> Entry | None:
         """Group and key of a cached block, or None when it is not cached."""
         return self._keys.get(block_id)
 
     def entries(self) -> list[tuple[int, int, PrefixKey]]:
         """(block id, group, key) of every cached block, as a copy."""
-        return [(block_id, group, key) for block_id, (group, key) in self._keys.items()]
+        listed: list[tuple[int, int, PrefixKey]] = []
+        for block_id, (group, key) in self._keys.items():
+            listed.append((block_id, group, key))
+        return listed
 
     def clear(self) -> None:
         """Forget everything."""
@@ -64,8 +82,9 @@ class PrefixTable:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless both directions of the table agree. O(cached blocks)."""
-        num_blocks = sum(map(len, self._blocks))
+        num_blocks = sum(len(blocks) for blocks in self._blocks)
         require(num_blocks == len(self._keys), "prefix_table", "keys and blocks differ in number")
         for block_id, (group, key) in self._keys.items():
-            found = self._blocks[group].get(key.digest)
+            blocks = self._blocks[group]
+            found = blocks.get(key.digest)
             require(found == block_id, "prefix_table", f"block {block_id} is not found under its key")

@@ -15,18 +15,23 @@ from core.api.kv_residency import RESIDENCY_BUCKETS
 from core.kv.hashing import PrefixKey
 from core.kv.observer import CacheObserver
 
+Times = tuple[float, float]
+"""When a block was cached, and when it was last used."""
+
 
 class Residency(CacheObserver):
     """Histograms of a `sample` of the blocks, in seconds; each row is its counts by bucket, then the sum.
 
-    lifetime: from cached to evicted. idle: from last use to evicted. reuse: between two uses.
+    lifetime: from cached to evicted.
+    idle:     from last use to evicted.
+    reuse:    between two uses.
     """
 
     def __init__(self, sample: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._sample = sample
         self._clock = clock
         self._random = random.Random(0)
-        self._blocks: dict[int, tuple[float, float]] = {}
+        self._blocks: dict[int, Times] = {}
         num_columns = len(RESIDENCY_BUCKETS) + 2
         self.lifetime = [0.0] * num_columns
         self.idle = [0.0] * num_columns
@@ -47,17 +52,19 @@ class Residency(CacheObserver):
         """A use of a block."""
         times = self._blocks.get(block_id)
         if times is not None:
+            cached, used = times
             now = self._clock()
-            _count(self.reuse, now - times[1])
-            self._blocks[block_id] = (times[0], now)
+            _count(self.reuse, now - used)
+            self._blocks[block_id] = (cached, now)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
         """The end of a block."""
         times = self._blocks.pop(block_id, None)
         if times is not None:
+            cached, used = times
             now = self._clock()
-            _count(self.lifetime, now - times[0])
-            _count(self.idle, now - times[1])
+            _count(self.lifetime, now - cached)
+            _count(self.idle, now - used)
 
     def cleared(self) -> None:
         """Blocks that were forgotten on request say nothing about eviction."""
@@ -65,5 +72,7 @@ class Residency(CacheObserver):
 
 
 def _count(row: list[float], seconds: float) -> None:
-    row[bisect_left(RESIDENCY_BUCKETS, seconds)] += 1
+    """Add one duration to a histogram."""
+    bucket = bisect_left(RESIDENCY_BUCKETS, seconds)
+    row[bucket] += 1
     row[-1] += seconds

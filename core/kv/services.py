@@ -27,9 +27,10 @@ LAST_WRITES_S = 1.0
 class KVServices:
     """Everything around one KV manager.
 
-    tiers: None without any.
-    saver: None without a disk.
-    events, publisher: None when nobody is told.
+    tiers:     None without any.
+    saver:     None without a disk.
+    events:    None when nobody is told.
+    publisher: the same.
     residency: None when it is not measured.
     """
 
@@ -42,22 +43,36 @@ class KVServices:
 
     @classmethod
     def open(cls, config: EngineConfig, numerics: str, page_bytes: int) -> KVServices:
-        """Everything that the configuration asks for. numerics: what results depend on. page_bytes: of one block, in all
-        layers of its group. Raises ConfigError."""
+        """Everything that the configuration asks for.
+
+        numerics:   what results depend on.
+        page_bytes: of one block, in all layers of its group.
+
+        Raises ConfigError.
+        """
         cache = config.cache
         if not cache.enable_prefix_caching:
             return cls(cache)
         host = HostTier(cache.host_bytes) if cache.host_bytes else None
-        if not cache.disk_path:
-            return cls(cache, None if host is None else KVTiers(host))
-        disk = DiskTier(cache.disk_path, fingerprint(config, numerics), cache.disk_bytes, page_bytes)
-        tiers = KVTiers(host, disk)
-        return cls(cache, tiers, BlockSaver(tiers, disk, page_bytes))
+        if cache.disk_path:
+            name = fingerprint(config, numerics)
+            disk = DiskTier(cache.disk_path, name, cache.disk_bytes, page_bytes)
+            tiers = KVTiers(host, disk)
+            saver = BlockSaver(tiers, disk, page_bytes)
+            return cls(cache, tiers, saver)
+        if host is not None:
+            return cls(cache, KVTiers(host))
+        return cls(cache)
 
     @property
     def observers(self) -> list[CacheObserver]:
-        """Those that listen to the manager; it adds the tiers by itself."""
-        return [observer for observer in (self.events, self.residency) if observer is not None]
+        """The parts that listen to the manager; it adds the tiers by itself."""
+        found: list[CacheObserver] = []
+        if self.events is not None:
+            found.append(self.events)
+        if self.residency is not None:
+            found.append(self.residency)
+        return found
 
     def after_step(self, kv: KVManager) -> None:
         """Tell of what a step changed, and save a little of it."""
@@ -71,7 +86,9 @@ class KVServices:
 
     def save_idle(self, kv: KVManager, copy: Copy) -> int | None:
         """Nobody waits: save a little more; see `BlockSaver.save_idle`."""
-        return None if self.saver is None else self.saver.save_idle(kv, copy)
+        if self.saver is None:
+            return None
+        return self.saver.save_idle(kv, copy)
 
     def report(self, stats: SchedulerStats) -> None:
         """Add what is measured here."""

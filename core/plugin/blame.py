@@ -20,14 +20,17 @@ def blamed(error: Exception, manifests: Iterable[Manifest]) -> Exception:
 
     manifests: of plugins whose object was loaded. An error that a plugin raises on purpose for the user stays as it is.
     """
-    settled = isinstance(error, CoreError) and not isinstance(error, PluginError)
-    if settled or (isinstance(error, PluginError) and error.plugin is not None):
+    is_for_the_user = isinstance(error, CoreError) and not isinstance(error, PluginError)
+    is_named = isinstance(error, PluginError) and error.plugin is not None
+    if is_for_the_user or is_named:
         return error
     loaded = list(manifests)
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
         guilty = _nearest(frame, loaded)
         if guilty:
-            named = PluginError(_sentence(guilty, error, frame, line), guilty[0].row)
+            sentence = _sentence(guilty, error, frame, line)
+            named = PluginError(sentence, guilty[0].row)
             named.__cause__ = error
             return named
     return error
@@ -38,16 +41,24 @@ def _nearest(frame: FrameType, manifests: list[Manifest]) -> list[Manifest]:
     name = str(frame.f_globals.get("__name__", ""))
     if name.partition(".")[0] == "core":
         return []
-    closeness = [max((_common(name, module) for module in manifest.modules), default=0) for manifest in manifests]
-    best = max(closeness, default=0)
-    return [manifest for manifest, close in zip(manifests, closeness, strict=True) if close == best] if best else []
+    nearest: list[Manifest] = []
+    best = 1  # modules without a common leading part have nothing to do with each other
+    for manifest in manifests:
+        closeness = max((_common(name, module) for module in manifest.modules), default=0)
+        if closeness > best:
+            best = closeness
+            nearest = []
+        if closeness == best:
+            nearest.append(manifest)
+    return nearest
 
 
 def _common(one: str, other: str) -> int:
     """Leading parts of two dotted names that are equal."""
     count = 0
-    for mine, theirs in zip(one.split("."), other.split("."), strict=False):
-        if mine != theirs:
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    for first, second in pairs:
+        if first != second:
             break
         count += 1
     return count
@@ -55,6 +66,9 @@ def _common(one: str, other: str) -> int:
 
 def _sentence(guilty: list[Manifest], error: Exception, frame: FrameType, line: int) -> str:
     who = " or ".join(label(manifest.row) for manifest in guilty)
-    text = " ".join(str(error).split()).rstrip(".")
-    said = text if isinstance(error, CoreError) else f"{type(error).__name__}{': ' + text if text else ''}"
-    return f"{who}: {frame.f_code.co_qualname} failed: {said} ({frame.f_code.co_filename}, line {line})."
+    code = frame.f_code
+    said = " ".join(str(error).split()).rstrip(".")
+    if not isinstance(error, CoreError):
+        name = type(error).__name__
+        said = f"{name}: {said}" if said else name
+    return f"{who}: {code.co_qualname} failed: {said} ({code.co_filename}, line {line})."

@@ -1,12 +1,13 @@
-"""What a plugin declares in `PluginSpec.capabilities` and `constraints`, held against what is asked.
+"""A plugin's declared `PluginSpec.capabilities` and `constraints`, held against what is asked.
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
+
 An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
@@ -20,14 +21,32 @@ if TYPE_CHECKING:
 
 LISTS = frozenset(
     {
-        *("dtypes", "kv_dtypes", "head_sizes", "block_sizes", "devices", "formats", "model_types", "quantization"),
-        *("layer_kinds", "invariant_kinds", "state_ops"),
+        "dtypes",
+        "kv_dtypes",
+        "head_sizes",
+        "block_sizes",
+        "devices",
+        "formats",
+        "model_types",
+        "quantization",
+        "layer_kinds",
+        "invariant_kinds",
+        "state_ops",
     }
 )
 BOOLEANS = frozenset(
     {
-        *("window", "cap", "sinks", "alibi", "batch_invariant", "reference_numerics", "padding"),
-        *("chunked_prefill", "prefix_caching", "device_graphs", "quantized"),
+        "window",
+        "cap",
+        "sinks",
+        "alibi",
+        "batch_invariant",
+        "reference_numerics",
+        "padding",
+        "chunked_prefill",
+        "prefix_caching",
+        "device_graphs",
+        "quantized",
     }
 )
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
@@ -59,11 +78,12 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     if not isinstance(query.spec, AttentionSpec):
         return found
     found += _member(spec, "head_sizes", "head_size", query.spec.head_size)
-    features = {"window": query.spec.window, "cap": query.spec.cap}
-    for name, value in features.items():
+    assumed = {"window": query.spec.window, "cap": query.spec.cap}
+    for name, value in assumed.items():
         if value is not None and spec.capabilities.get(name) is False:
             found.append(Reason(name, f"layers without {name}", str(value)))
-    for name, wanted in {"sinks": query.spec.sinks, "alibi": query.spec.alibi}.items():
+    extra = {"sinks": query.spec.sinks, "alibi": query.spec.alibi}
+    for name, wanted in extra.items():
         if wanted and not spec.capabilities.get(name, False):
             found.append(Reason(name, f"layers without {name}", "yes"))
     return found
@@ -71,11 +91,14 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
 
 def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
     """Against what a backend declares about layers with a state: that it serves them, and `state_ops`."""
-    found, kinds = device_reasons(spec, query.device), layer_kinds(spec.capabilities)
+    found = device_reasons(spec, query.device)
+    kinds = layer_kinds(spec.capabilities)
     if query.spec.kind not in kinds:
         hint = "--attention-backend full=NAME,state=NAME names one for each kind"
-        return [*found, Reason("layer_kind", " or ".join(kinds), query.spec.kind, hint)]
-    return [*found, *_member(spec, "state_ops", "state_op", query.spec.op)]
+        found.append(Reason("layer_kind", " or ".join(kinds), query.spec.kind, hint))
+        return found
+    found += _member(spec, "state_ops", "state_op", query.spec.op)
+    return found
 
 
 def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) -> list[str]:
@@ -90,7 +113,7 @@ def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) 
 
 
 def constraint_mistakes(spec: PluginSpec) -> list[str]:
-    """What is wrong with the declared constraints themselves: unknown arguments, values that an argument cannot have."""
+    """Mistakes in the declared constraints themselves: unknown arguments, values that an argument cannot have."""
     if not isinstance(spec.constraints, Mapping):
         return [f"its constraints are {spec.constraints!r}, expected {{engine argument: allowed values}}"]
     if not spec.constraints:
@@ -101,33 +124,40 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
     fields = schema().fields
     mistakes = []
     for name, allowed in spec.constraints.items():
+        is_list = isinstance(allowed, (list, tuple))
+        constrains = f"it constrains {name} to {allowed!r}"
         row = foreign.named(str(name))
         if row is not None and row.neutral:
-            if isinstance(allowed, (list, tuple)) and not any(map(row.is_neutral, allowed)):
-                mistakes.append(f"it constrains {name} to {allowed!r}: {row.sentence}")
+            # an argument that is not served: only the value that changes nothing can be asked for
+            if is_list and not any(map(row.is_neutral, allowed)):
+                mistakes.append(f"{constrains}: {row.sentence}")
         elif name not in fields:
-            mistakes.append(
-                f"it constrains '{name}', which is no engine argument.{nearest(str(name), fields)}".rstrip(".")
-            )
-        elif not isinstance(allowed, (list, tuple)) or not allowed:
-            mistakes.append(f"it constrains {name} to {allowed!r}, expected a list of allowed values")
+            hint = nearest(str(name), fields)
+            mistakes.append(f"it constrains '{name}', which is no engine argument.{hint}".rstrip("."))
+        elif not is_list or not allowed:
+            mistakes.append(f"{constrains}, expected a list of allowed values")
         else:
-            mistakes += [text for value in allowed if (text := _impossible(fields[name], value))]
+            mistakes += _impossible(fields[name], allowed)
     return mistakes
 
 
-def _impossible(field: Field, value: Any) -> str:
+def _impossible(field: Field, values: Sequence[Any]) -> list[str]:
+    """A sentence for each of these values that the argument cannot have."""
     from core.args.convert import convert
 
-    try:
-        convert(field, value)
-    except ValueError as error:
-        return f"it constrains {field.name} to {value!r}: {error}".rstrip(".")
-    return ""
+    mistakes: list[str] = []
+    for value in values:
+        try:
+            convert(field, value)
+        except ValueError as error:
+            mistakes.append(f"it constrains {field.name} to {value!r}: {error}".rstrip("."))
+    return mistakes
 
 
 def _member(spec: PluginSpec, key: str, code: str, actual: Any, hint: str = "") -> list[Reason]:
+    """Why `actual` is not among the declared values, if it is not."""
     allowed = spec.capabilities.get(key)
     if allowed is None or actual in allowed:
         return []
-    return [Reason(code, " or ".join(str(value) for value in allowed), str(actual), hint)]
+    expected = " or ".join(str(value) for value in allowed)
+    return [Reason(code, expected, str(actual), hint)]

@@ -27,27 +27,33 @@ def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
     seen: set[str] = set()
     rows: list[ResolvedPlugin] = []
     for distribution in found:
-        if "[core." not in (distribution.read_text("entry_points.txt") or ""):
+        entry_points = distribution.read_text("entry_points.txt") or ""
+        if "[core." not in entry_points:
             continue  # almost all: a look at the text spares reading their metadata
         name = normalize(distribution.name)
         if name not in seen:
             seen.add(name)
             rows += _rows(cast(Distribution, distribution))
     order = {kind.name: index for index, kind in enumerate(KINDS)}
-    return tuple(sorted(rows, key=lambda row: (order[row.kind], row.name, row.distribution)))
+
+    def place(row: ResolvedPlugin) -> tuple[int, str, str]:
+        return order[row.kind], row.name, row.distribution
+
+    return tuple(sorted(rows, key=place))
 
 
 def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:
     """One row for each plugin that a distribution offers."""
     kinds = {kind.group: kind.name for kind in KINDS}
-    name, version = distribution.name, distribution.version
+    name = distribution.name
+    version = distribution.version
     for entry in distribution.entry_points:
         if entry.group in kinds:
-            target = entry.value.partition("[")[0].strip()
+            target, _, _ = entry.value.partition("[")
             yield ResolvedPlugin(
                 kind=kinds[entry.group],
                 name=normalize(entry.name),
-                target=target,
+                target=target.strip(),
                 distribution=name,
                 version=version,
             )
@@ -61,7 +67,9 @@ def duplicates(rows: Iterable[ResolvedPlugin]) -> frozenset[tuple[str, str]]:
 
 def origin(row: ResolvedPlugin) -> str:
     """Where a row comes from, for people: `core-engine 0.1.0`, or its file or module."""
-    return f"{row.distribution} {row.version}" if row.distribution else row.target.removeprefix("file:")
+    if row.distribution:
+        return f"{row.distribution} {row.version}"
+    return row.target.removeprefix("file:")
 
 
 def label(row: ResolvedPlugin) -> str:

@@ -16,6 +16,9 @@ import importlib_metadata
 
 from core.plugin.kinds import KINDS, normalize
 
+EntryPoint = tuple[str, str, str]
+"""Group, name and target."""
+
 
 def editable_source(distribution: str) -> Path | None:
     """The folder that an editable installation points to, None for an ordinary one (PEP 610)."""
@@ -24,9 +27,13 @@ def editable_source(distribution: str) -> Path | None:
         told = json.loads(text) if text else {}
     except (importlib_metadata.PackageNotFoundError, ValueError, OSError):
         return None
-    if not isinstance(told, dict) or not (told.get("dir_info") or {}).get("editable"):
+    if not isinstance(told, dict):
         return None
-    return Path(unquote(urlparse(str(told.get("url", ""))).path))
+    folder = told.get("dir_info") or {}
+    if not folder.get("editable"):
+        return None
+    url = urlparse(str(told.get("url", "")))
+    return Path(unquote(url.path))
 
 
 def stale(distribution: str) -> str:
@@ -38,31 +45,42 @@ def stale(distribution: str) -> str:
     if not source.is_dir():
         return f"it is installed in editable mode, but {source} is gone; {again} or uninstall {distribution}"
     try:
-        project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+        text = (source / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text).get("project", {})
     except (OSError, ValueError):
         return ""
     installed = importlib_metadata.distribution(distribution)
     version = project.get("version")
     if version is not None and version != installed.version:
         return f"installed in editable mode as {installed.version}, but {source} is {version}; {again}"
-    there, here = _offered(project.get("entry-points")), _installed(cast(importlib_metadata.Distribution, installed))
+    there = _offered(project.get("entry-points"))
+    here = _installed(cast(importlib_metadata.Distribution, installed))
     if "entry-points" in project and there != here:
-        changed = ", ".join(sorted(f"{group}:{name}" for group, name, _ in there ^ here))
+        differing = sorted(f"{group}:{name}" for group, name, _ in there ^ here)
+        changed = ", ".join(differing)
         return f"the editable installation is stale: {source} has other entry points ({changed}); {again}"
     return ""
 
 
-def _offered(groups: Any) -> set[tuple[str, str, str]]:
-    known = {kind.group for kind in KINDS}
-    found = groups if isinstance(groups, dict) else {}
-    return {
-        (group, normalize(name), str(target))
-        for group, entries in found.items()
-        if group in known and isinstance(entries, dict)
-        for name, target in entries.items()
-    }
+def _offered(groups: Any) -> set[EntryPoint]:
+    """The plugins that a pyproject.toml offers. groups: its table of entry points, if it has one."""
+    found: set[EntryPoint] = set()
+    if not isinstance(groups, dict):
+        return found
+    for kind in KINDS:
+        entries = groups.get(kind.group)
+        if not isinstance(entries, dict):
+            continue
+        for name, target in entries.items():
+            found.add((kind.group, normalize(name), str(target)))
+    return found
 
 
-def _installed(distribution: importlib_metadata.Distribution) -> set[tuple[str, str, str]]:
+def _installed(distribution: importlib_metadata.Distribution) -> set[EntryPoint]:
+    """The plugins that an installed package offers."""
     known = {kind.group for kind in KINDS}
-    return {(e.group, normalize(e.name), e.value) for e in distribution.entry_points if e.group in known}
+    found: set[EntryPoint] = set()
+    for entry in distribution.entry_points:
+        if entry.group in known:
+            found.add((entry.group, normalize(entry.name), entry.value))
+    return found

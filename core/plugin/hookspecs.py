@@ -30,7 +30,7 @@ hookimpl = pluggy.HookimplMarker("core")
 
 
 class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin is.
+    """A plugin's description of itself.
 
     name:         equal to the entry-point name.
     summary:      one line for `core plugins list`.
@@ -58,9 +58,12 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device that a platform found. name: `cpu`, `cuda:0`, ...; memory in bytes.
+    """One device that a platform found.
 
-    memory_bytes: what may be used. total_bytes: what there is, of which shares are taken; 0: the same.
+    name:         `cpu`, `cuda:0`, ...
+    description:  a few words for people.
+    memory_bytes: bytes that may be used.
+    total_bytes:  bytes that there are, of which shares are taken; 0: the same.
     processors:   of a host device, which ranks share; 0 for a device that serves one rank.
     profile:      the platform's own word for the class of the device, such as an architecture; for its proposals.
     """
@@ -81,7 +84,10 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class PlatformView(msgspec.Struct, frozen=True):
-    """What a platform sees when it is asked for proposals. set_by_user: names of arguments that the user gave."""
+    """The facts that a platform has when it is asked for proposals.
+
+    set_by_user: names of arguments that the user gave.
+    """
 
     context: str
     facts: CheckpointFacts | None
@@ -99,11 +105,16 @@ class Proposal(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """What `core_load` receives. Fields that a kind does not need are None.
+    """The argument of `core_load`. Fields that a kind does not need are None.
 
-    device, dtype: names such as `cpu`, `bfloat16`. arguments: the plugin's own arguments (its Struct), or None.
-    facts, manifest: of the checkpoint, None for an online quantization. config: the resolved configuration, when there
-    is one already. kernels: of the platform (attention, quantization). options: kind-specific extras.
+    device:    a name such as `cpu`.
+    dtype:     a name such as `bfloat16`.
+    arguments: the plugin's own arguments (its Struct), or None.
+    facts:     of the checkpoint, None for an online quantization.
+    manifest:  the same.
+    config:    the resolved configuration, when there is one already.
+    kernels:   of the platform (attention, quantization).
+    options:   kind-specific extras.
     """
 
     device: str = "cpu"
@@ -156,7 +167,8 @@ class ManifestHooks:
     def core_weights_nbytes(self, arguments: Any, facts: CheckpointFacts) -> int | None:
         """Proposers: bytes of their own weights that the loaded object will hold, told without torch, for the memory plan.
 
-        arguments: the plugin's own, as its Struct (None when it has none). facts: of the model that drafts are for.
+        arguments: the plugin's own, as its Struct (None when it has none).
+        facts: of the model that drafts are for.
         """
 
     @hookspec(firstresult=True)

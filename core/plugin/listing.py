@@ -1,6 +1,7 @@
 """Every plugin with its status, for people.
 
-Owns: what a row says. Never does: choose. Called by: `core plugins list` and `show`, the arguments' JSON schema.
+Owns: the status and the reason of a row. Never does: choose.
+Called by: `core plugins list` and `show`, the arguments' JSON schema.
 """
 
 from __future__ import annotations
@@ -43,9 +44,17 @@ class Listed:
 def listing(registry: PluginRegistry) -> list[Listed]:
     """Every row with its status. Imports all manifests and probes all platforms, which takes as long as the slowest."""
     registry.start_probes()
-    strangers = [row for row in registry.rows() if row.kind != "platform" and not registry.own(row)]
-    registry.rehearse([row for row in strangers if row.kind != "kernels"], ())
-    registry.rehearse([row for row in strangers if row.kind == "kernels"], KERNEL_CALLS)
+    providers: list[ResolvedPlugin] = []
+    others: list[ResolvedPlugin] = []
+    for row in registry.rows():
+        if row.kind == "platform" or registry.own(row):
+            continue
+        if row.kind == "kernels":
+            providers.append(row)
+        else:
+            others.append(row)
+    registry.rehearse(others, ())
+    registry.rehearse(providers, KERNEL_CALLS)
     answers = registry.probe()
     return [_listed(registry, row, answers) for row in registry.rows()]
 
@@ -61,16 +70,19 @@ def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> 
     except ManifestError as error:
         return Listed(row, "broken", str(error), details=error.details)
     status, reason = _health(row, manifest, answers)
-    reason = reason or _others(registry, row) or unmet(row.distribution) or manifest.warning or stale(row.distribution)
+    if not reason:
+        reason = _others(registry, row) or unmet(row.distribution) or manifest.warning or stale(row.distribution)
     return Listed(row, status, reason, manifest.contract, manifest)
 
 
 def _others(registry: PluginRegistry, row: ResolvedPlugin) -> str:
     """A sentence when others offer the same kind and name."""
-    others = [other for other in registry.rows(row.kind) if other.name == row.name and other != row]
+    of_kind = registry.rows(row.kind)
+    others = [other for other in of_kind if other.name == row.name and other != row]
     if not others:
         return ""
-    return f"also offered by {', '.join(origin(other) for other in others)}; write {row.distribution}:{row.name}"
+    origins = ", ".join(origin(other) for other in others)
+    return f"also offered by {origins}; write {row.distribution}:{row.name}"
 
 
 def _health(row: ResolvedPlugin, manifest: Manifest, answers: Answers) -> tuple[Status, str]:
@@ -85,7 +97,9 @@ def _health(row: ResolvedPlugin, manifest: Manifest, answers: Answers) -> tuple[
 def _platform_health(answer: Probe | PluginError) -> tuple[Status, str]:
     if isinstance(answer, PluginError):
         return "broken", str(answer)
-    return ("unavailable" if answer.unavailable else "available"), answer.unavailable
+    if answer.unavailable:
+        return "unavailable", answer.unavailable
+    return "available", ""
 
 
 def _kernels_health(manifest: Manifest) -> tuple[Status, str]:
@@ -94,4 +108,6 @@ def _kernels_health(manifest: Manifest) -> tuple[Status, str]:
         reasons = kernel_reasons(manifest, devices[0])
     except CoreError as error:
         return "broken", str(error)
-    return ("unavailable" if reasons else "available"), "; ".join(str(reason) for reason in reasons)
+    if reasons:
+        return "unavailable", "; ".join(str(reason) for reason in reasons)
+    return "available", ""

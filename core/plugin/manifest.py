@@ -42,10 +42,13 @@ class ManifestError(PluginError):
 
 
 class Manifest:
-    """A validated manifest. row: its entry point. spec: what it says about itself. contract: its number.
+    """A validated manifest.
 
-    warning: a sentence about something that works at a price, or an empty string.
-    modules: where the code of its loaded object lies: the manifest's module and that of the object's class; empty before.
+    row:      its entry point.
+    contract: the number of the contract that it was written for.
+    spec:     what it says about itself.
+    warning:  a sentence about something that works at a price, or an empty string.
+    modules:  where the code of its loaded object lies: the manifest's module and that of the object's class; empty before.
     """
 
     def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
@@ -128,8 +131,11 @@ def source_file(target: str) -> Path | None:
     """The file behind a target that has no distribution, without importing it."""
     if target.startswith("file:"):
         return Path(target.removeprefix("file:"))
-    spec = importlib.util.find_spec(target.partition(":")[0])
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    name, _, _ = target.partition(":")
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin:
+        return None
+    return Path(spec.origin)
 
 
 def sha256_of(path: Path) -> str:
@@ -142,15 +148,17 @@ def _import(row: ResolvedPlugin) -> Any:
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
     name, _, attribute = row.target.partition(":")
-    found: Any = importlib.import_module(name.strip())
-    for part in filter(None, attribute.strip().split(".")):
-        found = getattr(found, part)
-    return found
+    named: Any = importlib.import_module(name.strip())
+    for part in attribute.strip().split("."):
+        if part:
+            named = getattr(named, part)
+    return named
 
 
 def import_file(path: Path) -> ModuleType:
     """Import a Python file under a name made from its path."""
-    name = f"core_plugin_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    name = f"core_plugin_file_{path.stem}_{digest[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -184,7 +192,7 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
 
 
 def _hook_mistakes(module: Any) -> list[str]:
-    """What is wrong with the hooks, as far as they let themselves be looked at."""
+    """The mistakes of the hooks, as far as they let themselves be looked at."""
     try:
         return hook_mistakes(module)
     except Exception:  # a manifest may be any object, whose attributes raise anything; pluggy's own words are told then
@@ -195,22 +203,27 @@ def _marked(module: Any) -> Any:
     """The hooks of a module by name: pluggy would look at each of its dozens of other names."""
     if not isinstance(module, ModuleType):
         return module
-    return SimpleNamespace(**{name: value for name, value in vars(module).items() if hasattr(value, "core_impl")})
+    marked = SimpleNamespace()
+    for name, value in vars(module).items():
+        if hasattr(value, "core_impl"):
+            setattr(marked, name, value)
+    return marked
 
 
 def _type_mistakes(spec: PluginSpec) -> list[str]:
     """Fields of other types than declared; a Struct does not look at them by itself."""
     wanted = {"name": str, "summary": str, "capabilities": Mapping, "priority": int, "alias_of": str | None}
-    found = [(name, getattr(spec, name), kind) for name, kind in wanted.items()]
-    return [
-        f"{name} = {_shown(value)}, expected {getattr(kind, '__name__', str(kind))}"
-        for name, value, kind in found
-        if not isinstance(value, kind)
-    ]
+    mistakes: list[str] = []
+    for name, kind in wanted.items():
+        value = getattr(spec, name)
+        if not isinstance(value, kind):
+            expected = getattr(kind, "__name__", str(kind))
+            mistakes.append(f"{name} = {_shown(value)}, expected {expected}")
+    return mistakes
 
 
 def _shown(value: Any) -> str:
-    """What a plugin made, as short text, whatever its own `repr` does."""
+    """A plugin's object as short text, whatever its own `repr` does."""
     try:
         return f"{value!r:.80}"
     except Exception:
@@ -220,16 +233,24 @@ def _shown(value: Any) -> str:
 def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestError:
     details = "".join(traceback.format_exception(error))
     text = " ".join(str(error).split()).rstrip(".")
-    said = f"{type(error).__name__}{': ' + text if text else ''}"
+    said = type(error).__name__
+    if text:
+        said += f": {text}"
     return ManifestError(row, f"{what}: {said}{_way_out(row, error)}.", details)
 
 
 def _way_out(row: ResolvedPlugin, error: BaseException) -> str:
-    """What helps against an error, after a semicolon; empty when nothing is known."""
+    """A remedy for an error, after a semicolon; empty when none is known."""
     if not isinstance(error, ImportError):
         return ""
-    mine = row.target.partition(":")[0].partition(".")[0]
-    missing = (error.name or "").partition(".")[0]
-    if missing == mine:
-        return f"; {stale(row.distribution) or f'install {row.distribution or mine} again'}"
-    return f"; install '{missing}' in the environment of {sys.executable}" if missing else ""
+    module, _, _ = row.target.partition(":")
+    own, _, _ = module.partition(".")
+    missing, _, _ = (error.name or "").partition(".")
+    if not missing:
+        return ""
+    if missing != own:
+        return f"; install '{missing}' in the environment of {sys.executable}"
+    why = stale(row.distribution)
+    if why:
+        return f"; {why}"
+    return f"; install {row.distribution or own} again"

@@ -1,6 +1,6 @@
-"""How one stage chooses: a plugin that is named, or the best of those that may serve.
+"""How one stage chooses: a plugin that is named, or the best one that may serve.
 
-Owns: the order among candidates, who is asked at all, and what is told of those that lost. Never does: know what a stage
+Owns: the order among candidates, who is asked at all, and what is told of the losers. Never does: know what a stage
 asks. Called by: selection, one function a stage.
 """
 
@@ -36,7 +36,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """One stage. kind: such as `loader` or `attention.sliding`. chosen: names, empty for none. why: a sentence."""
+    """One stage.
+
+    kind:   such as `loader` or `attention.sliding`.
+    chosen: names, empty for none.
+    why:    a sentence.
+    """
 
     kind: str
     chosen: tuple[str, ...]
@@ -45,7 +50,11 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A stage's answer with the manifests behind it. named: rows of those that were named rather than found."""
+    """A stage's answer.
+
+    manifests: of the chosen plugins.
+    named:     rows of the chosen plugins that were named rather than found.
+    """
 
     selection: Selection
     manifests: tuple[Any, ...]
@@ -72,13 +81,16 @@ def explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: 
         raise UserError(f"{why}: {error}") from None
     except PluginError as error:
         raise PluginError(f"{why}: {error}") from error
+    named = manifest.row
     reasons = _reasons(check, manifest)
     if reasons:
-        raise UserError(f"{why}: {origin(manifest.row)} refuses: {'; '.join(reasons)}.")
-    rows = [other for other in registry.rows(kind) if other != manifest.row]
-    others = [Candidate(row.name, row.distribution, "refused", ("not the one named",)) for row in rows]
-    chosen = Candidate(manifest.row.name, manifest.row.distribution, "chosen")
-    return Choice(Selection(label, (manifest.row.name,), why, (chosen, *others)), (manifest,), (manifest.row,))
+        raise UserError(f"{why}: {origin(named)} refuses: {'; '.join(reasons)}.")
+    candidates = [Candidate(named.name, named.distribution, "chosen")]
+    for row in registry.rows(kind):
+        if row != named:
+            candidates.append(_refused(row, "not the one named"))
+    selection = Selection(label, (named.name,), why, tuple(candidates))
+    return Choice(selection, (manifest,), (named,))
 
 
 def ranked(
@@ -98,27 +110,40 @@ def ranked(
 ) -> Choice:
     """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over.
 
-    Those that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing of a
-    stranger is imported before. known: reasons against plugins that need not be imported to be heard. calls: the hooks that
-    `check` calls: whoever is not the engine's own and was not named is tried with them in another process first.
+    Plugins that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing
+    of a stranger is imported before.
+
+    check: reasons against a plugin.
+    why:   the sentence for the name that was chosen.
+    order: ranks of the preferred names.
+    none:  the sentence when nothing fits.
+    known: reasons against plugins that need not be imported to be heard.
+    calls: the hooks that `check` calls: whoever is not the engine's own and was not named is tried with them in another
+           process first.
     """
-    fitting, lost = _gathered(registry, kind, belongs or registry.own, check, known or {}, calls, strangers=strangers)
+    if belongs is None:
+        belongs = registry.own
+    fitting, lost = _gathered(registry, kind, belongs, check, known or {}, calls, strangers=strangers)
     fitting.sort(key=_by_rank(order or {}))
-    chosen = tuple(fitting if many else fitting[:1])
+    chosen = tuple(fitting)
+    if not many:
+        chosen = chosen[:1]
     _refuse_doubles(registry, kind, fitting, chosen)
     taken = tuple(manifest.row.name for manifest in chosen)
     named = tuple(manifest.row for manifest in chosen if registry.named(manifest.row))
     reason = why(taken[0]) if taken else none
-    candidates = (*_considered(fitting, chosen), *lost)
-    return Choice(Selection(label, taken, reason, candidates), chosen, named)
+    candidates = _considered(fitting, chosen) + lost
+    selection = Selection(label, taken, reason, tuple(candidates))
+    return Choice(selection, chosen, named)
 
 
 def _by_rank(ranks: Mapping[str, int]) -> Callable[[Manifest], tuple[int, int, str]]:
-    """The order among those that fit: those that are preferred by name, then by priority, then by name."""
+    """The order among plugins that fit: first the preferred names, then by priority, then by name."""
+    last = len(ranks)
 
     def rank(manifest: Manifest) -> tuple[int, int, str]:
         name = manifest.row.name
-        return ranks.get(name, len(ranks)), -manifest.spec.priority, name
+        return ranks.get(name, last), -manifest.spec.priority, name
 
     return rank
 
@@ -133,15 +158,19 @@ def _gathered(
     *,
     strangers: bool,
 ) -> tuple[list[Manifest], list[Candidate]]:
-    """Those that fit, of those that belong here or else of the strangers, and the others with the reasons."""
+    """The plugins that fit, from here or else from abroad, and the others with the reasons."""
     at_home: list[ResolvedPlugin] = []
     abroad: list[ResolvedPlugin] = []
     for row in registry.rows(kind):
-        (at_home if belongs(row) else abroad).append(row)
+        if belongs(row):
+            at_home.append(row)
+        else:
+            abroad.append(row)
     fitting, lost = _asked(registry, kind, at_home, check, known, calls)
     if fitting or not strangers:
-        return fitting, lost + [_not_asked(registry, row) for row in abroad]
-    fitting, more = _asked(registry, kind, abroad, check, known, calls)
+        more = [_not_asked(registry, row) for row in abroad]
+    else:
+        fitting, more = _asked(registry, kind, abroad, check, known, calls)
     return fitting, lost + more
 
 
@@ -156,11 +185,14 @@ def _refuse_doubles(
 
 
 def _considered(fitting: Sequence[Manifest], chosen: Sequence[Manifest]) -> list[Candidate]:
-    """What is told of those that fit."""
-    found = []
+    """The verdicts on plugins that fit."""
+    found: list[Candidate] = []
     for manifest in fitting:
-        verdict, reasons = ("chosen", ()) if manifest in chosen else ("fits", ("another came first",))
-        found.append(Candidate(manifest.row.name, manifest.row.distribution, verdict, reasons))
+        row = manifest.row
+        if manifest in chosen:
+            found.append(Candidate(row.name, row.distribution, "chosen"))
+        else:
+            found.append(Candidate(row.name, row.distribution, "fits", ("another came first",)))
     return found
 
 
@@ -172,11 +204,18 @@ def _asked(
     known: Mapping[ResolvedPlugin, str],
     calls: Sequence[Call],
 ) -> tuple[list[Manifest], list[Candidate]]:
-    """Those that fit, and the others with the reasons."""
+    """The plugins that fit, and the others with the reasons."""
     fitting: list[Manifest] = []
-    lost = [_refused(row, known[row]) for row in rows if known.get(row)]
-    unheard = [row for row in rows if not known.get(row)]
-    registry.rehearse([row for row in unheard if not registry.own(row)], calls)
+    lost: list[Candidate] = []
+    unheard: list[ResolvedPlugin] = []
+    for row in rows:
+        reason = known.get(row)
+        if reason:
+            lost.append(_refused(row, reason))
+        else:
+            unheard.append(row)
+    strangers = [row for row in unheard if not registry.own(row)]
+    registry.rehearse(strangers, calls)
     for row, manifest in registry.candidates(kind, unheard):
         if isinstance(manifest, str):
             lost.append(_refused(row, manifest))
@@ -194,20 +233,23 @@ def _refused(row: ResolvedPlugin, *reasons: str) -> Candidate:
 
 
 def _not_asked(registry: PluginRegistry, row: ResolvedPlugin) -> Candidate:
-    if registry.blocked(row):
-        return _refused(row, registry.blocked(row))
+    blocked = registry.blocked(row)
+    if blocked:
+        return _refused(row, blocked)
     argument = kind_named(row.kind).argument or "plugins"
-    hint = f"name it with --{argument.replace('_', '-')} {row.name}"
+    flag = argument.replace("_", "-")
+    hint = f"name it with --{flag} {row.name}"
     return Candidate(row.name, row.distribution, NOT_CHOSEN, (hint,))
 
 
 def company(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], package: str) -> Belongs:
-    """What belongs to a platform: the engine's own plugins, those of its package, and those whose names it prefers."""
+    """Whether a plugin belongs to a platform: it is the engine's own, of the platform's package, or preferred by name."""
     own = {row.name for row in registry.rows(kind) if registry.own(row)}
+    wanted = preferred.keys() - own
 
     def belongs(row: ResolvedPlugin) -> bool:
-        brought = bool(package) and row.distribution == package
-        return registry.own(row) or brought or (row.name in preferred and row.name not in own)
+        is_brought = bool(package) and row.distribution == package
+        return registry.own(row) or is_brought or row.name in wanted
 
     return belongs
 
@@ -237,6 +279,10 @@ def _reasons(check: Check, manifest: Manifest) -> tuple[str, ...]:
 
 
 def losses(selection: Selection) -> str:
-    """A sentence for each candidate that was refused."""
-    lines = [f"{c.name}: {'; '.join(c.reasons)}." for c in selection.candidates if c.verdict == "refused"]
-    return " ".join(lines) + (" " if lines else "")
+    """A sentence for each candidate that was refused, with a space behind it."""
+    sentences = ""
+    for candidate in selection.candidates:
+        if candidate.verdict == "refused":
+            reasons = "; ".join(candidate.reasons)
+            sentences += f"{candidate.name}: {reasons}. "
+    return sentences

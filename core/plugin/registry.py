@@ -23,12 +23,16 @@ from core.plugin.words import called, read_words, unknown
 class PluginRegistry:
     """Plugins by kind and name.
 
-    rows:  entry points, discovered when None. words: the value of `--plugins` (see `core.plugin.words`).
+    rows:  entry points, discovered when None.
+    words: the value of `--plugins` (see `core.plugin.words`).
+
     Raises ConfigError when `words` names something that does not exist.
     """
 
     def __init__(self, rows: Sequence[ResolvedPlugin] | None = None, words: str | None = None) -> None:
-        self._rows: list[ResolvedPlugin] = list(discover() if rows is None else rows)
+        if rows is None:
+            rows = discover()
+        self._rows: list[ResolvedPlugin] = list(rows)
         self._wanted: set[ResolvedPlugin] = set()
         self._blocked: dict[ResolvedPlugin, str] = {}
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
@@ -40,7 +44,9 @@ class PluginRegistry:
 
     def rows(self, kind: str | None = None) -> list[ResolvedPlugin]:
         """All rows of a kind (of every kind when None), blocked ones too."""
-        return [row for row in self._rows if kind is None or row.kind == kind]
+        if kind is None:
+            return self._rows.copy()
+        return [row for row in self._rows if row.kind == kind]
 
     def blocked(self, row: ResolvedPlugin) -> str:
         """Why `row` must not be used, or an empty string."""
@@ -60,7 +66,8 @@ class PluginRegistry:
 
     def blamed(self, error: Exception) -> Exception:
         """A PluginError that names the plugin whose loaded object raised `error`, else `error` itself."""
-        return blamed(error, (loaded for loaded in self._loaded.values() if isinstance(loaded, Manifest)))
+        manifests = [loaded for loaded in self._loaded.values() if isinstance(loaded, Manifest)]
+        return blamed(error, manifests)
 
     def broken(self) -> list[ManifestError]:
         """Why manifests that were asked for so far cannot be used."""
@@ -83,9 +90,12 @@ class PluginRegistry:
     ) -> list[tuple[ResolvedPlugin, Manifest | str]]:
         """Each row of a kind (of `rows`) with its manifest, or with the reason why it is out. Aliases are left out."""
         found: list[tuple[ResolvedPlugin, Manifest | str]] = []
-        for row in self.rows(kind) if rows is None else rows:
-            if self.blocked(row):
-                found.append((row, self.blocked(row)))
+        if rows is None:
+            rows = self.rows(kind)
+        for row in rows:
+            why = self.blocked(row)
+            if why:
+                found.append((row, why))
                 continue
             try:
                 manifest = self.manifest(row)
@@ -120,7 +130,10 @@ class PluginRegistry:
         self._probing = self._start_probes()
 
     def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
-        """What `rows` (None: every platform that is not blocked) answer; asked once, at the same time, in helper processes."""
+        """The answers of `rows` (None: of every platform that is not blocked).
+
+        Each is asked once, all of them at the same time, in helper processes.
+        """
         if self._probing is not None:
             self._finish_probes(self._probing)
             self._probing = None
@@ -134,42 +147,55 @@ class PluginRegistry:
         were probed have been tried by that.
         """
         hooks = tuple(call.hook for call in calls)
-        known = self._loaded.keys() | self._probes.keys()
-        asked = [row for row in rows if row not in known and (row, hooks) not in self._rehearsed]
-        parts = [Part(row, tuple(calls)) for row in asked if not self.blocked(row)]
-        if parts:
-            self._note(parts, rehearsal.collect(rehearsal.start(parts)))
-        self._rehearsed |= {(part.row, hooks) for part in parts}
+        parts: list[Part] = []
+        for row in rows:
+            is_known = row in self._loaded or row in self._probes or (row, hooks) in self._rehearsed
+            if not is_known and not self.blocked(row):
+                parts.append(Part(row, tuple(calls)))
+        if not parts:
+            return
+        started = rehearsal.start(parts)
+        self._note(parts, rehearsal.collect(started))
+        for part in parts:
+            self._rehearsed.add((part.row, hooks))
 
     def _note(self, parts: Sequence[Part], answers: Sequence[Answer]) -> None:
         """Remember what a rehearsal found wrong."""
         for part, answer in zip(parts, answers, strict=True):
-            problem = answer.broken or (f"{answer.unavailable}." if answer.unavailable else "")
+            problem = answer.broken
+            if not problem and answer.unavailable:
+                problem = f"{answer.unavailable}."
             if problem:
                 self._loaded[part.row] = ManifestError(part.row, problem, answer.details)
 
     def _start_probes(self, rows: Sequence[ResolvedPlugin] | None = None) -> Rehearsal:
-        asked = self.rows("platform") if rows is None else rows
-        wanted = [row for row in asked if not self.blocked(row) and row not in self._probes]
-        return rehearsal.start([Part(row, (PROBE,)) for row in wanted])
+        if rows is None:
+            rows = self.rows("platform")
+        parts: list[Part] = []
+        for row in rows:
+            if row not in self._probes and not self.blocked(row):
+                parts.append(Part(row, (PROBE,)))
+        return rehearsal.start(parts)
 
     def _finish_probes(self, started: Rehearsal) -> None:
         answers = rehearsal.collect(started)
         for part, answer in zip(started.task.parts, answers, strict=True):
             if answer.broken:
                 error = ManifestError(part.row, answer.broken, answer.details)
-                self._loaded[part.row] = self._probes[part.row] = error
+                self._loaded[part.row] = error
+                self._probes[part.row] = error
             else:
                 self._probes[part.row] = Probe(answer.devices, answer.unavailable)
 
     def _find(self, kind: str, name: str) -> ResolvedPlugin:
         """The one row that a name means. Raises UserError when there is none, or more than one."""
-        found = _meant(self, called(self.rows(kind), name))
+        rows = self.rows(kind)
+        found = _meant(self, called(rows, name))
         if not found:
-            raise UserError(f"{kind} '{name}': {unknown(self.rows(kind), name)}")
+            raise UserError(f"{kind} '{name}': {unknown(rows, name)}")
         if len(found) > 1:
-            names = " and ".join(f"{origin(row)} (write {row.distribution}:{row.name})" for row in found)
-            raise UserError(f"{kind} '{name}': offered by {names}; say which one.")
+            offers = [f"{origin(row)} (write {row.distribution}:{row.name})" for row in found]
+            raise UserError(f"{kind} '{name}': offered by {' and '.join(offers)}; say which one.")
         return found[0]
 
     def _apply(self, words: str) -> None:
@@ -178,23 +204,22 @@ class PluginRegistry:
         self._rows += read.added
         self._blocked |= read.blocked
         self._wanted = set(read.wanted)
-        kinds = {row.kind for row in read.wanted}
+        restricted = {row.kind for row in read.wanted}
         for row in self._rows:
-            if row.kind in kinds and row not in self._wanted and row.distribution:
+            if row.kind in restricted and not self.named(row):
                 self._blocked.setdefault(row, f"left out by --plugins {words}")
 
 
 def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[ResolvedPlugin]:
-    """Of rows with one name those that it may mean: the usable ones, and of these the one that may serve unasked.
+    """The rows that their common name may mean: the usable ones, and of these the one that may serve unasked.
 
     A stranger with a name of the engine's own is meant only when its package is named, too.
     """
-    if len(rows) > 1:
-        rows = [row for row in rows if not registry.blocked(row)] or rows
-    if len(rows) > 1:
-        own = [row for row in rows if registry.own(row)]
-        rows = own if len(own) == 1 else rows
-    return rows
+    usable = [row for row in rows if not registry.blocked(row)]
+    if not usable:
+        usable = rows  # the caller then says why they are blocked
+    own = [row for row in usable if registry.own(row)]
+    return own if len(own) == 1 else usable
 
 
 def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:

@@ -29,12 +29,17 @@ TIME_LIMIT = 10.0
 GRACE = 10.0
 """Seconds beyond that in which the helper itself must have started and ended."""
 
-ARGUMENT_TYPES = {kind.__name__: kind for kind in (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)}
-"""What hooks of plugins that nobody chose are called with."""
+_TYPES = (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)
+ARGUMENT_TYPES = {kind.__name__: kind for kind in _TYPES}
+"""The types of all arguments of hooks that are called in the helper process, by name."""
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """One argument of a hook on its way. type: a key of ARGUMENT_TYPES. value: the Struct as plain values."""
+    """One argument of a hook on its way.
+
+    type:  a key of ARGUMENT_TYPES.
+    value: the Struct as plain values.
+    """
 
     type: str
     value: Any
@@ -49,12 +54,19 @@ class Call(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, hook: str, **arguments: msgspec.Struct) -> Call:
         """A call with these arguments."""
-        packed = {name: Argument(type(value).__name__, msgspec.to_builtins(value)) for name, value in arguments.items()}
+        packed: dict[str, Argument] = {}
+        for name, value in arguments.items():
+            kind = type(value).__name__
+            packed[name] = Argument(kind, msgspec.to_builtins(value))
         return cls(hook, packed)
 
     def unpacked(self) -> dict[str, Any]:
         """The arguments as the hook wants them."""
-        return {name: msgspec.convert(word.value, ARGUMENT_TYPES[word.type]) for name, word in self.arguments.items()}
+        unpacked: dict[str, Any] = {}
+        for name, argument in self.arguments.items():
+            kind = ARGUMENT_TYPES[argument.type]
+            unpacked[name] = msgspec.convert(argument.value, kind)
+        return unpacked
 
 
 PROBE = Call("core_probe")
@@ -68,8 +80,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the helper reads from its standard input.
+    """The message on the helper's standard input.
 
+    parts:      the plugins to ask.
     time_limit: seconds that each plugin gets.
     path:       where modules are found here, and hence there.
     """
@@ -119,7 +132,8 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
 
 def collect(rehearsal: Rehearsal) -> list[Answer]:
     """One answer for each part of a started helper; plugins still silent after the time limit were ended."""
-    process, parts = rehearsal.process, rehearsal.task.parts
+    process = rehearsal.process
+    parts = rehearsal.task.parts
     if process is None:
         return []
     try:
@@ -137,8 +151,9 @@ def collect(rehearsal: Rehearsal) -> list[Answer]:
 def ending(returncode: int, words: bytes) -> str:
     """How a process ended, with the last line that it said."""
     how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-    said = words.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
-    return f"process ended with {how}: {said[0]}"
+    lines = words.decode(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else "without a word"
+    return f"process ended with {how}: {said}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -68,7 +68,7 @@ def fork(part: Part) -> Child:
 
 
 def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
-    """What each child answers within `time_limit` seconds. None is left."""
+    """The answers of all children within `time_limit` seconds. No child is left."""
     end = time.monotonic() + time_limit
     late = set(children)
     with selectors.DefaultSelector() as selector:
@@ -137,7 +137,7 @@ def _ask(part: Part) -> Answer:
 
 
 def _devices(probe: Probe | None) -> Answer:
-    """What a platform found."""
+    """The devices that a platform found, or why there are none."""
     if probe is None:
         return Answer(broken="the manifest has no core_probe.")
     unavailable = probe.unavailable or ("" if probe.devices else "no device was found")

@@ -29,8 +29,9 @@ from core.plugin.rehearsal import Call
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
-KERNEL_CALLS = tuple(Call.of("core_supports", query=KernelQuery(op=op, device="cpu")) for op in KERNEL_OPERATIONS)
-"""What a provider is asked about; one that serves none of these is no candidate."""
+KERNEL_QUERIES = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
+KERNEL_CALLS = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
+"""The operations that a provider is asked about; one that serves none of these is no candidate."""
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:
@@ -69,7 +70,8 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
     devices = _devices(answers, choice.manifest.row)
     if int(index) < len(devices):
         return choice, devices[int(index)]
-    raise UserError(f"--device {name}: no such device; found: {', '.join(device.name for device in devices)}.")
+    found = ", ".join(device.name for device in devices)
+    raise UserError(f"--device {name}: no such device; found: {found}.")
 
 
 def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
@@ -80,12 +82,16 @@ def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
     """
     answers = registry.probe()
     silent = _silent(answers)
-    known = {_type_of(device) for row in answers if registry.own(row) for device in _devices(answers, row)}
+    known: set[str] = set()
+    for row in answers:
+        if registry.own(row):
+            known |= {_device_type(device.name) for device in _devices(answers, row)}
 
     def belongs(row: ResolvedPlugin) -> bool:
         if registry.own(row):
             return True
-        return any(not device.processors and _type_of(device) not in known for device in _devices(answers, row))
+        accelerators = [device for device in _devices(answers, row) if not device.processors]
+        return any(_device_type(device.name) not in known for device in accelerators)
 
     choice = ranked(
         registry,
@@ -103,9 +109,13 @@ def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
 
 def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[ResolvedPlugin, str]:
     """Why each platform has no device; an empty string for one that has."""
-    return {
-        row: str(answer) if isinstance(answer, PluginError) else answer.unavailable for row, answer in answers.items()
-    }
+    reasons: dict[ResolvedPlugin, str] = {}
+    for row, answer in answers.items():
+        if isinstance(answer, PluginError):
+            reasons[row] = str(answer)
+        else:
+            reasons[row] = answer.unavailable
+    return reasons
 
 
 def _told(manifest: Manifest, silent: Mapping[ResolvedPlugin, str]) -> list[str]:
@@ -120,22 +130,20 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
     def check(manifest: Manifest) -> Sequence[object]:
         return list(manifest.call("core_supports", query=facts))
 
+    declared = facts.quantization
     if name is not None:
-        if facts.quantization is not None and normalize(facts.quantization) != normalize(name.rpartition(":")[2]):
-            declared = _find(registry, "quantization", facts.quantization)
-            if declared is None or declared.row.name != registry.get("quantization", name).row.name:
-                raise UserError(
-                    f"--quantization {name}: the checkpoint declares '{facts.quantization}'; leave the argument out."
-                )
+        if declared is not None and not _same_method(registry, name, declared):
+            raise UserError(f"--quantization {name}: the checkpoint declares '{declared}'; leave the argument out.")
         return explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
-    if facts.quantization is not None:
-        why = f"the checkpoint declares '{facts.quantization}'"
-        return explicit(registry, "quantization", "quantization", facts.quantization, check, why)
+    if declared is not None:
+        why = f"the checkpoint declares '{declared}'"
+        return explicit(registry, "quantization", "quantization", declared, check, why)
     claims: dict[str, str] = {}
 
     def claimed(manifest: Manifest) -> Sequence[object]:
         return _unclaimed(manifest, facts, claims) or check(manifest)
 
+    is_plain = bool(facts.tensor_dtypes) and PLAIN_DTYPES.issuperset(facts.tensor_dtypes)
     return ranked(
         registry,
         "quantization",
@@ -144,8 +152,17 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
         lambda found: claims[found],
         none="no method claims the checkpoint",
         calls=[Call.of("core_claim", facts=facts), Call.of("core_supports", query=facts)],
-        strangers=not facts.tensor_dtypes or not PLAIN_DTYPES.issuperset(facts.tensor_dtypes),
+        strangers=not is_plain,
     )
+
+
+def _same_method(registry: PluginRegistry, name: str, declared: str) -> bool:
+    """Whether the method that the user named is the one that the checkpoint declares, or an alias of it."""
+    _, _, plain = name.rpartition(":")
+    if normalize(plain) == normalize(declared):
+        return True
+    method = _find(registry, "quantization", declared)
+    return method is not None and method.row.name == registry.get("quantization", name).row.name
 
 
 def select_kernels(
@@ -157,8 +174,10 @@ def select_kernels(
 ) -> Choice:
     """The providers named, best first; `auto` among them stands for every one that belongs here and works on the device.
 
-    None is fine: the reference operations serve everything. For the same reason nobody is asked who does not belong here.
-    preference: names that the platform prefers, best first. package: the platform's distribution.
+    None is fine: the reference operations serve everything. For the same reason only plugins that belong here are asked.
+
+    preference: names that the platform prefers, best first.
+    package:    the platform's distribution.
     """
 
     def check(manifest: Manifest) -> Sequence[object]:
@@ -180,27 +199,33 @@ def select_kernels(
     )
     if [name.lower() for name in names] == ["auto"]:
         return auto
-    why, taken, named = f"--kernels {','.join(names)}", list[Manifest](), list[ResolvedPlugin]()
+    why = f"--kernels {','.join(names)}"
+    taken: dict[ResolvedPlugin, Manifest] = {}
+    named: list[ResolvedPlugin] = []
     for name in names:
         if name.lower() == "auto":
-            taken += auto.manifests
+            for manifest in auto.manifests:
+                taken.setdefault(manifest.row, manifest)
             continue
-        only = explicit(registry, "kernels", "kernels", name, check, why).manifest
-        named.append(only.row)
-        taken.append(only)
-    unique = tuple({manifest.row: manifest for manifest in taken}.values())
-    chosen = tuple(Candidate(m.row.name, m.row.distribution, "chosen") for m in unique)
-    others = [row for row in registry.rows("kernels") if row not in {manifest.row for manifest in unique}]
-    left = tuple(Candidate(row.name, row.distribution, "refused", ("not among those named",)) for row in others)
-    selection = Selection("kernels", tuple(candidate.name for candidate in chosen), why, (*chosen, *left))
-    return Choice(selection, unique, tuple(named))
+        choice = explicit(registry, "kernels", "kernels", name, check, why)
+        row = choice.manifest.row
+        named.append(row)
+        taken.setdefault(row, choice.manifest)
+    candidates = [Candidate(row.name, row.distribution, "chosen") for row in taken]
+    for row in registry.rows("kernels"):
+        if row not in taken:
+            candidates.append(Candidate(row.name, row.distribution, "refused", ("not among those named",)))
+    chosen = tuple(row.name for row in taken)
+    selection = Selection("kernels", chosen, why, tuple(candidates))
+    return Choice(selection, tuple(taken.values()), tuple(named))
 
 
 def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
     """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
     refused: list[Reason] = []
     for op in KERNEL_OPERATIONS:
-        reasons = list(manifest.call("core_supports", query=KernelQuery(op=op, device=device)))
+        query = KernelQuery(op=op, device=device)
+        reasons = list(manifest.call("core_supports", query=query))
         if not reasons:
             return []
         refused = refused or reasons
@@ -217,13 +242,17 @@ def select_attention(
 ) -> Choice:
     """The backend of one layer kind.
 
-    preference: names that the platform prefers, best first. package: the platform's distribution.
+    preference: names that the platform prefers, best first.
+    package:    the platform's distribution.
     """
     label = f"attention.{query.spec.kind}"
 
     def check(manifest: Manifest) -> Sequence[object]:
-        declared = state_reasons if isinstance(query, StateQuery) else attention_reasons
-        return declared(manifest.spec, query) or manifest.call("core_supports", query=query)  # type: ignore[arg-type]
+        if isinstance(query, StateQuery):
+            reasons = state_reasons(manifest.spec, query)
+        else:
+            reasons = attention_reasons(manifest.spec, query)
+        return reasons or manifest.call("core_supports", query=query)
 
     if name is not None:
         return explicit(registry, "attention", label, name, check, f"--attention-backend {name}")
@@ -290,10 +319,6 @@ def _find(registry: PluginRegistry, kind: str, name: str) -> Manifest | None:
 def _devices(answers: Mapping[ResolvedPlugin, Probe | PluginError], row: ResolvedPlugin) -> tuple[Device, ...]:
     answer = answers.get(row)
     return answer.devices if isinstance(answer, Probe) else ()
-
-
-def _type_of(device: Device) -> str:
-    return _device_type(device.name)
 
 
 def _device_type(device: str) -> str:

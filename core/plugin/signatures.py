@@ -32,42 +32,72 @@ def contracts_of(kind: str, capabilities: Mapping[str, Any]) -> list[type]:
     """The Protocols that an object must have: one, or for attention one for each sort of layers that it declares."""
     if kind != "attention":
         return [CONTRACTS[kind]]
-    return list(dict.fromkeys(OF_LAYERS.get(layers, CONTRACTS[kind]) for layers in layer_kinds(capabilities)))
+    wanted: list[type] = []
+    for layers in layer_kinds(capabilities):
+        contract = OF_LAYERS.get(layers, CONTRACTS[kind])
+        if contract not in wanted:
+            wanted.append(contract)
+    return wanted
 
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
     """The methods of a Protocol, by name."""
-    return {name: value for name, value in vars(contract).items() if callable(value) and not name.startswith("_")}
+    methods: dict[str, Callable[..., Any]] = {}
+    for name, member in vars(contract).items():
+        if callable(member) and not name.startswith("_"):
+            methods[name] = member
+    return methods
 
 
 def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
     """Names that the contracts ask for and `loaded` does not have."""
-    names = [name for contract in contracts for name in (*contract.__annotations__, *contract_methods(contract))]
-    return [name for name in dict.fromkeys(names) if not hasattr(loaded, name)]
+    names: dict[str, None] = {}  # a set that keeps the contracts' order
+    for contract in contracts:
+        names |= dict.fromkeys(contract.__annotations__)
+        names |= dict.fromkeys(contract_methods(contract))
+    return [name for name in names if not hasattr(loaded, name)]
 
 
 def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
     """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
-    wanted = {name: method for contract in contracts for name, method in contract_methods(contract).items()}
-    found = [_mistake(name, method, getattr(loaded, name, None)) for name, method in wanted.items()]
-    return [mistake for mistake in found if mistake]
+    wanted: dict[str, Callable[..., Any]] = {}
+    for contract in contracts:
+        wanted |= contract_methods(contract)
+    mistakes: list[str] = []
+    for name, method in wanted.items():
+        given = getattr(loaded, name, None)
+        mistake = _mistake(name, method, given)
+        if mistake:
+            mistakes.append(mistake)
+    return mistakes
 
 
 def _mistake(name: str, wanted: Callable[..., Any], given: Any) -> str:
-    """Why a method cannot be called as the contract's, or an empty string. What is no method is told elsewhere."""
+    """Why a method cannot be called as the contract's, or an empty string."""
     if not callable(given):
-        return ""
+        return ""  # a part that is missing is told elsewhere
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):
         return ""  # compiled code that does not tell
-    parameters = list(inspect.signature(wanted).parameters.values())[1:]
-    required = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    positional: list[str] = []
+    named: list[str] = []
+    num_required = 0
+    _, *parameters = inspect.signature(wanted).parameters.values()  # the first one is `self`
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            named.append(parameter.name)
+            continue
+        positional.append(parameter.name)
+        is_plain = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if is_plain and parameter.default is parameter.empty:
+            num_required += 1
+    arguments = [None] * num_required
+    options = dict.fromkeys(named)
     try:
-        signature.bind(*[None] * len(required), **dict.fromkeys(named))
+        signature.bind(*arguments, **options)
     except TypeError as error:
-        positional = [p.name for p in parameters if p.name not in named]
-        shown = ", ".join([*positional, *(f"{name}=..." for name in named)])
-        return f"{name}{signature} cannot be called as {name}({shown}): {error}"
+        shown = positional + [f"{option}=..." for option in named]
+        call = f"{name}({', '.join(shown)})"
+        return f"{name}{signature} cannot be called as {call}: {error}"
     return ""

@@ -50,7 +50,7 @@ class PluginTable:
         return load_plugin(manifest, context)
 
     def capabilities(self, kind: str, name: str) -> Mapping[str, Any]:
-        """What a loaded plugin declares that it can do."""
+        """The capabilities that a loaded plugin declares."""
         return self._manifests[kind, name].spec.capabilities
 
     def blamed(self, error: Exception) -> Exception:

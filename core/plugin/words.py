@@ -22,10 +22,10 @@ from core.plugin.manifest import import_file, sha256_of, source_file
 
 @dataclass(slots=True)
 class Words:
-    """What a value of `--plugins` means.
+    """The meaning of a value of `--plugins`.
 
-    added: files and objects that are no entry points.
-    wanted: installed plugins that are named; others of their kinds are left out.
+    added:   files and objects that are no entry points.
+    wanted:  installed plugins that are named; others of their kinds are left out.
     blocked: installed plugins that must not be used, and why.
     """
 
@@ -38,9 +38,13 @@ def read_words(words: str, rows: Sequence[ResolvedPlugin]) -> Words:
     """Read `a,b,no:c,./file.py,module:object`. rows: what is installed. Raises ConfigError with every problem."""
     read = Words()
     problems: list[str] = []
-    for word in filter(None, (part.strip() for part in words.split(","))):
+    for part in words.split(","):
+        word = part.strip()
+        if not word:
+            continue
+        known = [*rows, *read.added]  # a word may name what an earlier one added
         try:
-            _read_word(word, [*rows, *read.added], read)  # a word may name what an earlier one added
+            _read_word(word, known, read)
         except UserError as error:
             problems.append(f"--plugins {word}: {error}")
     if problems:
@@ -55,38 +59,49 @@ def called(rows: Sequence[ResolvedPlugin], name: str) -> list[ResolvedPlugin]:
     found = [row for row in rows if row.name == wanted]
     if not colon:
         return found
-    return [row for row in found if normalize(row.distribution) == normalize(owner)]
+    distribution = normalize(owner)
+    return [row for row in found if normalize(row.distribution) == distribution]
 
 
 def matching(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
     """The rows that a word for a plugin names, in every kind unless it says one."""
     owner, colon, rest = word.rpartition(":")
     kind, _, name = rest.rpartition(".")
-    if kind not in {known.name for known in KINDS}:
+    kinds = {known.name for known in KINDS}
+    if kind not in kinds:
         return called(rows, word)
-    return called([row for row in rows if row.kind == kind], f"{owner}{colon}{name}")
+    of_kind = [row for row in rows if row.kind == kind]
+    return called(of_kind, f"{owner}{colon}{name}")
 
 
 def of_distribution(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
     """All plugins of the package that a word names."""
-    return [row for row in rows if row.distribution and normalize(row.distribution) == normalize(word)]
+    distribution = normalize(word)
+    packaged = [row for row in rows if row.distribution]
+    return [row for row in packaged if normalize(row.distribution) == distribution]
 
 
 def unknown(rows: Sequence[ResolvedPlugin], word: str) -> str:
     """The sentence for a word that names nothing."""
-    known = sorted({row.name for row in rows})
-    further = {row.distribution for row in rows if row.distribution} | {f"{row.kind}.{row.name}" for row in rows}
-    hint = nearest(normalize(word), known) or nearest(word, sorted(further))
-    return f"no such plugin; known: {', '.join(known) or 'none'}.{hint}"
+    names = sorted({row.name for row in rows})
+    distributions = {row.distribution for row in rows if row.distribution}
+    with_kind = {f"{row.kind}.{row.name}" for row in rows}
+    hint = nearest(normalize(word), names)
+    if not hint:
+        hint = nearest(word, sorted(distributions | with_kind))
+    known = ", ".join(names) or "none"
+    return f"no such plugin; known: {known}.{hint}"
 
 
 def _read_word(word: str, rows: Sequence[ResolvedPlugin], read: Words) -> None:
     """Add one word to `read`. Raises UserError."""
+    is_path = word.endswith(".py") or word.startswith(("./", "../", "/"))
     if word.startswith("no:"):
-        why = f"blocked by --plugins {word}"
-        read.blocked |= dict.fromkeys(_installed(rows, word.removeprefix("no:")), why)
-    elif word.endswith(".py") or word.startswith(("./", "../", "/")):
-        read.added.append(_file_row(Path(word).expanduser()))
+        unwanted = _installed(rows, word.removeprefix("no:"))
+        read.blocked |= dict.fromkeys(unwanted, f"blocked by --plugins {word}")
+    elif is_path:
+        path = Path(word).expanduser()
+        read.added.append(_file_row(path))
     elif ":" in word and not matching(rows, word):
         read.added.append(_object_row(word))
     else:
@@ -105,13 +120,19 @@ def _file_row(path: Path) -> ResolvedPlugin:
     """A row for a plugin in a single file, which says its kind as `KIND = "..."`."""
     if not path.is_file():
         raise UserError(f"no such file: {path}.")
-    return _constant_row(f"file:{path.resolve()}", lambda: import_file(path.resolve()))
+    absolute = path.resolve()
+    return _constant_row(f"file:{absolute}", lambda: import_file(absolute))
 
 
 def _object_row(word: str) -> ResolvedPlugin:
     """A row for `module:object`, which says its kind as `KIND = "..."`."""
     name, _, attribute = word.partition(":")
-    return _constant_row(word, lambda: getattr(importlib.import_module(name), attribute))
+
+    def load() -> Any:
+        module = importlib.import_module(name)
+        return getattr(module, attribute)
+
+    return _constant_row(word, load)
 
 
 def _constant_row(target: str, load: Callable[[], Any]) -> ResolvedPlugin:
@@ -122,11 +143,12 @@ def _constant_row(target: str, load: Callable[[], Any]) -> ResolvedPlugin:
         name = normalize(module.core_spec().name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # the user's module may also call sys.exit
         kinds = ", ".join(kind.name for kind in KINDS)
         text = f"{type(error).__name__}: {error}"
         raise UserError(
             f"cannot be used: {text}; expected a manifest with KIND, one of {kinds}, and core_spec."
         ) from error
     source = source_file(target)
-    return ResolvedPlugin(kind=kind, name=name, target=target, sha256=sha256_of(source) if source else "")
+    checksum = sha256_of(source) if source else ""
+    return ResolvedPlugin(kind=kind, name=name, target=target, sha256=checksum)

@@ -1,4 +1,4 @@
-"""Which waiting sequences start in a step.
+"""The waiting sequences that start in a step.
 
 Owns: the conditions of an admission (seat, blocks, reserve, partial prefills) and the trial of suspects. Never does:
 order the queue (the policy does) or preempt. Called by: `Scheduler.schedule`, after running sequences were planned.
@@ -29,7 +29,8 @@ class Admission:
         state = self.state
         if len(state.awaiting):
             state.awaiting.restore_ready()
-        if not (len(state.waiting) or len(state.held)) or state.running.is_full or planner.budget <= 0:
+        is_anyone_queued = len(state.waiting) or len(state.held)
+        if not is_anyone_queued or state.running.is_full or planner.budget <= 0:
             return
         if state.policy.charges:
             for running in state.running.sequences:
@@ -57,16 +58,18 @@ class Admission:
     def _next(self) -> SequenceState | None:
         """The first in line. Long prompts that may not start yet step aside, into a queue that is first in line later."""
         state = self.state
-        longs = sum(sequence.is_long for sequence in state.running.partial)
-        held, waiting = state.held, state.waiting
-        if len(held) and longs < state.config.max_long_partial_prefills:
+        held = state.held
+        waiting = state.waiting
+        num_long = sum(sequence.is_long for sequence in state.running.partial)
+        may_start_long = num_long < state.config.max_long_partial_prefills
+        if len(held) and may_start_long:
             first = _peek(held)
             if not len(waiting) or first.order < _peek(waiting).order:
                 return first
         while len(waiting):
             sequence = _peek(waiting)
             sequence.is_long = self._is_long(sequence)
-            if not sequence.is_long or longs < state.config.max_long_partial_prefills:
+            if may_start_long or not sequence.is_long:
                 return sequence
             waiting.pop()
             held.push(sequence)
@@ -78,12 +81,14 @@ class Admission:
         return sequence.load is not None or not self.state.awaiting.is_full
 
     def _is_long(self, sequence: SequenceState) -> bool:
-        threshold = self.state.config.long_prefill_token_threshold
-        return self.state.config.enable_chunked_prefill and 0 < threshold < len(sequence.token_ids)
+        config = self.state.config
+        threshold = config.long_prefill_token_threshold
+        return config.enable_chunked_prefill and 0 < threshold < len(sequence.token_ids)
 
     def _try(self, planner: StepPlanner, sequence: SequenceState) -> bool:
         """Start a sequence if seat, budget and blocks allow it; False when nobody behind it may be tried."""
-        state, kv = self.state, self.state.kv
+        state = self.state
+        config = state.config
         if not state.seats.has_room(sequence.blocks_missing):
             return False
         state.at_work = sequence
@@ -96,11 +101,11 @@ class Admission:
         num_tokens = num_known - hit.num_tokens
         chunk = planner.chunk(num_tokens)
         if chunk < num_tokens:
-            limit = state.config.max_num_partial_prefills if state.config.enable_chunked_prefill else 0
-            if len(state.running.partial) >= limit:
+            most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
+            if len(state.running.partial) >= most_partial:
                 return False
-        room = num_known if state.config.reserve_full_prompt else hit.num_tokens + chunk
-        missing = kv.blocks_missing(hit, room)
+        room = num_known if config.reserve_full_prompt else hit.num_tokens + chunk
+        missing = state.kv.blocks_missing(hit, room)
         if not state.seats.has_room(missing):
             sequence.blocks_missing = missing
             return False
@@ -109,14 +114,17 @@ class Admission:
 
     def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
         kv = self.state.kv
-        return kv.lookup(sequence) if sequence.prompt_logprobs is None else kv.no_hit()
+        if sequence.prompt_logprobs is None:
+            return kv.lookup(sequence)
+        return kv.no_hit()  # logprobs of the prompt need all of it computed
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state
         state.start(sequence, hit)
         if chunk is None:
             chunk = planner.chunk(sequence.num_pending)
-        state.kv.allocate_slots(sequence, sequence.num_pending if state.config.reserve_full_prompt else chunk)
+        room = sequence.num_pending if state.config.reserve_full_prompt else chunk
+        state.kv.allocate_slots(sequence, room)
         planner.plan_start(sequence, chunk)
         state.at_work = None
 

@@ -50,7 +50,10 @@ class AwaitingKV:
         sequence.status = SequenceStatus.WAITING
 
     def restore_ready(self) -> None:
-        """Put those whose wait is over back into their queues. The last one first, so that the first one is first there."""
+        """Put sequences whose wait is over back into their queues.
+
+        The last one goes first, so that in the end the first one is first there.
+        """
         for sequence in reversed(list(self._queues)):
             if self._kv.is_loaded(sequence):
                 queue = self._queues[sequence]

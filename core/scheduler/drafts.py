@@ -54,8 +54,12 @@ class DraftRules:
 
     def keep(self, sequence: SequenceState, plan: StepPlan, proposed: list[int] | None) -> None:
         """Keep proposals for the next step, as many as were allowed and still fit behind the new tokens."""
-        budget = min(plan.draft_budget.get(sequence.slot, 0), self._room(sequence, len(sequence.token_ids)))
-        sequence.drafts = proposed[:budget] if proposed else []
+        allowed = plan.draft_budget.get(sequence.slot, 0)
+        room = self._room(sequence, len(sequence.token_ids))
+        num_kept = min(allowed, room)
+        sequence.drafts = proposed[:num_kept] if proposed else []
 
     def _room(self, sequence: SequenceState, length: int) -> int:
-        return max(min(self._most, sequence.max_length - length - 1), 0)
+        """Drafts that fit behind `length` known tokens; the token that a step samples needs a place of its own."""
+        num_left = sequence.max_length - length - 1
+        return max(min(self._most, num_left), 0)

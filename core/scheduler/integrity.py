@@ -15,79 +15,112 @@ def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
 
     num_in_flight: steps without a result; while there are any, columns are ahead of what is confirmed. O(sequences).
     """
+    suspects = [suspect for suspect in state.seats.suspects if suspect.slot == NO_SLOT]
+    _check_counts(state, suspects)
+    _check_queues(state)
+    for suspect in suspects:
+        _check_waiting(suspect)
+    for awaiting in state.awaiting:
+        _check_awaiting(awaiting)
+    for running in state.running.sequences:
+        _check_running(state, running)
+        _check_columns(state, running, num_in_flight)
+    _check_order(state)
+
+
+def _check_counts(state: SchedulerState, suspects: list[SequenceState]) -> None:
+    """Every live sequence is in exactly one place."""
     live = set(state.roster)
     running = state.running.sequences
     waiting = [*state.waiting, *state.held]
     awaiting = list(state.awaiting)
-    suspects = [suspect for suspect in state.seats.suspects if suspect.slot == NO_SLOT]
-    counted = [*waiting, *awaiting, *suspects, *running]
+    placed = [*waiting, *awaiting, *suspects, *running]
+    is_complete = live == set(placed)
     require(
-        len(counted) == len(live) and live == set(counted),
+        is_complete and len(placed) == len(live),
         "live_sequences",
         f"{len(live)} live, {len(waiting)} waiting, {len(awaiting)} of them for their KV, {len(suspects)} suspected, "
         f"{len(running)} running",
     )
     num_live = len(state.roster)
     require(num_live == len(live), "num_live", f"{len(live)} live, {num_live} counted")
-    for queue in (state.waiting, state.held):
-        for sequence in queue:
-            require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")  # type: ignore[attr-defined]
-    for sequence in (*waiting, *suspects):
-        assert isinstance(sequence, SequenceState)
-        idle = sequence.status is SequenceStatus.WAITING and sequence.slot == NO_SLOT and not sequence.block_ids
-        require(idle, "waiting_sequences", f"{sequence.key} waits but holds blocks, a slot or another status")
-    for sequence in awaiting:
-        aside = sequence.status is SequenceStatus.WAITING_FOR_KV and sequence.queue is None
-        holds_nothing = sequence.slot == NO_SLOT and not sequence.block_ids
-        wrong = f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
-        require(aside and holds_nothing, "awaiting_kv", wrong)
-    for sequence in running:
-        _check_running(state, sequence, num_in_flight)
-    _check_order(state)
     pressed = sum(sequence.was_preempted for sequence in live)
     num_pressed = state.seats.num_pressed
     require(pressed == num_pressed, "pressed", f"{pressed} live sequences were preempted, {num_pressed} counted")
 
 
-def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:
-    key, slot, length = sequence.key, sequence.slot, len(sequence.token_ids)
-    active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
-    require(active, "running_sequences", f"{key} runs but is queued or has another status")
-    require(
-        sequence.num_computed_tokens < length and length + len(sequence.drafts) < sequence.max_length,
-        "sequence_length",
-        f"{key}: {length} tokens, {sequence.num_computed_tokens} computed, limit {sequence.max_length}",
-    )
+def _check_queues(state: SchedulerState) -> None:
+    """Every sequence of a queue knows that queue, and holds nothing."""
+    for queue in (state.waiting, state.held):
+        for sequence in queue:
+            assert isinstance(sequence, SequenceState)
+            require(sequence.queue is queue, "waiting_sequences", f"{sequence.key} waits in another queue")
+            _check_waiting(sequence)
+
+
+def _check_waiting(sequence: SequenceState) -> None:
+    is_waiting = sequence.status is SequenceStatus.WAITING
+    wrong = f"{sequence.key} waits but holds blocks, a slot or another status"
+    require(is_waiting and _holds_nothing(sequence), "waiting_sequences", wrong)
+
+
+def _check_awaiting(sequence: SequenceState) -> None:
+    is_aside = sequence.status is SequenceStatus.WAITING_FOR_KV and sequence.queue is None
+    wrong = f"{sequence.key} waits for its KV but is queued or holds a slot or blocks"
+    require(is_aside and _holds_nothing(sequence), "awaiting_kv", wrong)
+
+
+def _holds_nothing(sequence: SequenceState) -> bool:
+    return sequence.slot == NO_SLOT and not sequence.block_ids
+
+
+def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
+    """A running sequence has a slot of its own, and room for another token."""
+    key = sequence.key
+    slot = sequence.slot
+    length = len(sequence.token_ids)
+    num_computed = sequence.num_computed_tokens
+    is_active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
+    require(is_active, "running_sequences", f"{key} runs but is queued or has another status")
+    has_room = length + len(sequence.drafts) < sequence.max_length
+    wrong = f"{key}: {length} tokens, {num_computed} computed, limit {sequence.max_length}"
+    require(num_computed < length and has_room, "sequence_length", wrong)
+    require(state.running.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
+
+
+def _check_columns(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:
+    """The columns of a running sequence agree with what is known of it, less the steps in flight."""
+    key = sequence.key
     columns = state.running
-    require(columns.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
-    ahead = int(columns.length[slot]) - length
-    require(
-        0 <= ahead <= num_in_flight, "length_column", f"{key}: {columns.length[slot]} in the column, {length} known"
-    )
-    require(
-        int(columns.capacity[slot]) == sequence.num_slots,
-        "capacity_column",
-        f"{key}: {columns.capacity[slot]} in the column, {sequence.num_slots} in blocks",
-    )
-    partial = columns.is_partial(sequence)
-    if partial and not num_in_flight:
+    length = int(columns.length[sequence.slot])
+    capacity = int(columns.capacity[sequence.slot])
+    num_known = len(sequence.token_ids)
+    num_ahead = length - num_known
+    require(0 <= num_ahead <= num_in_flight, "length_column", f"{key}: {length} in the column, {num_known} known")
+    has_capacity = capacity == sequence.num_slots
+    require(has_capacity, "capacity_column", f"{key}: {capacity} in the column, {sequence.num_slots} in blocks")
+    if num_in_flight:
+        return
+    if columns.is_partial(sequence):
         agrees = sequence.num_planned_tokens == sequence.num_computed_tokens
         require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")
-    if not partial and not num_in_flight:
-        require(
-            sequence.num_pending == 1, "pending_tokens", f"{key} decodes with {sequence.num_pending} tokens pending"
-        )
+    else:
+        num_pending = sequence.num_pending
+        require(num_pending == 1, "pending_tokens", f"{key} decodes with {num_pending} tokens pending")
 
 
 def _check_order(state: SchedulerState) -> None:
+    """The running list is in order, and every slot is either taken or free."""
     columns = state.running
     require(len(columns) <= columns.max_num_seqs, "max_num_seqs", f"{len(columns)} sequences run")
     slots = {sequence.slot for sequence in columns.sequences}
+    num_free = len(columns.free_slots)
     require(len(slots) == len(columns), "slots", "two sequences have one slot")
+    is_complete = len(slots) + num_free == columns.max_num_seqs
     require(
-        slots.isdisjoint(columns.free_slots) and len(slots) + len(columns.free_slots) == columns.max_num_seqs,
+        is_complete and slots.isdisjoint(columns.free_slots),
         "slots",
-        f"{len(slots)} slots are taken and {len(columns.free_slots)} are free of {columns.max_num_seqs}",
+        f"{len(slots)} slots are taken and {num_free} are free of {columns.max_num_seqs}",
     )
     for listed in (columns.sequences, columns.partial):
         orders = [sequence.order for sequence in listed]

@@ -1,4 +1,4 @@
-"""What each sequence computes in the next step.
+"""The next step: how many tokens each sequence computes in it.
 
 Owns: the token budget, chunks of prompts, the growth of running sequences and preemption. Never does: admit (admission
 does) or read results. Called by: `Scheduler.schedule`.
@@ -88,42 +88,48 @@ class StepPlanner:
 
     def finish(self) -> Step:
         """Put the rows together."""
-        plan, seats = self.plan, self.state.seats
+        plan = self.plan
+        seats = self.state.seats
         if self._chunk_slots:
             self._append_chunks()
         plan.removed = seats.take_removed()
-        changed = plan.removed or plan.new or plan.drafts or self._chunk_slots or self._query_lens is not None
+        has_changed = plan.removed or plan.new or plan.drafts
+        has_lengths = self._chunk_slots or self._query_lens is not None
         repeats = seats.repeats(plan.slots)
-        plan.same_batch = repeats and not changed
+        plan.same_batch = repeats and not has_changed and not has_lengths
         self.step.num_departures = seats.running.num_departures
         return self.step
 
     def _append_chunks(self) -> None:
-        """Add the rows of the chunks behind those that decode."""
+        """Add the rows of the chunks behind the rows that decode."""
         plan = self.plan
         lens = [chunk.num_tokens for chunk in self.step.chunks]
-        plan.slots = np.concatenate((plan.slots, np.array(self._chunk_slots, np.int32)))
-        plan.query_lens = np.concatenate((plan.query_lens, np.array(lens, np.int32)))
-        plan.num_computed = np.concatenate((plan.num_computed, np.array(self._chunk_starts, np.int32)))
+        plan.slots = _joined(plan.slots, self._chunk_slots)
+        plan.query_lens = _joined(plan.query_lens, lens)
+        plan.num_computed = _joined(plan.num_computed, self._chunk_starts)
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
-        """Leave out those whose token in flight is their last one, whatever it is."""
-        rows = (self.state.running.length[view.slots] - 1 <= view.last_computed).nonzero()[0]
+        """Leave out the sequences whose token in flight is their last one, whatever it is."""
+        running = self.state.running
+        num_computed = running.length[view.slots] - 1
+        rows = (num_computed <= view.last_computed).nonzero()[0]
         if len(rows) == len(view.slots):
             return view
-        return self.state.running.select([view.sequences[row] for row in rows.tolist()])
+        staying = [view.sequences[row] for row in rows.tolist()]
+        return running.select(staying)
 
     def _plan_together(self, view: DecodeView) -> bool:
         """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
         if not self._vectorized or self.state.config.num_speculative_tokens:
             return False
-        running, kv = self.state.running, self.state.kv
+        running = self.state.running
         lengths = running.length[view.slots]
-        rows = (lengths > running.capacity[view.slots]).nonzero()[0]
+        is_full = lengths > running.capacity[view.slots]
+        rows = is_full.nonzero()[0]
         if not len(rows):
             return True
         sequences = [view.sequences[row] for row in rows.tolist()]
-        grown = kv.allocate_next(sequences, lengths[rows].tolist())
+        grown = self.state.kv.allocate_next(sequences, lengths[rows].tolist())
         if grown is None:
             return False
         slots = view.slots[rows]
@@ -132,7 +138,7 @@ class StepPlanner:
         return True
 
     def _plan_one_by_one(self, view: DecodeView) -> DecodeView:
-        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns those that are left."""
+        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the ones that are left."""
         state = self.state
         budget = self.budget
         planned: list[SequenceState] = []
@@ -203,8 +209,10 @@ class StepPlanner:
             self._append_blocks(sequence, block_ids)
 
     def plan_chunk(self, sequence: SequenceState) -> None:
-        """Plan one chunk, a smaller one when blocks are short. One that gets none waits, unless nothing else is planned:
-        then those behind it give theirs."""
+        """Plan one chunk, a smaller one when blocks are short.
+
+        A sequence that gets no block waits, unless nothing else is planned: then the sequences behind it give theirs.
+        """
         state = self.state
         state.at_work = sequence
         planned = sequence.num_planned_tokens
@@ -218,7 +226,8 @@ class StepPlanner:
                 num_tokens = max(1, num_tokens // 2)
                 continue
             behind = state.running.partial[-1]
-            if behind is sequence or len(self.plan.slots) or self._chunk_slots:
+            is_anything_planned = len(self.plan.slots) or self._chunk_slots
+            if is_anything_planned or behind is sequence:
                 return
             state.preempt(behind, self.plan)
         self._append_blocks(sequence, block_ids)
@@ -238,3 +247,8 @@ class StepPlanner:
         if completes:
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
+
+
+def _joined(rows: Int32Array, more: list[int]) -> Int32Array:
+    """A column of the plan with further rows behind it."""
+    return np.concatenate((rows, np.array(more, np.int32)))

@@ -1,9 +1,9 @@
-"""What the results of a step mean.
+"""The meaning of a step's results.
 
 Owns: new tokens, ends, errors, and the outputs that tell of them. Never does: plan. Called by: `Scheduler.finish`.
 
 Sequences that decoded one token and have nothing else to say are read at once, as arrays, and leave as `TokenColumns`;
-one after the other gives the same state.
+reading them one after the other gives the same state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from core.scheduler.stopping import append_tokens, stop_reason
 
 @dataclass(slots=True)
 class StepOutputs:
-    """What clients hear of a step: full records, and columns for the rest."""
+    """The outputs of a step, for clients.
+
+    records: of sequences with more to say than a token.
+    tokens:  of all others, in columns.
+    """
 
     records: list[EngineOutput] = field(default_factory=list)
     tokens: TokenColumns = NO_TOKENS
@@ -47,9 +51,11 @@ class ResultReader:
         num_decodes = self.step.num_decodes
         view = self.step.decodes
         if view is not None and self._is_plain(num_decodes):
-            self._read_together(view, self.result.token_ids[:num_decodes].tolist())
+            newest = self.result.token_ids[:num_decodes].tolist()
+            self._read_together(view, newest)
             if self.step.chunks:
-                self._read_chunks(num_decodes, self._tokens_behind(num_decodes))
+                token_ids = self._tokens_behind(num_decodes)
+                self._read_chunks(num_decodes, token_ids)
             return self.outputs
         token_ids = self.result.tokens()
         if view is not None:
@@ -62,14 +68,18 @@ class ResultReader:
 
     def _is_plain(self, num_decodes: int) -> bool:
         """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
-        state, result = self.state, self.result
+        state = self.state
+        result = self.result
         if not self._vectorized or state.seats.suspects or state.config.num_speculative_tokens:
             return False
-        if self.step.num_departures != state.running.num_departures:
+        has_lost_some = self.step.num_departures != state.running.num_departures
+        if has_lost_some or result.errors or result.more_token_ids:
             return False
-        if result.errors or result.more_token_ids:
-            return False
-        return result.same_slots or np.array_equal(result.slots[:num_decodes], self.plan.slots[:num_decodes])
+        if result.same_slots:
+            return True
+        planned = self.plan.slots[:num_decodes]
+        answered = result.slots[:num_decodes]
+        return np.array_equal(answered, planned)
 
     def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
         """The tokens of the chunks that sampled, by slot. They got one each."""
@@ -86,21 +96,25 @@ class ResultReader:
         """One token for each sequence of the view."""
         for known, token_id in zip(view.token_lists, token_ids, strict=True):
             known.append(token_id)
-        computed = self.plan.num_computed[: len(token_ids)]
-        ended = self._ended(view, token_ids, computed >= view.last_computed)
+        count = len(token_ids)
+        computed = self.plan.num_computed[:count]
+        at_limit = computed >= view.last_computed
+        ended = self._ended(view, token_ids, at_limit)
         records = self._rows_with_records(view, ended)
         starts = computed + view.start_offset
-        tokens = self.result.token_ids[: len(token_ids)].astype(np.int32, copy=False)
+        tokens = self.result.token_ids[:count].astype(np.int32, copy=False)
         if not records:
             self.outputs.tokens = _columns(view.handles, starts, tokens)
             return
-        rest = np.ones(len(token_ids), bool)
+        rest = np.ones(count, bool)
         rest[records] = False
         self.outputs.tokens = _columns(view.handles[rest], starts[rest], tokens[rest])
         for row in records:
             sequence = view.sequences[row]
+            slot = int(view.slots[row])
+            start = int(starts[row])
             reason = ended.get(row)
-            output = self._output(sequence, int(view.slots[row]), int(starts[row]), [token_ids[row]], reason)
+            output = self._output(sequence, slot, start, [token_ids[row]], reason)
             self.outputs.records.append(output)
             if reason is not None:
                 self._finish(sequence, output, reason)
@@ -108,12 +122,16 @@ class ResultReader:
     def _ended(self, view: DecodeView, token_ids: list[int], at_limit: NDArray[np.bool_]) -> dict[int, FinishReason]:
         """Rows that end with their new token, and why. A stop token goes before the limit."""
         ended: dict[int, FinishReason] = {}
-        if not self.state.running.stop_ids.keys().isdisjoint(token_ids):
+        stop_ids = self.state.running.stop_ids.keys()
+        if not stop_ids.isdisjoint(token_ids):
             for row, token_id in enumerate(token_ids):
                 sequence = view.sequences[row]
-                if token_id in sequence.stop_token_ids and len(sequence.token_ids) > sequence.min_stop_length:
+                if token_id not in sequence.stop_token_ids:
+                    continue
+                if len(sequence.token_ids) > sequence.min_stop_length:
                     ended[row] = "stop"
-        for row in at_limit.nonzero()[0].tolist():
+        limited = at_limit.nonzero()[0]
+        for row in limited.tolist():
             ended.setdefault(row, "length")
         return ended
 
@@ -123,7 +141,8 @@ class ResultReader:
         rows.update(view.without_handle)
         logprobs = self.result.logprobs
         if logprobs:
-            rows.update(row for row, slot in enumerate(view.slots.tolist()) if slot in logprobs)
+            slots = view.slots.tolist()
+            rows.update(row for row, slot in enumerate(slots) if slot in logprobs)
         return sorted(rows)
 
     def _read(
@@ -131,9 +150,11 @@ class ResultReader:
     ) -> None:
         """One sequence: `num_tokens` were computed at `slot`, up to its last known token when it `completes`."""
         # With several steps in flight a sequence may have been preempted and started again since.
-        if sequence.status is not SequenceStatus.RUNNING or sequence.first_step > self.step.number:
+        has_left = sequence.status is not SequenceStatus.RUNNING
+        if has_left or sequence.first_step > self.step.number:
             return
-        state, result = self.state, self.result
+        state = self.state
+        result = self.result
         state.at_work = sequence
         if slot in result.errors:
             self._fail(sequence, result.errors[slot])
@@ -202,8 +223,10 @@ class ResultReader:
 
     def _fail(self, sequence: SequenceState, sentence: str) -> None:
         """End a sequence whose step went wrong; what the step wrote is not trusted."""
-        self.outputs.records.append(self.state.end(sequence, "error", sentence, keep_cached=False))
+        output = self.state.end(sequence, "error", sentence, keep_cached=False)
+        self.outputs.records.append(output)
 
 
 def _columns(handles: NDArray[np.int64], starts: Int32Array, token_ids: Int32Array) -> TokenColumns:
+    """Arrays with one item for each sequence, as they travel."""
     return TokenColumns(handles.tobytes(), starts.tobytes(), token_ids.tobytes())

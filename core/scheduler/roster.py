@@ -16,11 +16,14 @@ from core.scheduler.sequence import SequenceState, SequenceStatus
 
 SWEEP_FROM = 64
 
+Deadline = tuple[float, int, SequenceState]
+"""Seconds, the number of the arrival (which tells apart the same seconds), and who must be done by then."""
+
 
 class Roster:
     """Who is alive, and who waits.
 
-    waiting: those that wait, in the policy's order.
+    waiting: the sequences that wait, in the policy's order.
     held:    long prompts that others overtook, first in line.
     """
 
@@ -30,7 +33,7 @@ class Roster:
         self._choices: dict[str, dict[int, SequenceState]] = {}
         self._num_live = 0
         self._num_arrivals = 0
-        self._deadlines: list[tuple[float, int, SequenceState]] = []
+        self._deadlines: list[Deadline] = []
 
     def __len__(self) -> int:
         return self._num_live
@@ -42,7 +45,8 @@ class Roster:
     def find(self, key: SequenceKey) -> SequenceState | None:
         """The live sequence of that name."""
         request_id, choice = key
-        return self._choices.get(request_id, {}).get(choice)
+        choices = self._choices.get(request_id, {})
+        return choices.get(choice)
 
     def keys_of(self, request_id: str) -> list[SequenceKey]:
         """The names of a request's live sequences."""
@@ -62,11 +66,13 @@ class Roster:
     def enter(self, sequence: SequenceState, arrival: int) -> None:
         """Count a sequence among the living. arrival: tells apart deadlines at the same time."""
         request_id, choice = sequence.key
-        self._choices.setdefault(request_id, {})[choice] = sequence
+        choices = self._choices.setdefault(request_id, {})
+        choices[choice] = sequence
         self._num_live += 1
         self._num_arrivals = max(self._num_arrivals, arrival + 1)
-        if sequence.request.deadline:
-            heapq.heappush(self._deadlines, (sequence.request.deadline, arrival, sequence))
+        deadline = sequence.request.deadline
+        if deadline:
+            heapq.heappush(self._deadlines, (deadline, arrival, sequence))
 
     def leave(self, sequence: SequenceState) -> None:
         """Forget a sequence that has ended."""
@@ -80,10 +86,13 @@ class Roster:
             self._sweep_deadlines()
 
     def take_late(self, now: float) -> list[SequenceState]:
-        """Those whose deadline has passed. Each is named once; O(1) when there are none."""
-        late = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
+        """The sequences whose deadline has passed. Each is named once; O(1) when there are none."""
+        late: list[SequenceState] = []
+        while self._deadlines:
+            deadline, _, sequence = self._deadlines[0]
+            if deadline > now:
+                break
+            heapq.heappop(self._deadlines)
             if sequence.status is not SequenceStatus.FINISHED:
                 late.append(sequence)
         return late
@@ -119,5 +128,10 @@ class Roster:
 
     def _sweep_deadlines(self) -> None:
         """Drop the deadlines of ended sequences, so that they hold no memory."""
-        self._deadlines = [entry for entry in self._deadlines if entry[2].status is not SequenceStatus.FINISHED]
-        heapq.heapify(self._deadlines)
+        alive: list[Deadline] = []
+        for entry in self._deadlines:
+            _, _, sequence = entry
+            if sequence.status is not SequenceStatus.FINISHED:
+                alive.append(entry)
+        heapq.heapify(alive)
+        self._deadlines = alive

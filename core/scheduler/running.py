@@ -25,10 +25,15 @@ _order = attrgetter("order")
 
 @dataclass(slots=True, frozen=True)
 class DecodeView:
-    """Those that decode, in order; made anew when one comes or goes. All arrays and lists have one item a sequence.
+    """The sequences that decode, in order; made anew when one comes or goes. Each array has one item a sequence.
 
-    last_computed: computed tokens before the step whose token reaches the limit of the length.
-    start_offset:  output index of a step's token, less the computed tokens before the step.
+    sequences:      these.
+    token_lists:    their known tokens.
+    slots:          their slots.
+    ones:           as many ones, the tokens that each computes.
+    last_computed:  computed tokens before the step whose token reaches the limit of the length.
+    start_offset:   output index of a step's token, less the computed tokens before the step.
+    handles:        under which their outputs are sent, negative for none.
     without_handle: rows whose outputs cannot be sent as columns.
     """
 
@@ -43,11 +48,15 @@ class DecodeView:
 
 
 class RunningSet:
-    """Sequences by slot. `max_num_seqs` is the number of slots.
+    """Sequences by slot.
 
-    sequences: all, in the policy's order. partial: those whose known tokens are not all planned, in order.
-    length:    int32 by slot, known tokens after all planned steps. capacity: int32 by slot, token positions in its blocks.
-    stop_ids:  how many running sequences each token id would end.
+    max_num_seqs:   the number of slots.
+    sequences:      all, in the policy's order.
+    partial:        the sequences whose known tokens are not all planned, in order.
+    length:         int32 by slot, known tokens after all planned steps.
+    capacity:       int32 by slot, token positions in its blocks.
+    stop_ids:       how many running sequences each token id would end.
+    free_slots:     the slots that nobody has.
     num_departures: sequences that have left, ever.
     """
 
@@ -76,7 +85,8 @@ class RunningSet:
 
     def start(self, sequence: SequenceState) -> None:
         """Give a sequence a slot; it is partial until `begin_decode`."""
-        slot = sequence.slot = self.free_slots.pop()
+        slot = self.free_slots.pop()
+        sequence.slot = slot
         self._by_slot[slot] = sequence
         self.length[slot] = len(sequence.token_ids)
         self.capacity[slot] = sequence.num_slots
@@ -98,7 +108,8 @@ class RunningSet:
             self.stop_ids[token_id] -= 1
             if not self.stop_ids[token_id]:
                 del self.stop_ids[token_id]
-        del self.sequences[bisect_left(self.sequences, sequence.order, key=_order)]
+        index = bisect_left(self.sequences, sequence.order, key=_order)
+        del self.sequences[index]
         if not self._leave_partial(sequence):
             self._view = None
         return slot
@@ -129,22 +140,24 @@ class RunningSet:
         """A view of some of the sequences that decode."""
         slots = np.array([sequence.slot for sequence in sequences], np.int32)
         handles = self._handle[slots]
+        without_handle = (handles < 0).nonzero()[0]
         return DecodeView(
-            sequences,
-            [sequence.token_ids for sequence in sequences],
-            slots,
-            np.ones(len(slots), np.int32),
-            self._max_length[slots] - 2,
-            1 - self._num_prompt[slots],
-            handles,
-            (handles < 0).nonzero()[0].tolist(),
+            sequences=sequences,
+            token_lists=[sequence.token_ids for sequence in sequences],
+            slots=slots,
+            ones=np.ones(len(slots), np.int32),
+            last_computed=self._max_length[slots] - 2,
+            start_offset=1 - self._num_prompt[slots],
+            handles=handles,
+            without_handle=without_handle.tolist(),
         )
 
     def _make_view(self) -> DecodeView:
         if not self.partial:
             return self.select(self.sequences.copy())
         partial = set(self.partial)
-        return self.select([sequence for sequence in self.sequences if sequence not in partial])
+        decoding = [sequence for sequence in self.sequences if sequence not in partial]
+        return self.select(decoding)
 
     def _leave_partial(self, sequence: SequenceState) -> bool:
         index = bisect_left(self.partial, sequence.order, key=_order)

@@ -104,7 +104,9 @@ class Scheduler:
                 f"The request id '{request.request_id}' (choice {request.choice}) is in use; choose another one.",
                 param="request_id",
             )
-        problem = state.limits.why_never(len(request.prompt_token_ids)) or state.limits.why_not_resumed(request)
+        problem = state.limits.why_never(len(request.prompt_token_ids))
+        if not problem:
+            problem = state.limits.why_not_resumed(request)
         if problem:
             output = EngineOutput(*request.key, 0, [], handle=request.handle)
             output.finish_reason = "error"
@@ -121,7 +123,8 @@ class Scheduler:
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored. Nothing is reported, blocks come back."""
         for request_id in request_ids:
-            self.abort_choices(self._state.roster.keys_of(request_id))
+            keys = self._state.roster.keys_of(request_id)
+            self.abort_choices(keys)
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single sequences; unknown keys are ignored. Nothing is reported, blocks come back."""
@@ -139,7 +142,7 @@ class Scheduler:
         return self._state.has_unfinished
 
     def schedule(self) -> Step:
-        """Plan the next step: those that decode, then prompts that have begun, then those that wait.
+        """Plan the next step: first the sequences that decode, then prompts that have begun, then the ones that wait.
 
         The plan may be empty. In `removed` and `new` the same slot means: drop the old sequence, then add the new one.
         A step is in flight until it is finished or fails, unless it is idle and nobody works in lockstep with this engine:
@@ -174,8 +177,9 @@ class Scheduler:
         return outputs
 
     def fail(self, step: Step, sentence: str) -> StepOutputs:
-        """The oldest step could not be computed. It counts as never begun, and so do those behind it, whatever became of
-        them: nothing is lost but the work.
+        """The oldest step could not be computed.
+
+        It counts as never begun, and so do the steps behind it, whatever became of them: nothing is lost but the work.
 
         A sequence that was alone in it ends with `sentence`. Several are suspects: each is computed again, alone, until
         it has got a token, so that only the guilty one ends. Raises IntegrityError for any other step.
@@ -189,7 +193,8 @@ class Scheduler:
         self.give_up(but=suspects)
         if len(computed) == 1:
             for sequence in suspects:
-                state.tell(state.end(sequence, "error", sentence, keep_cached=False))
+                output = state.end(sequence, "error", sentence, keep_cached=False)
+                state.tell(output)
         else:
             for sequence in suspects:
                 state.suspend(sequence)
@@ -283,12 +288,15 @@ class Scheduler:
         self.in_flight.popleft()
 
     def _undo(self, step: Step) -> None:
-        """A step counts as never computed: nobody shares what it should have written, and the worker is to hear of its
-        removals again."""
+        """A step counts as never computed: nobody shares the blocks that it should have written.
+
+        The worker is to hear of its removals again.
+        """
         state = self._state
         state.kv.forget(step.unwritten)
         # Offered since the newest plan was made; it may be this step that should have written them.
-        state.kv.forget(state.kv.take_unwritten())
+        offered_since = state.kv.take_unwritten()
+        state.kv.forget(offered_since)
         self._settle_transfers(step, None)
         state.seats.put_back_removed(step.plan.removed)
 

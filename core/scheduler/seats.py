@@ -1,4 +1,4 @@
-"""What running takes: slots, blocks, and a worker that knows who has them.
+"""Everything that running takes: slots, blocks, and a worker that knows who has them.
 
 Owns: the running set, the blocks kept in reserve, who is suspected, and the slots that the worker must hear of.
 Never does: decide on a transition. Called by: `SchedulerState` (transitions), the planner, admission (asks for room).
@@ -18,9 +18,9 @@ from core.scheduler.sequence import NO_SLOT, SequenceState
 class Seats:
     """The running side of the scheduler.
 
-    running:     those with a slot.
+    running:     the sequences with a slot.
     kv:          their blocks.
-    suspects:    those of a step that failed; each runs alone before others go on. The first may hold a slot.
+    suspects:    the sequences of a step that failed; each runs alone before others go on. The first may hold a slot.
     num_pressed: live sequences that were preempted for blocks: while there are any, admission keeps a reserve.
     """
 
@@ -38,11 +38,13 @@ class Seats:
 
     def has_room(self, num_blocks: int) -> bool:
         """Whether an admission may take that many blocks, so that a reserve is left."""
-        return num_blocks <= self.kv.pool.num_free - self._reserve()
+        num_available = self.kv.pool.num_free - self._reserve()
+        return num_blocks <= num_available
 
     def empty(self, sequence: SequenceState) -> None:
         """Take the slot of a sequence, whose blocks are free already, and have the worker forget it."""
-        self._removed.append(self.running.stop(sequence))
+        slot = self.running.stop(sequence)
+        self._removed.append(slot)
 
     def press(self, sequence: SequenceState) -> None:
         """Note that a sequence has lost its blocks to another one."""
@@ -91,9 +93,12 @@ class Seats:
         return len(slots) > 0 and self._newest_slots == before
 
     def _reserve(self) -> int:
-        """Blocks to leave free. Once the cache was too small for those that ran, everybody must be able to take one
-        more, so that a sequence that comes back is not sent away at once: between an admission and the next preemption
-        somebody fills a whole block."""
+        """Blocks to leave free.
+
+        Once the cache was too small for the sequences that ran, everybody must be able to take one more, so that a
+        sequence that comes back is not sent away at once: between an admission and the next preemption somebody fills a
+        whole block.
+        """
         num_running = len(self.running)
         if not num_running or not self.num_pressed:
             return 0

@@ -25,11 +25,11 @@ from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 
 
 class SchedulerState:
-    """What the parts of the scheduler share.
+    """The state that the parts of the scheduler share.
 
     roster:  who is alive, and who waits.
     seats:   slots, blocks, suspects; its parts `kv` and `running` are named here too.
-    awaiting: those whose keys and values are being loaded; others pass them.
+    awaiting: sequences whose keys and values are being loaded; others pass them.
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
     at_work: the sequence that is being handled, to be blamed when something breaks.
@@ -56,7 +56,7 @@ class SchedulerState:
 
     @property
     def waiting(self) -> WaitingQueue:
-        """Those that wait."""
+        """The sequences that wait."""
         return self.roster.waiting
 
     @property
@@ -112,15 +112,15 @@ class SchedulerState:
     def introduce(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Tell the worker of a sequence that has just been given a slot and blocks."""
         self.running.capacity[sequence.slot] = sequence.num_slots
-        plan.new.append(
-            NewSequence(
-                sequence.slot,
-                sequence.request,
-                sequence.output_token_ids,
-                sequence.num_computed_tokens,
-                [table.copy() for table in sequence.block_ids],
-            )
+        tables = [table.copy() for table in sequence.block_ids]
+        new = NewSequence(
+            sequence.slot,
+            sequence.request,
+            sequence.output_token_ids,
+            sequence.num_computed_tokens,
+            tables,
         )
+        plan.new.append(new)
 
     def preempt(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Send a running sequence back to the queue for want of blocks; it is computed again later."""
@@ -177,8 +177,9 @@ class SchedulerState:
         self._ended.append(output)
 
     def take_told(self) -> list[EngineOutput]:
-        """What `tell` was given since the last call."""
-        ended, self._ended = self._ended, []
+        """The outputs that `tell` was given since the last call."""
+        ended = self._ended
+        self._ended = []
         return ended
 
     @property
@@ -199,9 +200,11 @@ class SchedulerState:
             return
         now = self.clock()
         for sequence in self.roster.take_late(now):
+            seconds = now - sequence.entered
             sentence = (
-                f"The request's time was up after {now - sequence.entered:.1f} s, with "
+                f"The request's time was up after {seconds:.1f} s, with "
                 f"{sequence.num_output_tokens} tokens generated; give it a longer timeout or lower max_tokens."
             )
             self.stats.num_timeouts += 1
-            self.tell(self.end(sequence, "timeout", sentence, keep_cached=True))
+            output = self.end(sequence, "timeout", sentence, keep_cached=True)
+            self.tell(output)

@@ -29,12 +29,12 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What the scheduler knows of a plan under way.
+    """A plan under way, with everything that the scheduler knows of it.
 
     plan:      what the executor is told. Its `removed` and `transfers` count as unheard of until the step is finished.
     number:    names the step: 1, 2, 3, ... in the order of the plans.
     decodes:   the sequences of the plan's first rows.
-    chunks:    those of the other rows.
+    chunks:    the sequences of the other rows, and how much of each.
     num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
     unwritten: blocks that others may share although this step, or one before it, has yet to write them.
     ticket:    the executor's name for it while it is computed; None before and after.
@@ -60,5 +60,9 @@ class Step:
 
     def sequences(self) -> list[SequenceState]:
         """All sequences of the step, in batch order."""
-        decoding = [] if self.decodes is None else self.decodes.sequences
-        return [*decoding, *(chunk.sequence for chunk in self.chunks)]
+        found: list[SequenceState] = []
+        if self.decodes is not None:
+            found += self.decodes.sequences
+        for chunk in self.chunks:
+            found.append(chunk.sequence)
+        return found

@@ -15,7 +15,8 @@ def append_tokens(sequence: SequenceState, token_ids: list[int]) -> FinishReason
 
     Returns `stop` for a stop token beyond `min_tokens`, `length` at `max_tokens` or the longest sequence, else None.
     """
-    known, stop_token_ids = sequence.token_ids, sequence.stop_token_ids
+    known = sequence.token_ids
+    stop_token_ids = sequence.stop_token_ids
     for token_id in token_ids:
         known.append(token_id)
         length = len(known)

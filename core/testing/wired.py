@@ -12,7 +12,8 @@ from typing import Any
 
 from core.api.step_plan import StepPlan, StepResult
 from core.engine.executor import Executor
-from core.executor.wire import PlanDecoder, PlanEncoder, decode_result, encode_result
+from core.executor.plan_wire import PlanDecoder, PlanEncoder
+from core.executor.result_wire import decode_result, encode_result
 
 
 class Wire:

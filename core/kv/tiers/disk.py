@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 class DiskTier:
     """Pages of `page_bytes` bytes under `directory`.
 
-    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read. capacity: bytes of all
-    page files below `directory`, of other fingerprints too. Raises ConfigError when the directory cannot be written or
-    other users can write to it.
+    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
+    capacity: bytes of all page files below `directory`, of other fingerprints too.
+
+    Raises ConfigError when the directory cannot be written or other users can write to it.
     """
 
     def __init__(self, directory: str | Path, fingerprint: str, capacity: int, page_bytes: int) -> None:

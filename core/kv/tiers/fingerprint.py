@@ -14,6 +14,7 @@ from core.api.config import EngineConfig
 
 NUM_SAMPLES = 64
 SAMPLE_BYTES = 4096
+WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 
 
 def fingerprint(config: EngineConfig, numerics: str) -> str:
@@ -21,7 +22,9 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
 
     Of each weight file the size, the time of its last change and `NUM_SAMPLES` pieces count; without files, the reference.
     """
-    cache, model, plugins = config.cache, config.model, config.plugins
+    cache = config.cache
+    model = config.model
+    plugins = config.plugins
     settled = {
         "numerics": numerics,
         "model": [model.dtype, model.hf_config],
@@ -43,7 +46,7 @@ def _weight_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         return []
-    return sorted(file for file in path.iterdir() if file.suffix in (".safetensors", ".gguf", ".bin", ".pt", ".npz"))
+    return sorted(file for file in path.iterdir() if file.suffix in WEIGHT_SUFFIXES)
 
 
 def _add_file(digest: hashlib._Hash, path: Path) -> None:
@@ -51,5 +54,6 @@ def _add_file(digest: hashlib._Hash, path: Path) -> None:
     digest.update(f"{path.name}:{status.st_size}:{status.st_mtime_ns}".encode())
     with path.open("rb") as file:
         for index in range(NUM_SAMPLES):
-            file.seek(status.st_size * index // NUM_SAMPLES)
+            start = status.st_size * index // NUM_SAMPLES
+            file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))

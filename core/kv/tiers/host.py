@@ -13,15 +13,23 @@ from core.kv.hashing import PrefixKey
 from core.kv.integrity import require
 
 PageName = tuple[int, bytes]
+"""Group and digest."""
+
+Entry = tuple[bytes, Page]
+"""A page, behind the payload of its key: its very tokens."""
 
 
 class HostTier:
-    """Pages of at most `capacity` bytes in all. num_bytes: bytes now."""
+    """A store of pages.
+
+    capacity:  most bytes of all pages.
+    num_bytes: bytes now.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.num_bytes = 0
-        self._pages: OrderedDict[PageName, tuple[bytes, Page]] = OrderedDict()
+        self._pages: OrderedDict[PageName, Entry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -29,14 +37,19 @@ class HostTier:
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether the page of these very tokens is here."""
         entry = self._pages.get((group, key.digest))
-        return entry is not None and entry[0] == key.payload
+        if entry is None:
+            return False
+        payload, _ = entry
+        return payload == key.payload
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
         """The page, which counts as used now, or None."""
         if not self.contains(group, key):
             return None
-        self._pages.move_to_end((group, key.digest))
-        return self._pages[group, key.digest][1]
+        name = (group, key.digest)
+        self._pages.move_to_end(name)
+        _, page = self._pages[name]
+        return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
         """Keep a page, dropping old ones for it; one that is larger than the tier is not kept."""
@@ -44,8 +57,9 @@ class HostTier:
         if name in self._pages or page.nbytes > self.capacity:
             return
         while self.num_bytes + page.nbytes > self.capacity:
-            _, (_, old) = self._pages.popitem(last=False)
-            self.num_bytes -= old.nbytes
+            _, oldest = self._pages.popitem(last=False)
+            _, dropped = oldest
+            self.num_bytes -= dropped.nbytes
         self._pages[name] = (key.payload, page)
         self.num_bytes += page.nbytes
 
@@ -53,7 +67,8 @@ class HostTier:
         """Forget a page, if it is here."""
         entry = self._pages.pop((group, key.digest), None)
         if entry is not None:
-            self.num_bytes -= entry[1].nbytes
+            _, page = entry
+            self.num_bytes -= page.nbytes
 
     def clear(self) -> None:
         """Forget everything."""

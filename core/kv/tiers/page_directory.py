@@ -54,7 +54,7 @@ def page_name(group: int, key: PrefixKey) -> str:
 class PageDirectory:
     """`root`/`fingerprint`, made where it is missing, and its siblings of other fingerprints.
 
-    All operations raise OSError; those that look for a file raise FileNotFoundError for one that is not ours.
+    All operations raise OSError; operations on a file raise FileNotFoundError for one that is not ours.
     fingerprint: 32 hex digits. Raises UnsafeDirectoryError when other users may write to it.
     """
 
@@ -119,7 +119,7 @@ class PageDirectory:
             os.unlink(name, dir_fd=self._own)
 
     def remove_all(self) -> list[str]:
-        """Delete the pages of this fingerprint; returns those that cannot be deleted."""
+        """Delete the pages of this fingerprint; returns the ones that cannot be deleted."""
         names = [name for name, _ in _files(self._own, ".") if _PAGE_NAME.fullmatch(name)]
         return [name for name in names if not _unlink(self._own, name)]
 

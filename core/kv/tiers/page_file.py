@@ -25,7 +25,16 @@ MAX_HEADER = 1 << 14
 
 
 class PageHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What the page belongs to. fingerprint: of model, numerics and layout. digest, payload: see `PrefixKey`."""
+    """The beginning of a file: which page it is.
+
+    magic:       the format.
+    fingerprint: of model, numerics and layout.
+    group:       of the block.
+    digest:      see `PrefixKey`.
+    payload:     the same.
+    nbytes:      of the page.
+    checksum:    of the page.
+    """
 
     magic: str
     fingerprint: str
@@ -44,10 +53,10 @@ def page_parts(fingerprint: str, group: int, key: PrefixKey, page: Page) -> tupl
     """The content of a page's file: what precedes the page, and the page."""
     data = np.ascontiguousarray(page).data
     checksum = xxhash.xxh3_128_digest(data)
-    header = msgspec.msgpack.encode(
-        PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, checksum)
-    )
-    return len(header).to_bytes(4, "little") + header, data
+    header = PageHeader(MAGIC, fingerprint, group, key.digest, key.payload, page.nbytes, checksum)
+    encoded = msgspec.msgpack.encode(header)
+    length = len(encoded).to_bytes(4, "little")
+    return length + encoded, data
 
 
 def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey, page_bytes: int) -> Page:
@@ -67,7 +76,8 @@ def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey
         raise PageError(f"its format is '{header.magic}', expected '{MAGIC}'")
     if header.fingerprint != fingerprint:
         raise PageError("it was written for another model, numerics or layout")
-    if (header.group, header.digest) != (group, key.digest) or header.payload != key.payload:
+    is_of_key = header.digest == key.digest and header.payload == key.payload
+    if header.group != group or not is_of_key:
         raise PageError("it belongs to other tokens")
     held = size - 4 - length
     if not held == header.nbytes == page_bytes:

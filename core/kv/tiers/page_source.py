@@ -42,14 +42,18 @@ class PageSource:
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
         """The block's page if it is in memory, or None."""
-        page = None if self._host is None else self._host.read(group, key)
+        page: Page | None = None
+        if self._host is not None:
+            page = self._host.read(group, key)
         if page is None and self._disk is not None:
             page = self._disk.find(group, key)
         return page
 
     def answers(self) -> bool:
         """Whether there is something to wait for: a disk, and one that answers. One that does not is left alone."""
-        if self._disk is None or self._reader is None or not self._disk.may_be_read:
+        if self._disk is None or self._reader is None:
+            return False
+        if not self._disk.may_be_read:
             return False
         if self._reader.is_stuck:
             self._disk.leave_alone()
@@ -74,7 +78,8 @@ class PageSource:
             return False
         if self._host is not None:
             for (group, index), page in load.pages.items():
-                self._host.write(group, load.keys[index], page)
+                key = load.keys[index]
+                self._host.write(group, key, page)
         return True
 
     def end(self, load: KVLoad) -> None:

@@ -43,8 +43,11 @@ class PageWriter:
     """Writes pages of `fingerprint` below `root`, one after the other, as they were handed over.
 
     capacity: bytes of all page files below `root`, of other fingerprints too; those unused for longest are deleted.
-    directory: where the files are; another object when the directory had to be made again. rest: after a failure.
-    num_dropped: pages that were not written because the disk was too slow or failed. Raises what `PageDirectory` does.
+    directory: where the files are; another object when the directory had to be made again.
+    rest: after a failure.
+    num_dropped: pages that were not written because the disk was too slow or failed.
+
+    Raises the errors of `PageDirectory`.
     """
 
     def __init__(self, root: Path, fingerprint: str, capacity: int) -> None:
@@ -54,7 +57,8 @@ class PageWriter:
         self._root = root
         self._fingerprint = fingerprint
         self._capacity = capacity
-        self._lowered, self._lowered_until = capacity, 0.0
+        self._lowered = capacity
+        self._lowered_until = 0.0
         self._num_bytes: int | None = None
         self._pending: OrderedDict[str, PendingPage] = OrderedDict()
         self._pending_bytes = 0

@@ -51,7 +51,8 @@ class KVTiers(CacheObserver):
     """Host memory and disk; either may be None.
 
     pages: where a look-up finds what they have.
-    num_saved, num_loaded: blocks since the start.
+    num_saved: blocks since the start.
+    num_loaded: blocks since the start.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class KVTiers(CacheObserver):
         self._loads = []
         self._num_taken += 1
         self._in_flight[self._num_taken] = saves
-        return KVTransfers(self._num_taken, [save.block_id for save in saves], loads)
+        block_ids = [save.block_id for save in saves]
+        return KVTransfers(self._num_taken, block_ids, loads)
 
     def settle(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Keep the pages that copies brought; None: they were not made."""
@@ -157,7 +159,8 @@ class KVTiers(CacheObserver):
             self._num_failed += len(saves)
             return
         for save, page in zip(saves, pages, strict=False):
-            if save.evicted or self._in_place.get(save.block_id) == save:
+            is_still_cached = self._in_place.get(save.block_id) == save
+            if save.evicted or is_still_cached:
                 self._keep(save, page)
 
     def forget_copies(self) -> None:
@@ -180,8 +183,10 @@ class KVTiers(CacheObserver):
         targets = [block_id for block_id, _ in self._loads]
         sources = [save.block_id for save in self._saves]
         named = [*targets, *sources, *self._unsaved, *self._in_place]
-        require(all(0 < block_id < num_blocks for block_id in named), "tier_copies", "a copy names no block")
-        require(len(set(targets)) == len(targets), "tier_copies", "a block is to be filled twice")
+        are_blocks = all(0 < block_id < num_blocks for block_id in named)
+        are_different = len(set(targets)) == len(targets)
+        require(are_blocks, "tier_copies", "a copy names no block")
+        require(are_different, "tier_copies", "a block is to be filled twice")
         if self.host is not None:
             self.host.check_integrity()
 
