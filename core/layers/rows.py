@@ -28,7 +28,8 @@ class RowLinear(ReferenceLinear):
         wide = part.float()
         out = torch.empty(x.shape[0], wide.shape[0], dtype=torch.float32, device=x.device)
         for index, row in enumerate(x.split(1)):
-            out[index] = F.linear(_aligned(row.float()), wide)[0]
+            alone = _aligned(row.float())
+            out[index] = F.linear(alone, wide)[0]
         return out
 
 
@@ -42,7 +43,8 @@ class RowKernels(ReferenceKernels):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> RowLinear:
         """Keep the weight as it is; into: a copy of it there."""
-        return RowLinear(weight if into is None else moved_into(weight, into), activation, bias)
+        held = weight if into is None else moved_into(weight, into)
+        return RowLinear(held, activation, bias)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """One head after the other, by rows."""
