@@ -36,8 +36,9 @@ class AttentionViews:
         first_v = spec.num_heads + spec.num_kv_heads
         values = spec.num_kv_heads * spec.head_size_v
         width = first_v * spec.head_size + values
+        width_out = spec.num_heads * spec.head_size_v
         self.qkv = workspace.view("qkv", num_tokens, width)
-        self.attention = workspace.view("attention", num_tokens, spec.num_heads * spec.head_size_v)
+        self.attention = workspace.view("attention", num_tokens, width_out)
         heads = self.qkv.view(num_tokens, -1, spec.head_size)
         self.q = heads[:, : spec.num_heads]
         self.k = heads[:, spec.num_heads : first_v]
