@@ -38,7 +38,10 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     @property
     def held_ids(self) -> range:
         """Ids of the experts that are held."""
-        return range(self.count) if self.held is None else range(*self.held)
+        if self.held is None:
+            return range(self.count)
+        start, stop = self.held
+        return range(start, stop)
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):

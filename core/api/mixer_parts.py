@@ -105,8 +105,12 @@ def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     """The inputs side by side, the op's output, and the op's own tensors."""
     inputs = []
     for name, rows in state.inputs.items():
-        inputs.append(LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias))
+        part = LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias)
+        inputs.append(part)
     output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), state.bias)
     buffers = {"state_in": state.input_size, "state_out": state.output_size}
-    params = {name: (f"{prefix}.{name}", shape) for name, shape in state.params.items()}
-    return MixerParts({"in": tuple(inputs), "out": (output,)}, {}, buffers, params=params)
+    params = {}
+    for name, shape in state.params.items():
+        params[name] = (f"{prefix}.{name}", shape)
+    linears = {"in": tuple(inputs), "out": (output,)}
+    return MixerParts(linears, {}, buffers, params=params)

@@ -24,7 +24,9 @@ class LinearHeads:
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """One head after the other."""
-        for kernel, rows, into in zip(self.kernels, x.unbind(1), out.unbind(1), strict=True):
+        inputs = x.unbind(1)
+        outputs = out.unbind(1)
+        for kernel, rows, into in zip(self.kernels, inputs, outputs, strict=True):
             kernel(rows, into)
 
 

@@ -109,7 +109,8 @@ class KernelSet:
         self.soft_cap = cap.soft_cap
         self.take_rows = take.take_rows
         self._gate_rank = self.providers.index(gate)
-        self.capturable = all(map(is_recordable, (norm, heads_norm, rotary, gate, add, scale, cap, take)))
+        chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
+        self.capturable = all(is_recordable(provider) for provider in chosen)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -132,7 +133,8 @@ class KernelSet:
         attributes: dict[str, int] = {}
         if isinstance(weight, HasGroups):
             attributes["group_size"] = weight.group_size
-        query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
+        form = weight_format(weight)
+        query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
         provider = self._best_linear(query)
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
         if self.providers.index(provider) > self._gate_rank:
@@ -190,10 +192,14 @@ class KernelSet:
         format_name = str(weight.dtype).removeprefix("torch.")
         query = KernelQuery("linear", self.device, format_name, activation, weight.shape[1:])
         provider = self._best_linear(query)
-        if isinstance(provider, HasHeads) and not provider.supports(KernelQuery("heads", self.device)):
+        together = KernelQuery("heads", self.device)
+        if isinstance(provider, HasHeads) and not provider.supports(together):
             return provider.heads(weight, activation)
-        plain = [Dense(one.contiguous()) for one in weight]
-        return LinearHeads([self._prepared(provider, one, activation, None, room) for one in plain])
+        kernels = []
+        for one in weight:
+            plain = Dense(one.contiguous())
+            kernels.append(self._prepared(provider, plain, activation, None, room))
+        return LinearHeads(kernels)
 
     def _prepared(
         self,

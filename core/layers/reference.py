@@ -25,7 +25,8 @@ ROWS_AT_ONCE = 1024
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
     """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again."""
-    groups = x.float().view(x.shape[0], -1, group_size)
+    num_rows = x.shape[0]
+    groups = x.float().view(num_rows, -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
     steps = torch.round(groups * inverse).clamp(-127, 127)

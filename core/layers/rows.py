@@ -26,7 +26,7 @@ class RowLinear(ReferenceLinear):
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
         wide = part.float()
-        out = torch.empty(x.shape[0], wide.shape[0], dtype=torch.float32, device=x.device)
+        out = wide.new_empty(x.shape[0], wide.shape[0])
         for index, row in enumerate(x.split(1)):
             alone = _aligned(row.float())
             out[index] = F.linear(alone, wide)[0]
@@ -48,7 +48,8 @@ class RowKernels(ReferenceKernels):
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """One head after the other, by rows."""
-        return LinearHeads([self.linear(Dense(one), activation=activation) for one in weight])
+        kernels = [self.linear(Dense(one), activation=activation) for one in weight]
+        return LinearHeads(kernels)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
@@ -67,7 +68,9 @@ class RowKernels(ReferenceKernels):
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """See `ReferenceKernels`."""
-        for row, chosen, weight in zip(logits.split(1), ids.split(1), weights.split(1), strict=True):
+        rows = logits.split(1)
+        choices = zip(ids.split(1), weights.split(1), strict=True)
+        for row, (chosen, weight) in zip(rows, choices, strict=True):
             super().route(_aligned(row), routing, bias, chosen, weight)
 
 

@@ -66,8 +66,11 @@ class PendingBlock:
         """The layer's weights. vectors: its tensors that are no matrices, by name."""
         norms = {}
         for role, (name, _) in self._norms.items():
-            norms[role] = self._packing.on_device(vectors[name] + self._spec.norm_offset)
-        return BlockWeights(self._mixer(norms, vectors), self._mlp(vectors), norms)
+            weight = vectors[name] + self._spec.norm_offset
+            norms[role] = self._packing.on_device(weight)
+        mixer = self._mixer(norms, vectors)
+        mlp = self._mlp(vectors)
+        return BlockWeights(mixer, mlp, norms)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -190,10 +193,11 @@ class WeightLoading:
 
     def _check_shapes(self) -> None:
         """Every tensor that is read is there, with the shape that the configuration says."""
-        plans = {f"{part.name}.weight": self.packing.plan(part) for part in self.spec.linears()}
+        reads: dict[str, tuple[str, ...]] = {}
+        for part in self.spec.linears():
+            reads[f"{part.name}.weight"] = self.packing.plan(part).reads
         for name in self.spec.tensor_shapes():
-            reads = plans[name].reads if name in plans else (name,)
-            for read in reads:
+            for read in reads.get(name, (name,)):
                 self._check_shape(read)
 
     def _check_shape(self, name: str) -> None:

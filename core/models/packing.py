@@ -159,7 +159,8 @@ class Packing:
         activation = DENSE_ACTIVATION[self._dtype]
         turned = keys.transpose(1, 2).contiguous()
         to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
-        from_latent = self.kernels.heads(values.contiguous(), activation=activation, room=self._room)
+        straight = values.contiguous()
+        from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
         return to_latent, from_latent
 
     def moved(self, experts: Experts) -> Experts:

@@ -127,7 +127,9 @@ def pending_experts(
 ) -> ExpertsOneByOne | ExpertsTogether:
     """Together where a provider's kernel takes one weight and all experts have one format, else one by one."""
     queries = []
-    for side in ([expert.gate_up for expert in experts], [expert.down for expert in experts]):
+    first_side = [expert.gate_up for expert in experts]
+    second_side = [expert.down for expert in experts]
+    for side in (first_side, second_side):
         parts = [part for expert in side for part in expert]
         forms = {packing.form(part) for part in parts}
         if len(forms) > 1 or any(part.bias for part in parts):

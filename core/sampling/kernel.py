@@ -51,7 +51,8 @@ def numpy_race(
     tops: Float32 = values[rows, tokens]
     tokens[~np.isfinite(tops)] = NO_TOKEN
 
-    racing = ((tokens >= 0) & (heat > 0)).nonzero()[0]
+    hot = (tokens >= 0) & (heat > 0)
+    racing = hot.nonzero()[0]
     entrants: list[Entrant] = []
     for i in racing.tolist():
         row = values[rows[i]]
@@ -79,13 +80,15 @@ def native_logprobs(
     ids = torch.empty(len(which), width, dtype=torch.int64)
     values = torch.empty(len(which), width, dtype=torch.float64)
     ranks = torch.empty(len(which), dtype=torch.int64)
-    kernel(logits, torch.tensor(which), torch.tensor(chosen), torch.tensor(counts), ids, values, ranks)
+    rows = torch.tensor(which)
+    tokens = torch.tensor(chosen)
+    wanted = torch.tensor(counts)
+    kernel(logits, rows, tokens, wanted, ids, values, ranks)
     answers = []
-    rows = zip(ids.tolist(), values.tolist(), ranks.tolist(), counts, strict=True)
-    for tokens, logprobs, rank, count in rows:
+    for row_ids, row_values, rank, count in zip(ids.tolist(), values.tolist(), ranks.tolist(), counts, strict=True):
         stop = count + 1
         row_ranks = [rank, *range(1, stop)]
-        answers.append(TokenLogprobs(tokens[:stop], logprobs[:stop], row_ranks))
+        answers.append(TokenLogprobs(row_ids[:stop], row_values[:stop], row_ranks))
     return answers
 
 

@@ -23,7 +23,8 @@ def at_least_kth(values: Float32, k: int) -> Ids:
         return np.arange(len(values))
     width = len(values) // BLOCKS
     if k <= BLOCKS and width > 1:
-        maxima = values[: width * BLOCKS].reshape(BLOCKS, width).max(axis=1)
+        blocks = values[: width * BLOCKS].reshape(BLOCKS, width)
+        maxima = blocks.max(axis=1)
         pool = np.flatnonzero(values >= _kth(maxima, k))
         pooled = values[pool]
         return pool[pooled >= _kth(pooled, k)]

@@ -41,7 +41,8 @@ def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
     top = _most_likely(logits, count)
     chosen = np.array([token_id], dtype=np.int64)
     ids = np.concatenate([chosen, top])
-    values = logits[ids].astype(np.float64) - (float(largest) + log_total)
+    normalizer = float(largest) + log_total
+    values = logits[ids].astype(np.float64) - normalizer
     num_larger = int(np.count_nonzero(logits > logits[token_id]))
     ranks = [1 + num_larger, *range(1, len(top) + 1)]
     return TokenLogprobs(ids.tolist(), values.tolist(), ranks)

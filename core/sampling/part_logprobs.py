@@ -19,6 +19,9 @@ from core.api.messages import TokenLogprobs
 from core.sampling.logprobs import SPAN, span_sums, total_of_spans
 from core.sampling.noise import Float32, Ids
 
+ABSENT = np.float32(-np.inf)
+"""In place of the logit of a token that another part has."""
+
 
 @dataclass(slots=True)
 class Powers:
@@ -45,8 +48,10 @@ def powers_of(logits: Float32, first: int, tops: Float32) -> Powers:
     begin = min(-first % SPAN, size)
     whole_spans = (size - begin) // SPAN
     end = begin + whole_spans * SPAN
-    sums = span_sums(np.ascontiguousarray(powers[:, begin:end]))
-    return Powers(powers[:, :begin], sums, powers[:, end:])
+    whole = np.ascontiguousarray(powers[:, begin:end])
+    head = powers[:, :begin]
+    tail = powers[:, end:]
+    return Powers(head, span_sums(whole), tail)
 
 
 def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
@@ -59,7 +64,8 @@ def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
             sums += [_of_fragments(begun), part.sums]
             begun = [part.tail]
     sums.append(_of_fragments(begun))
-    total: NDArray[np.float64] = np.log(total_of_spans(np.concatenate(sums, axis=1)))
+    spans = np.concatenate(sums, axis=1)
+    total: NDArray[np.float64] = np.log(total_of_spans(spans))
     return total
 
 
@@ -71,7 +77,8 @@ def most_likely_of(logits: Float32, first: int, num: int) -> tuple[Ids, Float32]
 
 def logprobs_in_parts(parts: Sequence[Float32], tokens: Ids, num: int) -> list[TokenLogprobs]:
     """Of each row's token and the `num` most likely ones. parts: logits float32 [R, n], in order of their ids."""
-    tops: Float32 = np.maximum.reduce([part.max(axis=1) for part in parts])
+    largest = [part.max(axis=1) for part in parts]
+    tops: Float32 = np.maximum.reduce(largest)
     powers: list[Powers] = []
     token_logits: list[Float32] = []
     top_ids: list[Ids] = []
@@ -86,8 +93,10 @@ def logprobs_in_parts(parts: Sequence[Float32], tokens: Ids, num: int) -> list[T
         first += part.shape[1]
 
     chosen: Float32 = np.maximum.reduce(token_logits)
-    larger = [(part > chosen[:, None]).sum(axis=1) for part in parts]
-    ranks = 1 + np.sum(larger, axis=0)
+    ranks = np.ones(len(tokens), np.int64)
+    for part in parts:
+        larger = part > chosen[:, None]
+        ranks += larger.sum(axis=1)
     ids, logits = _most_likely(top_ids, top_logits, num)
     ids = np.concatenate((tokens[:, None], ids), axis=1)
     logits = np.concatenate((chosen[:, None], logits), axis=1)
@@ -124,5 +133,5 @@ def _logit_of(logits: Float32, first: int, tokens: Ids) -> Float32:
     rows = np.arange(len(tokens))
     columns = np.where(inside, places, 0)
     values = logits[rows, columns]
-    found: Float32 = np.where(inside, values, np.float32(-np.inf))
+    found: Float32 = np.where(inside, values, ABSENT)
     return found

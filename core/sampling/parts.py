@@ -71,7 +71,8 @@ class VocabularyPart:
         racing = temperatures > 0
         heat: Float32 = np.where(racing, temperatures, np.float32(1))
         with np.errstate(over="ignore", invalid="ignore"):  # far below the best with a tiny temperature: -inf is right
-            self.z = (self.logits - tops[:, None]) / heat[:, None]
+            below = self.logits - tops[:, None]
+            self.z = below / heat[:, None]
 
     def histogram(self, rows: Ids, least: Float32, prefix: NDArray[np.uint32], shift: int, *, weigh: bool) -> Counts:
         """Candidates, or their weights, by one digit of z, for z of at least `least` that begin with the digits `prefix`.
@@ -141,6 +142,7 @@ def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
     tops = _maximum([part.largest() for part in parts])
     for part in parts:
         part.scale(tops, asked.temperatures)
+    # a candidate further than the noise's range below the best cannot win
     limits = np.maximum(_limits(parts, asked), np.float32(-MAX_GUMBEL_RANGE))
     scores, tokens = parts[0].best(asked, limits)
     for part in parts[1:]:
@@ -177,8 +179,9 @@ def _reach(
     reached = np.ones(len(rows), bool)
     each = np.arange(len(rows))
     for shift in DIGITS:
-        histograms = [part.histogram(rows, least, prefix, shift, weigh=weigh) for part in parts]
-        bins = np.sum(histograms, axis=0)
+        bins = np.zeros((len(rows), NUM_DIGITS), np.int64)
+        for part in parts:
+            bins += part.histogram(rows, least, prefix, shift, weigh=weigh)
         sums = before[:, None] + bins.cumsum(axis=1)
         short = sums < target[:, None]
         digit = short.sum(axis=1)
@@ -186,7 +189,9 @@ def _reach(
         digit = np.minimum(digit, NUM_DIGITS - 1)
         before = sums[each, digit] - bins[each, digit]
         prefix |= digit.astype(np.uint32) << np.uint32(shift)
-    found: Float32 = np.where(reached, -prefix.view(np.float32), least)
+    # the digits are those of |z|, and z is never above 0
+    limit = -prefix.view(np.float32)
+    found: Float32 = np.where(reached, limit, least)
     return found
 
 

@@ -40,7 +40,8 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
         np.bitwise_xor(factors, key, out=factors)
         mixed = product[::-1]
         key = (key + WEYL) & LOW
-    words = np.empty((factors.shape[1], 4), dtype=np.uint32)
+    count = factors.shape[1]
+    words = np.empty((count, 4), dtype=np.uint32)
     words[:, 0::2] = factors.T
     words[:, 1::2] = mixed.T
     return words

@@ -27,7 +27,12 @@ DENSE_FRACTION: Final = 4
 
 @dataclass(slots=True)
 class Entrant:
-    """One position. z: (logit − largest)/T, float32; ids: rising vocabulary ids of z, or None: all entries in order."""
+    """One position.
+
+    key: of its noise.
+    z: float32, (logit − largest)/T.
+    ids: rising vocabulary ids of z; None: all entries in order.
+    """
 
     key: NoiseKey
     z: Float32
@@ -57,13 +62,17 @@ def winners(entrants: Sequence[Entrant]) -> list[int]:
 
 
 def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]:
+    """The candidates that may still win, with their z and words."""
     # -ln x without the constant 32·ln 2, which all candidates share.
-    bound = z - np.log(words.astype(np.float32) + np.float32(0.5))
-    near = np.flatnonzero(bound >= bound.max() - BOUND_SLACK)
+    x = words.astype(np.float32) + np.float32(0.5)
+    bound = z - np.log(x)
+    least = bound.max() - BOUND_SLACK
+    near = np.flatnonzero(bound >= least)
     return ids[near], z[near], words[near]
 
 
 def _decide(finalists: list[tuple[Ids, Float32, Words]]) -> list[int]:
+    """The winner of each row's finalists; noise is drawn exactly, for all of them at once."""
     if not finalists:
         return []
     z = np.concatenate([z for _, z, _ in finalists])

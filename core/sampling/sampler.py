@@ -102,7 +102,8 @@ class Sampler:
         finite = np.isfinite(_tops(logits))
         changes = []
         for row in adjusted:
-            changes.append(Adjusted(rows.state(row), rows.index(row), rows.drafted(row)))
+            change = Adjusted(rows.state(row), rows.index(row), rows.drafted(row))
+            changes.append(change)
         adjust(logits, changes)
         chosen = rows.chosen(np.array(adjusted), np.arange(count))
         self._race(torch.from_numpy(logits), chosen)
@@ -151,7 +152,9 @@ def _on_host(logits: Tensor) -> bool:
 
 def _any_failed(tokens: Ids) -> bool:
     # argmin makes no array of comparisons, as (tokens < 0).any() would
-    return len(tokens) > 0 and bool(tokens[tokens.argmin()] < 0)
+    if not len(tokens):
+        return False
+    return bool(tokens[tokens.argmin()] < 0)
 
 
 def _between(rows: list[int], start: int, stop: int) -> list[int]:

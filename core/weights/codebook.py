@@ -129,7 +129,8 @@ class Codebook(CanonicalWeight):
         table = torch.tensor(self.codes, dtype=torch.float32, device=self.values.device)
         indices = unpack_nibbles(self.values).int()
         blocks = table[indices].view(n, -1, self.block_size)
-        w = (blocks * self.wide_scale().unsqueeze(-1)).view(n, k)
+        scaled = blocks * self.wide_scale().unsqueeze(-1)
+        w = scaled.view(n, k)
         if self.row_scale is not None:
             w = w * self.row_scale
         return w

@@ -76,7 +76,8 @@ class ExpertsStack:
         """Copy a part of an expert to its place. Raises ValueError when its format is not that of the others."""
         if self._whole is None:
             self._whole = self._empty_like(part)
-        if part.attributes() != self._whole.attributes() or type(part) is not type(self._whole):
+        same_type = type(part) is type(self._whole)
+        if not same_type or part.attributes() != self._whole.attributes():
             raise ValueError(f"an expert of format '{part.name}' cannot join others of format '{self._whole.name}'")
         start = expert * self._rows + first_row
         stop = start + part.shape[0]

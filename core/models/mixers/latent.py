@@ -107,7 +107,8 @@ class LatentMixer(KeyedMixer):
         self.to_latent, self.from_latent = heads
         self.kv_norm = norms["kv_a"]
         self.q_norm = norms.get("q_a")
-        self.nbytes = sum(part.nbytes for part in (self.a, self.o, *heads))
+        self.nbytes = self.a.nbytes + self.o.nbytes
+        self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
         self.cos: Tensor
@@ -116,8 +117,12 @@ class LatentMixer(KeyedMixer):
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
         """Everything that a runtime must be able to record."""
-        queries = () if self.q_b is None else self.q_b.kernels
-        return [*self.a.kernels, *queries, self.to_latent, self.from_latent, *self.o.kernels]
+        found: list[LinearKernel | HeadsKernel] = [*self.a.kernels]
+        if self.q_b is not None:
+            found += self.q_b.kernels
+        found += (self.to_latent, self.from_latent)
+        found += self.o.kernels
+        return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""

@@ -40,7 +40,7 @@ def _meminfo() -> dict[str, int]:
 def _group(name: str) -> int | None:
     """A number of the control group, None when it is not limited or there is none."""
     try:
-        text = (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+        text = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -160,7 +160,9 @@ def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Act
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
     """How the extension reads a weight, without its tables. Raises ValueError for a format that it does not know."""
     if isinstance(weight, Dense):
-        name = "bfloat16" if activation == "bf16" else str(weight.weight.dtype).removeprefix("torch.")
+        name = str(weight.weight.dtype).removeprefix("torch.")
+        if activation == "bf16":
+            name = "bfloat16"
         return PackSource(FORMATS[name], weight.shape)
     if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook):
         raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
@@ -218,7 +220,8 @@ def linear_reasons(query: KernelQuery) -> list[Reason]:
         reasons.append(Reason("activation", " or ".join(allowed), query.activation))
     group = query.attributes.get("group_size", GROUP_MULTIPLE)
     inputs = query.shape[-1] if query.shape else 0
-    by_sixteen = query.format in ("int4_groups", "int8_groups") or FORMATS[query.format] == FORMATS["nf4"]
+    is_codebook = FORMATS[query.format] == FORMATS["nf4"]
+    by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups")
     multiple = GROUP_MULTIPLE if by_sixteen else BYTES_A_WORD
     one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
     if group % multiple and not one_group:
