@@ -71,7 +71,7 @@ def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Te
     """float32 [T, H]: the weighted sum of each token's experts, parts float32 [T, k, H].
 
     A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and
-    these are added as a binary tree. Whoever has half of the experts thus has a whole subtree, and the sum of two halves
+    these are added as a binary tree. A rank with half of the experts thus has a whole subtree, and the sum of two halves
     has the bits of the whole.
     """
     ranges = 1

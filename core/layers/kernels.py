@@ -44,7 +44,7 @@ from core.plugin.contracts import (
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
-"""What the blocks and the head of every model call beside their matrices."""
+"""The operations that the blocks and the head of every model call besides their matrices."""
 
 Room = Callable[[int], Tensor]
 """Gives uint8 memory of so many bytes."""

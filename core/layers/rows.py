@@ -53,12 +53,16 @@ class RowKernels(ReferenceKernels):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
-        for row, into in zip(x.split(1), out.split(1), strict=True):
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
             super().rms_norm(_aligned(row), weight, eps, into)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """See `ReferenceKernels`."""
-        for row, into in zip(x.split(1), out.split(1), strict=True):
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
             super().gated(_aligned(row), activation, into)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
@@ -69,9 +73,10 @@ class RowKernels(ReferenceKernels):
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """See `ReferenceKernels`."""
         rows = logits.split(1)
-        choices = zip(ids.split(1), weights.split(1), strict=True)
-        for row, (chosen, weight) in zip(rows, choices, strict=True):
-            super().route(_aligned(row), routing, bias, chosen, weight)
+        all_ids = ids.split(1)
+        all_weights = weights.split(1)
+        for row, row_ids, row_weights in zip(rows, all_ids, all_weights, strict=True):
+            super().route(_aligned(row), routing, bias, row_ids, row_weights)
 
 
 def _aligned(row: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class DecoderWeights:
     embedding: None where this part of the model does not hold it.
     head: None where this part of the model does not hold it.
     norm: in front of the head; None without a head.
-    blocks: those that this part of the model holds.
+    blocks: the ones that this part of the model holds, in order.
     """
 
     embedding: LinearKernel | None
@@ -227,7 +227,7 @@ class Decoder:
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
     def _embed(self, embedding: LinearKernel, token_ids: Tensor, out: Tensor) -> None:
-        """out[T, H] = the tokens' rows. A rank gives zeros for those that others hold; the sum has all."""
+        """out[T, H] = the tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
         if self._reduce is None:
             embedding.rows(token_ids, out)
         else:

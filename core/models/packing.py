@@ -29,7 +29,7 @@ Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
 SEGMENTS: Final = 8
-"""Of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
+"""Segments of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
 NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
@@ -192,9 +192,9 @@ class Packing:
     def _bias(
         self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]
     ) -> Tensor | None:
-        """Of fused parts: zeros for those that have none, None when no part has one.
+        """The bias of fused parts: zeros for parts without one, None when no part has one.
 
-        Of a layer whose inputs are divided the first rank alone has the bias, so that the sum over ranks has it once.
+        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it once.
         """
         biased: set[str] = set()
         for part in parts:

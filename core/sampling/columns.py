@@ -27,7 +27,7 @@ INDEX: Final = 2
 
 
 def temperature_of(params: SamplingParams) -> float:
-    """0 when the largest logit wins."""
+    """The temperature as kernels take it; 0 when the largest logit wins."""
     return 0.0 if params.greedy else max(params.temperature, SMALLEST)
 
 

@@ -30,7 +30,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Asked:
-    """What the rows ask for, as a `RaceKernel` gets it.
+    """The sampling parameters of the rows, as a `RaceKernel` gets them.
 
     keys: int64 [R, 5].
     temperatures: float32 [R].
@@ -60,7 +60,7 @@ class VocabularyPart:
         self.z: Float32 = logits
 
     def largest(self) -> Float32:
-        """Of each row, NaN where one is NaN: float32 [R]."""
+        """The largest logit of each row, NaN where one is NaN: float32 [R]."""
         best = self.logits.argmax(axis=1)
         rows = np.arange(len(best))
         tops: Float32 = self.logits[rows, best]

@@ -147,16 +147,20 @@ class SampleRows:
 
     def part(self, start: int, stop: int) -> KernelRows:
         """Neighbouring rows, for logits that begin with row `start`."""
-        part = slice(start, stop)
         which = self._which[: stop - start]
-        filters = self.top_k[part], self.top_p[part], self.least[part]
-        return _kernel_rows(which, self.keys[part], self.temperatures[part], filters, self._out[part])
+        keys = self.keys[start:stop]
+        temperatures = self.temperatures[start:stop]
+        filters = self.top_k[start:stop], self.top_p[start:stop], self.least[start:stop]
+        out = self._out[start:stop]
+        return _kernel_rows(which, keys, temperatures, filters, out)
 
     def chosen(self, rows: Ids, which: Ids) -> KernelRows:
         """Copies of some rows, with an `out` of their own. which: their rows of logits."""
-        out = np.empty(len(rows), np.int64)
+        keys = self.keys[rows]
+        temperatures = self.temperatures[rows]
         filters = self.top_k[rows], self.top_p[rows], self.least[rows]
-        return _kernel_rows(which, self.keys[rows], self.temperatures[rows], filters, out)
+        out = np.empty(len(rows), np.int64)
+        return _kernel_rows(which, keys, temperatures, filters, out)
 
 
 def _kernel_rows(

@@ -108,7 +108,7 @@ class HasGroups(Protocol):
 
 
 def memory_of(weight: CanonicalWeight) -> int:
-    """Bytes that `moved_into` needs: those of all tensors, each rounded up to whole cache lines."""
+    """Bytes that `moved_into` needs: all tensors, each rounded up to whole cache lines."""
     return sum(_lines(tensor) for tensor in weight.tensors().values())
 
 

@@ -19,7 +19,7 @@ from core.models.mixers.cached import KeyedMixer
 from core.plugin.contracts import HeadsKernel, LinearKernel
 
 EPS: Final = 1e-6
-"""Of the norms of both latents; the configuration's own is for the others."""
+"""The epsilon of the norms of both latents; all other norms take the configuration's."""
 
 
 class LatentViews:
