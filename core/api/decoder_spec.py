@@ -38,7 +38,10 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     @property
     def held_ids(self) -> range:
         """Ids of the experts that are held."""
-        return range(self.count) if self.held is None else range(*self.held)
+        if self.held is None:
+            return range(self.count)
+        start, stop = self.held
+        return range(start, stop)
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
@@ -65,7 +68,9 @@ class BlockSpec(msgspec.Struct, frozen=True):
         """Numbers of a head that rotate with the position."""
         if isinstance(self.mixer, StateSpec):
             return 0
-        return self.mixer.rope_size if isinstance(self.mixer, LatentSpec) else self.mixer.head_size
+        if isinstance(self.mixer, LatentSpec):
+            return self.mixer.rope_size
+        return self.mixer.head_size
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +82,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     logit_cap: the soft cap of the final logits, or None.
     vocab_start: the first token of the `vocab_size` ones whose rows of embedding and head are held.
     first_block: the number of `blocks[0]` in the whole model.
-    holds_embedding, holds_head: whether this part begins with the embedding, and ends with the head.
+    holds_embedding: whether this part begins with the embedding.
+    holds_head: whether this part ends with the head.
     """
 
     family: str
@@ -121,16 +127,17 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
 
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-        h, experts = self.hidden_size, self.blocks[index].experts
+        """The matrices of the MLP, or the router and the shared expert."""
+        experts = self.blocks[index].experts
         if experts is None:
             return self._gated_linears(f"{self.block_name(index)}.mlp", self.intermediate_size)
         prefix = f"{self.block_name(index)}.{experts.names[0]}"
-        found: dict[str, tuple[LayerSpec, ...]] = {
-            "router": (LayerSpec(f"{prefix}.gate", "linear", (experts.count, h)),)
-        }
+        router = LayerSpec(f"{prefix}.gate", "linear", (experts.count, self.hidden_size))
+        found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
         if experts.shared_intermediate_size:
             shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
-            found |= {f"shared_{role}": parts for role, parts in shared.items()}
+            for role, parts in shared.items():
+                found[f"shared_{role}"] = parts
         return found
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
@@ -139,7 +146,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if experts is None:
             return []
         module, gate, up, down = experts.names
-        h, inner = self.hidden_size, experts.intermediate_size
+        h = self.hidden_size
+        inner = experts.intermediate_size
         found = []
         for e in experts.held_ids:
             expert = f"{self.block_name(index)}.{module}.experts.{e}"
@@ -157,23 +165,24 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
+        """The matrices of an MLP of `size` inner numbers, in the module `mlp`."""
         h = self.hidden_size
-        return {
-            "gate_up": (
-                LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias),
-                LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias),
-            ),
-            "down": (LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias, True),),
-        }
+        gate = LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias)
+        up = LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias)
+        down = LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias, summed=True)
+        return {"gate_up": (gate, up), "down": (down,)}
 
     def router_widths(self) -> tuple[int, int]:
         """Most experts and most choices of a token in any block; 0 without experts."""
         experts = [block.experts for block in self.blocks if block.experts is not None]
-        return max((e.count for e in experts), default=0), max((e.routing.top_k for e in experts), default=0)
+        most_experts = max((one.count for one in experts), default=0)
+        most_choices = max((one.routing.top_k for one in experts), default=0)
+        return most_experts, most_choices
 
     def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
         """Norm weights of one block: role → (tensor name, size)."""
-        prefix, h = self.block_name(index), self.hidden_size
+        prefix = self.block_name(index)
+        h = self.hidden_size
         norms = {"input": (f"{prefix}.input_layernorm.weight", h)}
         if self.sandwich_norms:
             norms["post_attention"] = (f"{prefix}.post_attention_layernorm.weight", h)
@@ -188,20 +197,25 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         experts = self.blocks[index].experts
         if experts is None or not experts.correction:
             return None
-        return f"{self.block_name(index)}.{experts.names[0]}.gate.e_score_correction_bias", experts.count
+        router = f"{self.block_name(index)}.{experts.names[0]}.gate"
+        return f"{router}.e_score_correction_bias", experts.count
 
     def shared_intermediate_size(self) -> int:
-        """Of the shared experts of any block; 0 without."""
-        return max((b.experts.shared_intermediate_size for b in self.blocks if b.experts is not None), default=0)
+        """Most inner numbers of a shared expert in any block; 0 without shared experts."""
+        experts = [block.experts for block in self.blocks if block.experts is not None]
+        return max((one.shared_intermediate_size for one in experts), default=0)
 
     def buffers(self) -> dict[str, int]:
         """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
         inner = max(self.intermediate_size, self.shared_intermediate_size())
+        most_experts, _ = self.router_widths()
         widths = {
-            **dict.fromkeys(("residual", "normed", "branch"), self.hidden_size),
+            "residual": self.hidden_size,
+            "normed": self.hidden_size,
+            "branch": self.hidden_size,
             "gate_up": 2 * inner,
             "mlp": inner,
-            "router": self.router_widths()[0],
+            "router": most_experts,
         }
         for index in range(len(self.blocks)):
             for name, width in mixer_parts(self, index).buffers.items():
@@ -249,7 +263,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             shapes.update(mixer_parts(self, index).params.values())
             correction = self.correction(index)
             if correction is not None:
-                shapes[correction[0]] = (correction[1],)
+                name, count = correction
+                shapes[name] = (count,)
         if self.holds_head:
             shapes["model.norm.weight"] = (self.hidden_size,)
         return shapes
@@ -257,8 +272,10 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
     """What the mixer of one block is made of."""
-    block, hidden = spec.blocks[index], spec.hidden_size
-    mixer, layer = block.mixer, spec.block_name(index)
+    block = spec.blocks[index]
+    mixer = block.mixer
+    hidden = spec.hidden_size
+    layer = spec.block_name(index)
     if isinstance(mixer, StateSpec):
         return state_parts(mixer, f"{layer}.mixer", hidden)
     prefix = f"{layer}.self_attn"

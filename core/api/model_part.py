@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Part(msgspec.Struct, frozen=True):
     """Which part of a model a rank holds.
 
-    rank, size: the rank-th of `size` equal parts of each layer.
+    rank: which of the equal parts of each layer, from 0 on.
+    size: into how many equal parts each layer is divided.
     blocks: the blocks from the first number to before the second (a pipeline stage); None: all of them.
     """
 
@@ -33,16 +34,20 @@ class Part(msgspec.Struct, frozen=True):
 
     def slice_of(self, whole: int, mine: int) -> slice:
         """Where `mine` of `whole` equal things lie; ranks share a piece where there are fewer pieces than ranks."""
-        piece = self.rank * (whole // mine) // self.size
-        return slice(piece * mine, (piece + 1) * mine)
+        num_pieces = whole // mine
+        piece = self.rank * num_pieces // self.size
+        start = piece * mine
+        return slice(start, start + mine)
 
 
 def local_spec(spec: DecoderSpec, part: Part) -> DecoderSpec:
     """The model that a rank sees. Raises UserError where it cannot be divided so."""
     if not 0 <= part.rank < part.size:
         raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
-    staged = spec if part.blocks is None else _stage(spec, *part.blocks)
-    return staged if part.size == 1 else _divided(staged, part)
+    if part.blocks is not None:
+        start, stop = part.blocks
+        spec = _stage(spec, start, stop)
+    return spec if part.size == 1 else _divided(spec, part)
 
 
 def _stage(spec: DecoderSpec, start: int, stop: int) -> DecoderSpec:
@@ -63,8 +68,9 @@ def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
     """The rank's part of each layer."""
     blocks = []
     for block in spec.blocks:
+        mixer = _mixer(block.mixer, part.size)
         experts = None if block.experts is None else _experts(block.experts, part)
-        blocks.append(msgspec.structs.replace(block, mixer=_mixer(block.mixer, part.size), experts=experts))
+        blocks.append(msgspec.structs.replace(block, mixer=mixer, experts=experts))
     inner = spec.intermediate_size
     if any(block.experts is None for block in spec.blocks):
         inner = _share(inner, part.size, "inner numbers of an MLP (intermediate_size)")
@@ -79,9 +85,10 @@ def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
 
 
 def _mixer(mixer: MixerSpec, size: int) -> MixerSpec:
-    """Its heads; those of keys and values are held by several ranks where there are more ranks than heads."""
+    """A rank's heads; heads of keys and values are held by several ranks where there are more ranks than heads."""
     if isinstance(mixer, LatentSpec):
-        return msgspec.structs.replace(mixer, num_heads=_share(mixer.num_heads, size, "attention heads"))
+        heads = _share(mixer.num_heads, size, "attention heads")
+        return msgspec.structs.replace(mixer, num_heads=heads)
     if not isinstance(mixer, AttentionSpec):
         raise UserError(f"a layer with a state ({mixer.op}) cannot be divided into {size} parts; use one part")
     if mixer.alibi or mixer.sinks:
@@ -90,9 +97,9 @@ def _mixer(mixer: MixerSpec, size: int) -> MixerSpec:
         )
     heads = _share(mixer.num_heads, size, "attention heads")
     kv_heads = mixer.num_kv_heads
-    if kv_heads < size and size % kv_heads == 0:
-        return msgspec.structs.replace(mixer, num_heads=heads, num_kv_heads=1)
-    return msgspec.structs.replace(mixer, num_heads=heads, num_kv_heads=_share(kv_heads, size, "key and value heads"))
+    shared = kv_heads < size and size % kv_heads == 0
+    kv_share = 1 if shared else _share(kv_heads, size, "key and value heads")
+    return msgspec.structs.replace(mixer, num_heads=heads, num_kv_heads=kv_share)
 
 
 def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
@@ -104,6 +111,7 @@ def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
 
 
 def _share(whole: int, size: int, what: str) -> int:
+    """One of `size` equal shares. Raises UserError where `size` does not divide the whole."""
     if whole % size:
         raise UserError(
             f"{whole} {what} cannot be divided into {size} equal parts; use a number of parts that divides it"

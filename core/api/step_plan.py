@@ -106,7 +106,7 @@ class StepResult:
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""
         more = self.more_token_ids
-        return {
-            slot: [token, *more.get(slot, ())]
-            for slot, token in zip(self.slots.tolist(), self.token_ids.tolist(), strict=True)
-        }
+        found = {}
+        for slot, token in zip(self.slots.tolist(), self.token_ids.tolist(), strict=True):
+            found[slot] = [token, *more.get(slot, ())]
+        return found

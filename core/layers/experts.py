@@ -19,19 +19,30 @@ COMBINE_RANGES = 8
 
 
 def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-    """ids int64 [T, k], weights float32 [T, k] from logits [T, E]; see `RoutingSpec`. The lowest id wins a tie.
+    """Choose the experts of each token; see `RoutingSpec`. The lowest id wins a tie.
+
+    logits: [T, E].
+    bias: float32 [E], counts in the choice alone, or None.
+    ids: int64 [T, k], written.
+    weights: float32 [T, k], written.
 
     Without a bias and paired groups the choice compares logits, else scores (plus bias); a not-a-number is least of all.
     """
     wide = logits.float()
     scores = torch.sigmoid(wide) if routing.scores == "sigmoid" else torch.softmax(wide, -1)
-    by_scores = bias is not None or routing.group_rank == "best_two"
-    choice = (scores if bias is None else scores + bias) if by_scores else wide
+    if bias is not None:
+        choice = scores + bias
+    elif routing.group_rank == "best_two":
+        choice = scores
+    else:
+        choice = wide  # scores rise with them, but rounding may make equal what was not
     least = torch.finfo(torch.float32).min
     choice = choice.nan_to_num(nan=least, neginf=least, posinf=-least)
     if routing.groups > 1:
-        choice = choice.masked_fill(~_kept_groups(choice, routing), -torch.inf)
-    ids.copy_(torch.sort(choice, dim=-1, descending=True, stable=True).indices[:, : routing.top_k])
+        kept = _kept_groups(choice, routing)
+        choice = choice.masked_fill(~kept, -torch.inf)
+    order = _falling(choice)
+    ids.copy_(order[:, : routing.top_k])
     chosen = scores.gather(-1, ids)
     if routing.renormalize:
         chosen = chosen / chosen.sum(-1, keepdim=True)
@@ -41,40 +52,55 @@ def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor
 def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
     """Which experts belong to the best groups, bool [T, E]."""
     grouped = choice.unflatten(-1, (routing.groups, -1))
-    count = min(2 if routing.group_rank == "best_two" else 1, grouped.shape[-1])
-    rank = grouped.topk(count, -1).values.sum(-1)
-    best = torch.sort(rank, dim=-1, descending=True, stable=True).indices[:, : routing.top_groups]
-    kept = torch.zeros_like(rank, dtype=torch.bool).scatter(-1, best, True)
-    return kept.repeat_interleave(grouped.shape[-1], -1)
+    size = grouped.shape[-1]
+    counting = 2 if routing.group_rank == "best_two" else 1
+    best_scores = grouped.topk(min(counting, size), -1).values
+    rank = best_scores.sum(-1)
+    best = _falling(rank)[:, : routing.top_groups]
+    kept = torch.zeros_like(rank, dtype=torch.bool)
+    kept = kept.scatter(-1, best, True)
+    return kept.repeat_interleave(size, -1)
+
+
+def _falling(values: Tensor) -> Tensor:
+    """The places of the values of each row, the largest first and the lower place first on ties: int64 [T, n]."""
+    return torch.sort(values, dim=-1, descending=True, stable=True).indices
 
 
 def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Tensor:
     """float32 [T, H]: the weighted sum of each token's experts, parts float32 [T, k, H].
 
     A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and
-    these are added as a binary tree. Whoever has half of the experts thus has a whole subtree, and the sum of two halves
+    these are added as a binary tree. A rank with half of the experts thus has a whole subtree, and the sum of two halves
     has the bits of the whole.
     """
     ranges = 1
     while 2 * ranges <= COMBINE_RANGES and num_experts % (2 * ranges) == 0:
         ranges *= 2
+    range_size = num_experts // ranges
     tokens, top_k = ids.shape
-    sums = torch.zeros(tokens, ranges, parts.shape[2], dtype=torch.float32, device=parts.device)
+    hidden = parts.shape[2]
+    sums = torch.zeros(tokens, ranges, hidden, dtype=torch.float32, device=parts.device)
     every = torch.arange(tokens, device=ids.device)
     order = ids.argsort(dim=1)
     for column in range(top_k):
         chosen = order[:, column]
-        where = ids[every, chosen] // (num_experts // ranges)
-        sums[every, where] += weights[every, chosen, None] * parts[every, chosen]
+        where = ids[every, chosen] // range_size
+        weighted = weights[every, chosen, None] * parts[every, chosen]
+        sums[every, where] += weighted
     while sums.shape[1] > 1:
         sums = sums[:, ::2] + sums[:, 1::2]
     return sums[:, 0]
 
 
 class ReferenceExperts:
-    """The experts of one layer: gate_up[e] maps H to 2 * I, down[e] maps I to H. nbytes: of all their weights.
+    """The experts of one layer.
 
+    gate_up: gate_up[e] maps H to 2 * I.
+    down: down[e] maps I to H.
+    activation: of the gate.
     gated: the operation between the two (see `Kernels.gated`).
+    nbytes: of all their weights.
     """
 
     def __init__(
@@ -88,7 +114,9 @@ class ReferenceExperts:
             raise ValueError(
                 f"{len(gate_up)} gate-and-up layers and {len(down)} down layers, expected one each an expert"
             )
-        self.gate_up, self.down, self.activation = tuple(gate_up), tuple(down), activation
+        self.gate_up = tuple(gate_up)
+        self.down = tuple(down)
+        self.activation = activation
         self.gated = gated
         self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
 
@@ -98,23 +126,29 @@ class ReferenceExperts:
         A token sums its experts in float32, in the order that `combine` describes.
         """
         tokens, top_k = ids.shape
-        parts = torch.zeros(tokens * top_k, x.shape[1], dtype=torch.float32, device=x.device)
-        flat = ids.flatten()
-        for expert in flat.unique().tolist():
-            pairs = (flat == expert).nonzero().squeeze(1)
-            parts[pairs] = self._expert(expert, x[pairs // top_k]).float()
-        total = combine(parts.view(tokens, top_k, -1), ids, weights, len(self.down))
+        hidden = x.shape[1]
+        pairs = ids.flatten()  # (token, choice) in order
+        parts = torch.zeros(len(pairs), hidden, dtype=torch.float32, device=x.device)
+        for expert in pairs.unique().tolist():
+            places = (pairs == expert).nonzero().squeeze(1)
+            inputs = x[places // top_k]
+            parts[places] = self._expert(expert, inputs).float()
+        outputs = parts.view(tokens, top_k, hidden)
+        total = combine(outputs, ids, weights, len(self.down))
         if accumulate:
             out += total.to(out.dtype)
         else:
             out.copy_(total)
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:
-        rows, gate_up, down = x.shape[0], self.gate_up[expert], self.down[expert]
-        both = torch.empty(rows, gate_up.out_features, dtype=x.dtype, device=x.device)
+        """What one expert makes of x [n, H]: [n, H]."""
+        rows = x.shape[0]
+        gate_up = self.gate_up[expert]
+        down = self.down[expert]
+        both = x.new_empty(rows, gate_up.out_features)
         gate_up(x, both)
-        between = torch.empty(rows, both.shape[1] // 2, dtype=x.dtype, device=x.device)
+        between = x.new_empty(rows, gate_up.out_features // 2)
         self.gated(both, self.activation, between)
-        out = torch.empty(rows, down.out_features, dtype=x.dtype, device=x.device)
+        out = x.new_empty(rows, down.out_features)
         down(between, out)
         return out

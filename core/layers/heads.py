@@ -24,12 +24,18 @@ class LinearHeads:
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
         """One head after the other."""
-        for kernel, rows, into in zip(self.kernels, x.unbind(1), out.unbind(1), strict=True):
+        inputs = x.unbind(1)
+        outputs = out.unbind(1)
+        for kernel, rows, into in zip(self.kernels, inputs, outputs, strict=True):
             kernel(rows, into)
 
 
 class BatchedHeads:
-    """The same in one product of torch. weight: [H, N, K]; rounded: inputs are rounded to bfloat16 first."""
+    """The same in one product of torch.
+
+    weight: [H, N, K].
+    rounded: inputs are rounded to bfloat16 first.
+    """
 
     def __init__(self, weight: Tensor, rounded: bool) -> None:
         self.weight = weight
@@ -40,4 +46,7 @@ class BatchedHeads:
         """All heads at once, in the wider of both types unless inputs are rounded."""
         if self.rounded:
             x = x.bfloat16()
-        out.copy_(torch.matmul(x.transpose(0, 1), self.weight.to(x.dtype).transpose(1, 2)).transpose(0, 1))
+        by_head = x.transpose(0, 1)
+        matrices = self.weight.to(x.dtype).transpose(1, 2)
+        product = torch.matmul(by_head, matrices)
+        out.copy_(product.transpose(0, 1))

@@ -44,7 +44,7 @@ from core.plugin.contracts import (
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
-"""What the blocks and the head of every model call beside their matrices."""
+"""The operations that the blocks and the head of every model call besides their matrices."""
 
 Room = Callable[[int], Tensor]
 """Gives uint8 memory of so many bytes."""
@@ -54,8 +54,12 @@ class KernelSet:
     """Providers in order of preference, the reference kernels last (or those by rows).
 
     Operations are bound once and cost no extra call.
-    numerics: names everything that results depend on here. native: whether torch's own threads are of no use.
-    race, logprobs: the sampling kernels of the best provider that has them, or None. route: the choice of experts.
+
+    numerics: names everything that results depend on here.
+    native: whether torch's own threads are of no use.
+    race: the sampling kernel of the best provider that has one, or None.
+    logprobs: the kernel for log-probabilities of the best provider that has one, or None.
+    route: the choice of experts.
     capturable: whether every operation can be recorded by the runtime's `capture`.
     """
 
@@ -70,13 +74,16 @@ class KernelSet:
     take_rows: Callable[[Tensor, Tensor, Tensor], None]
 
     def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
-        last = () if providers and isinstance(providers[-1], RowKernels) else (ReferenceKernels(),)
-        self.providers: tuple[Kernels, ...] = (*providers, *last)
+        self.providers: tuple[Kernels, ...] = tuple(providers)
+        by_rows = len(providers) > 0 and isinstance(providers[-1], RowKernels)
+        if not by_rows:
+            self.providers += (ReferenceKernels(),)
         self.device = device
         self.numerics = "+".join(provider.numerics for provider in self.providers)
         self.native = len(providers) > 0
         self._bind_operations()
-        self.race: RaceKernel | None = next((p.race for p in self._serving("race") if isinstance(p, HasRace)), None)
+        races = (p.race for p in self._serving("race") if isinstance(p, HasRace))
+        self.race: RaceKernel | None = next(races, None)
         telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
         self.logprobs: LogprobsKernel | None = next(telling, None)
         routing = (p.route for p in self._serving("route") if isinstance(p, HasRoute))
@@ -102,7 +109,8 @@ class KernelSet:
         self.soft_cap = cap.soft_cap
         self.take_rows = take.take_rows
         self._gate_rank = self.providers.index(gate)
-        self.capturable = all(map(is_recordable, (norm, heads_norm, rotary, gate, add, scale, cap, take)))
+        chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
+        self.capturable = all(is_recordable(provider) for provider in chosen)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -122,8 +130,11 @@ class KernelSet:
         room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
         segments: of K that have sums of their own, where the provider can do that (see `SumsInSegments`).
         """
-        attributes = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
-        query = KernelQuery("linear", self.device, weight_format(weight), activation, weight.shape, attributes)
+        attributes: dict[str, int] = {}
+        if isinstance(weight, HasGroups):
+            attributes["group_size"] = weight.group_size
+        form = weight_format(weight)
+        query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
         provider = self._best_linear(query)
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
         if self.providers.index(provider) > self._gate_rank:
@@ -146,7 +157,9 @@ class KernelSet:
         second = [expert.single for expert in down if expert.single is not None]
         if len(first) == len(second) == len(gate_up):
             for provider in self._serving("experts"):
-                layer = provider.experts(first, second, activation) if isinstance(provider, HasExperts) else None
+                if not isinstance(provider, HasExperts):
+                    continue
+                layer = provider.experts(first, second, activation)
                 if layer is not None:
                     return layer
         return ReferenceExperts(gate_up, down, activation, self.gated)
@@ -160,11 +173,16 @@ class KernelSet:
 
         It is the one that would be the best for each expert alone.
         """
-        alone = [KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:]) for side in sides]
-        provider, *others = [self._best_linear(query) for query in alone]
-        if any(other is not provider for other in others) or not isinstance(provider, HasGroupedExperts):
+        best: list[Kernels] = []
+        for side in sides:
+            alone = KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:])
+            best.append(self._best_linear(alone))
+        provider = best[0]
+        if any(other is not provider for other in best) or not isinstance(provider, HasGroupedExperts):
             return None
-        return None if any(provider.supports(query) for query in sides) else provider
+        if any(provider.supports(query) for query in sides):  # reasons against it
+            return None
+        return provider
 
     def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
         """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.
@@ -172,11 +190,16 @@ class KernelSet:
         room: see `linear`.
         """
         format_name = str(weight.dtype).removeprefix("torch.")
-        provider = self._best_linear(KernelQuery("linear", self.device, format_name, activation, weight.shape[1:]))
-        if isinstance(provider, HasHeads) and not provider.supports(KernelQuery("heads", self.device)):
+        query = KernelQuery("linear", self.device, format_name, activation, weight.shape[1:])
+        provider = self._best_linear(query)
+        together = KernelQuery("heads", self.device)
+        if isinstance(provider, HasHeads) and not provider.supports(together):
             return provider.heads(weight, activation)
-        plain = [Dense(one.contiguous()) for one in weight]
-        return LinearHeads([self._prepared(provider, one, activation, None, room) for one in plain])
+        kernels = []
+        for one in weight:
+            plain = Dense(one.contiguous())
+            kernels.append(self._prepared(provider, plain, activation, None, room))
+        return LinearHeads(kernels)
 
     def _prepared(
         self,
@@ -210,4 +233,6 @@ def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
 
 def weight_format(weight: CanonicalWeight) -> str:
     """The format name that kernels are asked about: `float32`, `bfloat16`, `int4_groups`, ..."""
-    return str(weight.weight.dtype).removeprefix("torch.") if isinstance(weight, Dense) else weight.name
+    if isinstance(weight, Dense):
+        return str(weight.weight.dtype).removeprefix("torch.")
+    return weight.name

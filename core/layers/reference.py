@@ -25,7 +25,8 @@ ROWS_AT_ONCE = 1024
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
     """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again."""
-    groups = x.float().view(x.shape[0], -1, group_size)
+    num_rows = x.shape[0]
+    groups = x.float().view(num_rows, -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
     steps = torch.round(groups * inverse).clamp(-127, 127)
@@ -96,7 +97,8 @@ class ReferenceKernels:
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> ReferenceLinear:
         """Keep the weight as it is; into: a copy of it there."""
-        return ReferenceLinear(weight if into is None else moved_into(weight, into), activation, bias)
+        held = weight if into is None else moved_into(weight, into)
+        return ReferenceLinear(held, activation, bias)
 
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
         """Bytes of the weight's tensors."""
@@ -106,11 +108,17 @@ class ReferenceKernels:
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> ReferenceExperts:
         """The experts of a layer, each a view of the whole weight."""
-        sides = []
-        for side in (gate_up, down):
-            kernels = [self.linear(side.expert(index), activation=precision) for index in range(side.count)]
-            sides.append([Linear([kernel]) for kernel in kernels])
-        return ReferenceExperts(sides[0], sides[1], activation, gated)
+        first = self._each(gate_up, precision)
+        second = self._each(down, precision)
+        return ReferenceExperts(first, second, activation, gated)
+
+    def _each(self, experts: Experts, precision: Activation) -> list[Linear]:
+        """A layer of its own for each expert."""
+        layers = []
+        for index in range(experts.count):
+            kernel = self.linear(experts.expert(index), activation=precision)
+            layers.append(Linear([kernel]))
+        return layers
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """A matrix for each head, [H, N, K]."""
@@ -120,7 +128,8 @@ class ReferenceKernels:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
         wide = x.float()
         mean_square = wide.square().mean(-1, keepdim=True)
-        out.copy_(wide * torch.rsqrt(mean_square + eps) * weight)
+        normed = wide * torch.rsqrt(mean_square + eps)
+        out.copy_(normed * weight)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
         """The same in place over the last axis of x [T, H, D]."""

@@ -26,9 +26,10 @@ class RowLinear(ReferenceLinear):
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
         wide = part.float()
-        out = torch.empty(x.shape[0], wide.shape[0], dtype=torch.float32, device=x.device)
+        out = wide.new_empty(x.shape[0], wide.shape[0])
         for index, row in enumerate(x.split(1)):
-            out[index] = F.linear(_aligned(row.float()), wide)[0]
+            alone = _aligned(row.float())
+            out[index] = F.linear(alone, wide)[0]
         return out
 
 
@@ -42,20 +43,26 @@ class RowKernels(ReferenceKernels):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> RowLinear:
         """Keep the weight as it is; into: a copy of it there."""
-        return RowLinear(weight if into is None else moved_into(weight, into), activation, bias)
+        held = weight if into is None else moved_into(weight, into)
+        return RowLinear(held, activation, bias)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
         """One head after the other, by rows."""
-        return LinearHeads([self.linear(Dense(one), activation=activation) for one in weight])
+        kernels = [self.linear(Dense(one), activation=activation) for one in weight]
+        return LinearHeads(kernels)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
-        for row, into in zip(x.split(1), out.split(1), strict=True):
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
             super().rms_norm(_aligned(row), weight, eps, into)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """See `ReferenceKernels`."""
-        for row, into in zip(x.split(1), out.split(1), strict=True):
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
             super().gated(_aligned(row), activation, into)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
@@ -65,8 +72,11 @@ class RowKernels(ReferenceKernels):
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """See `ReferenceKernels`."""
-        for row, chosen, weight in zip(logits.split(1), ids.split(1), weights.split(1), strict=True):
-            super().route(_aligned(row), routing, bias, chosen, weight)
+        rows = logits.split(1)
+        all_ids = ids.split(1)
+        all_weights = weights.split(1)
+        for row, row_ids, row_weights in zip(rows, all_ids, all_weights, strict=True):
+            super().route(_aligned(row), routing, bias, row_ids, row_weights)
 
 
 def _aligned(row: Tensor) -> Tensor:

@@ -34,8 +34,9 @@ class StateStore:
 
     def read(self, view: BatchView) -> Tensor:
         """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
-        pages = self.raw[self._blocks(view)].flatten(1)[:, : self.nbytes]
-        states = pages.contiguous().view(self.dtype).view(-1, *self.shape)
+        blocks = self.raw[self._blocks(view)]
+        pages = blocks.flatten(1)[:, : self.nbytes].contiguous()
+        states = pages.view(self.dtype).view(-1, *self.shape)
         lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
         begins = [seq_len == query_len for seq_len, query_len in lengths]
         if any(begins):
@@ -44,7 +45,8 @@ class StateStore:
 
     def write(self, view: BatchView, states: Tensor) -> None:
         """Put [B, *shape] back where it came from."""
-        pages = states.to(self.dtype).contiguous().flatten(1).view(torch.uint8)
+        flat = states.to(self.dtype).contiguous().flatten(1)
+        pages = flat.view(torch.uint8)
         block_bytes = self.raw.shape[1]
         unused = self.num_blocks * block_bytes - self.nbytes
         padded = F.pad(pages, (0, unused))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from core.api.decoder_spec import DecoderSpec
+from core.api.specs import RopeSpec
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
@@ -27,7 +28,12 @@ from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, reco
 
 @dataclass(slots=True)
 class BlockWeights:
-    """The prepared weights of one block. norms: by role, see `DecoderSpec.block_norms`."""
+    """The prepared weights of one block.
+
+    mixer: its first half.
+    mlp: its second half.
+    norms: by role, see `DecoderSpec.block_norms`.
+    """
 
     mixer: Mixer
     mlp: GatedMLP | ExpertsMLP
@@ -38,7 +44,10 @@ class BlockWeights:
 class DecoderWeights:
     """The prepared weights of a decoder; a tied head is the embedding's kernel.
 
-    embedding, head, norm: None where this part of the model does not hold them. norm: in front of the head.
+    embedding: None where this part of the model does not hold it.
+    head: None where this part of the model does not hold it.
+    norm: in front of the head; None without a head.
+    blocks: the ones that this part of the model holds, in order.
     """
 
     embedding: LinearKernel | None
@@ -49,8 +58,13 @@ class DecoderWeights:
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices, a tied one counted once."""
-        ends = {id(kernel): kernel.nbytes for kernel in (self.embedding, self.head) if kernel is not None}
-        return sum(ends.values()) + sum(block.mixer.nbytes + block.mlp.nbytes for block in self.blocks)
+        total = sum(block.mixer.nbytes + block.mlp.nbytes for block in self.blocks)
+        if self.embedding is not None:
+            total += self.embedding.nbytes
+        tied = self.head is self.embedding
+        if self.head is not None and not tied:
+            total += self.head.nbytes
+        return total
 
 
 class StepViews:
@@ -70,7 +84,8 @@ class StepViews:
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: DecoderSpec) -> None:
-        inner, shared = spec.intermediate_size, spec.shared_intermediate_size()
+        inner = spec.intermediate_size
+        shared = spec.shared_intermediate_size()
         self.residual = workspace.view("residual", num_tokens)
         self.normed = workspace.view("normed", num_tokens)
         self.branch = workspace.view("branch", num_tokens)
@@ -85,16 +100,27 @@ class StepViews:
 
 def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[tuple[Tensor, Tensor] | None]:
     """(cos, sin) of `length` positions for each block, None for layers with a state; equal ones are shared."""
-    keys = [None if block.rope is None else (block.rope, block.rotary_size) for block in spec.blocks]
-    shared = {key: tables(*key, length, device) for key in set(keys) if key is not None}
-    return [None if key is None else shared[key] for key in keys]
+    shared: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
+    found: list[tuple[Tensor, Tensor] | None] = []
+    for block in spec.blocks:
+        rope = block.rope
+        if rope is None:
+            found.append(None)
+            continue
+        key = rope, block.rotary_size
+        if key not in shared:
+            shared[key] = tables(rope, block.rotary_size, length, device)
+        found.append(shared[key])
+    return found
 
 
 class Decoder:
     """A decoder ready to run, once a backend is bound to each of its `mixers`.
 
     tables: (cos, sin) for each block.
-    max_tokens, max_logits: most tokens and most logit rows of one step.
+    dtype: of the tensors between layers.
+    max_tokens: most tokens of one step.
+    max_logits: most logit rows of one step.
     reduce: adds up, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
         branches are added to the residual stream as they are computed.
     """
@@ -111,17 +137,20 @@ class Decoder:
         max_logits: int,
         reduce: Callable[[Tensor], None] | None = None,
     ) -> None:
-        self.spec, self.weights, self.kernels = spec, weights, kernels
+        self.spec = spec
+        self.weights = weights
+        self.kernels = kernels
         self.workspace = workspace
         self._reduce = reduce
         self.max_logits = max_logits
         self.mixers: list[Mixer] = [block.mixer for block in weights.blocks]
         for name, width in spec.buffers().items():
             workspace.reserve(name, max_tokens, width, dtype)
-        workspace.reserve("expert_ids", max_tokens, spec.router_widths()[1], torch.int64)
-        workspace.reserve("expert_weights", max_tokens, spec.router_widths()[1], torch.float32)
+        _, top_k = spec.router_widths()
+        workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
+        workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
         workspace.reserve("last", max_logits, spec.hidden_size, dtype)
-        workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32 if dtype != torch.float32 else dtype)
+        workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32)
         self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
         for mixer, cos_sin in zip(self.mixers, tables, strict=True):
             mixer.attach(workspace, cos_sin)
@@ -158,9 +187,12 @@ class Decoder:
 
         V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
         """
-        head, norm = self.weights.head, self.weights.norm
+        head = self.weights.head
+        norm = self.weights.norm
         assert head is not None and norm is not None, "this part of the model has no head"
-        last, out = self.workspace.view("last", rows.shape[0]), self.logits_view(rows.shape[0])
+        count = rows.shape[0]
+        last = self.workspace.view("last", count)
+        out = self.logits_view(count)
         self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
         self.kernels.rms_norm(last, norm, self.spec.eps, last)
         head(last, out)
@@ -175,14 +207,16 @@ class Decoder:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
-        if self._reduce is not None:
+        if self._reduce is not None or not self.kernels.capturable:
             return False
         ends = (self.weights.embedding, self.weights.head)
         linears: list[LinearKernel | HeadsKernel] = [kernel for kernel in ends if kernel is not None]
         for block in self.weights.blocks:
-            linears += [*block.mixer.linears, *block.mlp.linears]
-        kernels = self.kernels.capturable and all(block.mlp.linears for block in self.weights.blocks)
-        return kernels and all(is_recordable(linear) for linear in linears)
+            if not block.mlp.linears:  # experts, whose kernels nothing can record
+                return False
+            linears += block.mixer.linears
+            linears += block.mlp.linears
+        return all(is_recordable(linear) for linear in linears)
 
     @property
     def capture(self) -> str:
@@ -193,7 +227,7 @@ class Decoder:
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
     def _embed(self, embedding: LinearKernel, token_ids: Tensor, out: Tensor) -> None:
-        """out[T, H] = the tokens' rows. A rank gives zeros for those that others hold; the sum has all."""
+        """out[T, H] = the tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
         if self._reduce is None:
             embedding.rows(token_ids, out)
         else:

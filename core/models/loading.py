@@ -20,6 +20,7 @@ from core.api.errors import CheckpointError
 from core.api.model_part import Part
 from core.api.specs import LatentSpec, LayerSpec
 from core.layers.kernels import KernelSet, Room
+from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.mixers import Mixer, build_mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
@@ -35,19 +36,24 @@ class PendingBlock:
     """One decoder layer. vectors: names of its tensors that are no matrices."""
 
     def __init__(self, spec: DecoderSpec, index: int, packing: Packing) -> None:
-        self._spec, self._index, self._packing = spec, index, packing
+        self._spec = spec
+        self._index = index
+        self._packing = packing
         self._parts = mixer_parts(spec, index)
         self._block = spec.blocks[index]
-        roles = spec.block_linears(index).items()
-        self._linears = {role: pending_linear(packing, parts, self._parts.interleaved) for role, parts in roles}
+        self._linears: dict[str, Pending[Linear]] = {}
+        for role, parts in spec.block_linears(index).items():
+            self._linears[role] = pending_linear(packing, parts, self._parts.interleaved)
         self._halves = self._pending_halves()
         experts = spec.expert_linears(index)
         self._experts = pending_experts(packing, experts, spec.activation) if experts else None
         self._norms = spec.block_norms(index)
         self._correction = spec.correction(index)
-        self.vectors = {name for name, _ in (*self._norms.values(), *self._parts.params.values())}
+        self.vectors = {name for name, _ in self._norms.values()}
+        self.vectors.update(name for name, _ in self._parts.params.values())
         if self._correction is not None:
-            self.vectors.add(self._correction[0])
+            name, _ = self._correction
+            self.vectors.add(name)
 
     @property
     def pending(self) -> list[Pending[Any]]:
@@ -60,20 +66,26 @@ class PendingBlock:
         """The layer's weights. vectors: its tensors that are no matrices, by name."""
         norms = {}
         for role, (name, _) in self._norms.items():
-            norms[role] = self._packing.on_device(vectors[name] + self._spec.norm_offset)
-        return BlockWeights(self._mixer(norms, vectors), self._mlp(vectors), norms)
+            weight = vectors[name] + self._spec.norm_offset
+            norms[role] = self._packing.on_device(weight)
+        mixer = self._mixer(norms, vectors)
+        mlp = self._mlp(vectors)
+        return BlockWeights(mixer, mlp, norms)
 
     def _pending_halves(self) -> Pending[Any] | None:
-        absorbed, mixer = self._parts.absorbed, self._block.mixer
+        absorbed = self._parts.absorbed
         if absorbed is None:
             return None
+        mixer = self._block.mixer
         assert isinstance(mixer, LatentSpec), "only latent attention absorbs a matrix"
-        return Pending(self._packing.reads([absorbed]), lambda tensors: self._packing.halves(absorbed, mixer, tensors))
+        reads = self._packing.reads([absorbed])
+        return Pending(reads, lambda tensors: self._packing.halves(absorbed, mixer, tensors))
 
     def _mixer(self, norms: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> Mixer:
         linears = {role: pending.built for role, pending in self._linears.items()}
-        named = self._parts.params.items()
-        params = {role: self._packing.on_device(vectors[name]) for role, (name, _) in named}
+        params = {}
+        for role, (name, _) in self._parts.params.items():
+            params[role] = self._packing.on_device(vectors[name])
         halves = None if self._halves is None else self._halves.built
         return build_mixer(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
@@ -86,13 +98,18 @@ class PendingBlock:
         assert self._experts is not None, "a block with experts waits for them"
         correction = None
         if self._correction is not None:
-            correction = self._packing.on_device(vectors[self._correction[0]])
-        shared = self._gated("shared_gate_up", "shared_down") if spec.shared_intermediate_size else None
-        router, kernel = self._linears["router"].built, self._experts.build()
+            name, _ = self._correction
+            correction = self._packing.on_device(vectors[name])
+        shared = None
+        if spec.shared_intermediate_size:
+            shared = self._gated("shared_gate_up", "shared_down")
+        router = self._linears["router"].built
+        kernel = self._experts.build()
         return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared)
 
     def _gated(self, gate_up: str, down: str) -> GatedMLP:
-        first, second = self._linears[gate_up].built, self._linears[down].built
+        first = self._linears[gate_up].built
+        second = self._linears[down].built
         return GatedMLP(self._packing.kernels, first, second, self._spec.activation)
 
 
@@ -123,25 +140,32 @@ class WeightLoading:
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_shapes()
-        spec, packing = self.spec, self.packing
+        spec = self.spec
         embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
-        head = self._matrix(spec.head()) if spec.holds_head and not spec.tied else None
-        blocks = [PendingBlock(spec, index, packing) for index in range(len(spec.blocks))]
-        pending = [matrix for matrix in (embedding, head) if matrix is not None]
-        pending += [one for block in blocks for one in block.pending]
-        names = {name for block in blocks for name in block.vectors}
+        has_own_head = spec.holds_head and not spec.tied
+        head = self._matrix(spec.head()) if has_own_head else None
+        blocks = [PendingBlock(spec, index, self.packing) for index in range(len(spec.blocks))]
+
+        pending: list[Pending[Any]] = [matrix for matrix in (embedding, head) if matrix is not None]
+        names: set[str] = set()
+        for block in blocks:
+            pending += block.pending
+            names |= block.vectors
         if spec.holds_head:
             names.add(FINAL_NORM)
         vectors = self._read(loader, pending, names, progress=progress)
+
         built = [block.build(vectors) for block in blocks]
         rows = None if embedding is None else embedding.built
         if not spec.holds_head:
             return DecoderWeights(rows, None, None, built)
-        norm = packing.on_device(vectors[FINAL_NORM] + spec.norm_offset)
-        return DecoderWeights(rows, rows if head is None else head.built, norm, built)
+        norm = self.packing.on_device(vectors[FINAL_NORM] + spec.norm_offset)
+        last = rows if head is None else head.built
+        return DecoderWeights(rows, last, norm, built)
 
     def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
-        return Pending(self.packing.reads([part]), lambda tensors: self.packing.matrix(part, tensors))
+        reads = self.packing.reads([part])
+        return Pending(reads, lambda tensors: self.packing.matrix(part, tensors))
 
     def _read(
         self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool
@@ -157,7 +181,10 @@ class WeightLoading:
                 else:
                     owners[name].arrive(name, tensor)
                 bar.update()
-        absent = [name for one in pending for name in sorted(one.missing)] + sorted(names - vectors.keys())
+        absent: list[str] = []
+        for one in pending:
+            absent += sorted(one.missing)
+        absent += sorted(names - vectors.keys())
         if absent:
             raise CheckpointError(
                 f"The loader did not deliver {absent[0]} (and {len(absent) - 1} more) of {self.manifest.ref}."
@@ -166,14 +193,16 @@ class WeightLoading:
 
     def _check_shapes(self) -> None:
         """Every tensor that is read is there, with the shape that the configuration says."""
-        plans = {f"{part.name}.weight": self.packing.plan(part) for part in self.spec.linears()}
+        reads: dict[str, tuple[str, ...]] = {}
+        for part in self.spec.linears():
+            reads[f"{part.name}.weight"] = self.packing.plan(part).reads
         for name in self.spec.tensor_shapes():
-            reads = plans[name].reads if name in plans else (name,)
-            for read in reads:
+            for read in reads.get(name, (name,)):
                 self._check_shape(read)
 
     def _check_shape(self, name: str) -> None:
-        info, shape = self.manifest.tensors.get(name), self._shapes.get(name)
+        info = self.manifest.tensors.get(name)
+        shape = self._shapes.get(name)
         if info is None:
             raise CheckpointError(
                 f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "

@@ -23,7 +23,10 @@ class GatedMLP:
     """down(act(gate(x)) * up(x))."""
 
     def __init__(self, kernels: KernelSet, gate_up: Linear, down: Linear, activation: str) -> None:
-        self.kernels, self.gate_up, self.down, self.activation = kernels, gate_up, down, activation
+        self.kernels = kernels
+        self.gate_up = gate_up
+        self.down = down
+        self.activation = activation
         self.nbytes = gate_up.nbytes + down.nbytes
         self._gated_gate_up: GatedLinear | None = kernels.gate_within(gate_up)
 
@@ -62,25 +65,36 @@ class ExpertsMLP:
         correction: Tensor | None = None,
         shared: GatedMLP | None = None,
     ) -> None:
-        self.kernels, self.router, self.experts = kernels, router, experts
-        self.routing, self.held = spec.routing, spec.held
-        self.correction, self.shared = correction, shared
-        self.nbytes = router.nbytes + experts.nbytes + (shared.nbytes if shared is not None else 0)
+        self.kernels = kernels
+        self.router = router
+        self.experts = experts
+        self.routing = spec.routing
+        self.held = spec.held
+        self.correction = correction
+        self.shared = shared
+        self.nbytes = router.nbytes + experts.nbytes
+        if shared is not None:
+            self.nbytes += shared.nbytes
         self.linears: list[LinearKernel] = []
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of `views.normed`."""
-        self.router(views.normed, views.router)
-        self.kernels.route(views.router, self.routing, self.correction, views.expert_ids, views.expert_weights)
+        x = views.normed
+        ids = views.expert_ids
+        weights = views.expert_weights
+        self.router(x, views.router)
+        self.kernels.route(views.router, self.routing, self.correction, ids, weights)
         if self.held is not None:
-            _drop_foreign(views.expert_ids, views.expert_weights, *self.held)
-        self.experts(views.normed, views.expert_ids, views.expert_weights, out, accumulate=accumulate)
+            start, stop = self.held
+            _drop_foreign(ids, weights, start, stop)
+        self.experts(x, ids, weights, out, accumulate=accumulate)
         if self.shared is not None:
-            self.shared.run(views.normed, views.shared_gate_up, views.shared_mlp, out, accumulate=True)
+            self.shared.run(x, views.shared_gate_up, views.shared_mlp, out, accumulate=True)
 
 
 def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
     """Number the experts from `start` on; a choice of an expert that another rank has counts nothing here."""
     foreign = (ids < start) | (ids >= stop)
-    ids.sub_(start).masked_fill_(foreign, 0)
+    ids.sub_(start)
+    ids.masked_fill_(foreign, 0)
     weights.masked_fill_(foreign, 0.0)

@@ -29,7 +29,7 @@ Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
 SEGMENTS: Final = 8
-"""Of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
+"""Segments of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
 NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
 
 
@@ -38,7 +38,9 @@ class Packed:
     """One part, packed and cut.
 
     part: what a rank holds of it.
-    fuse_key, activation: neighbours with equal ones become one kernel.
+    weight: the part in its canonical form.
+    fuse_key: neighbours with equal keys and activations become one kernel.
+    activation: the precision of the inputs.
     """
 
     part: LayerSpec
@@ -50,9 +52,12 @@ class Packed:
 class Packing:
     """What all parts of one model need to become kernels.
 
-    spec: of the whole model; methods are asked about whole parts. part: what this rank holds of it.
+    spec: of the whole model; methods are asked about whole parts.
+    part: what this rank holds of it.
+    method: unpacks the checkpoint's format; None: all matrices are plain.
+    dtype: of plain matrices.
+    activation_dtype: of biases, as of tensors between layers.
     room: gives memory for prepared weights; None: kernels allocate for themselves.
-    dtype: of plain matrices. activation_dtype: of biases, as of tensors between layers.
     """
 
     def __init__(
@@ -68,8 +73,11 @@ class Packing:
     ) -> None:
         self._whole = {linear.name: linear for linear in spec.linears()}
         self._plans: dict[str, PartPlan | DensePlan] = {}
-        self._part, self._method = part, method
-        self._dtype, self._activation_dtype, self._device = dtype, activation_dtype, device
+        self._part = part
+        self._method = method
+        self._dtype = dtype
+        self._activation_dtype = activation_dtype
+        self._device = device
         self._room = room
         self.kernels = kernels
 
@@ -106,10 +114,12 @@ class Packing:
         """One part, cut to what this rank holds. Raises UserError where its format refuses to be cut."""
         plan = self.plan(part)
         if isinstance(plan, DensePlan):
-            plain = Dense(tensors[plan.reads[0]].to(DTYPES[self._dtype], copy=True))
+            matrix = tensors[plan.reads[0]]
+            plain = Dense(matrix.to(DTYPES[self._dtype], copy=True))
             return Packed(part, self._cut(plain, part), "dense", DENSE_ACTIVATION[self._dtype])
         assert self._method is not None, "only a method plans parts that are packed"
-        packed = self._method.pack(self._whole[part.name], {name: tensors[name] for name in plan.reads})
+        read = {name: tensors[name] for name in plan.reads}
+        packed = self._method.pack(self._whole[part.name], read)
         return Packed(part, self._cut(packed, part), plan.fuse_key, plan.activation)
 
     def linear(
@@ -120,14 +130,17 @@ class Packing:
         pairs: of parts that give interleaved rotary pairs, see `MixerParts.interleaved`.
         """
         groups: list[list[Packed]] = []
+        before: tuple[str, Activation] | None = None
         for part in parts:
             packed = self.pack(part, tensors)
-            before = groups[-1][0] if groups else None
-            if before and (before.fuse_key, before.activation) == (packed.fuse_key, packed.activation):
+            key = packed.fuse_key, packed.activation
+            if key == before:
                 groups[-1].append(packed)
             else:
                 groups.append([packed])
-        return Linear([self._kernel(group, tensors, pairs) for group in groups])
+            before = key
+        kernels = [self._kernel(group, tensors, pairs) for group in groups]
+        return Linear(kernels)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """One part alone: the embedding, the head."""
@@ -140,13 +153,15 @@ class Packing:
         """
         weight = self.pack(part, tensors).weight
         plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
-        heads = plain.to(self._device, DTYPES[self._dtype]).unflatten(0, (mixer.num_heads, -1))
+        moved = plain.to(self._device, DTYPES[self._dtype])
+        heads = moved.unflatten(0, (mixer.num_heads, -1))
         keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
         activation = DENSE_ACTIVATION[self._dtype]
-        return (
-            self.kernels.heads(keys.transpose(1, 2).contiguous(), activation=activation, room=self._room),
-            self.kernels.heads(values.contiguous(), activation=activation, room=self._room),
-        )
+        turned = keys.transpose(1, 2).contiguous()
+        to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
+        straight = values.contiguous()
+        from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
+        return to_latent, from_latent
 
     def moved(self, experts: Experts) -> Experts:
         """The same on the device."""
@@ -159,26 +174,33 @@ class Packing:
     def _kernel(self, group: Sequence[Packed], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]) -> LinearKernel:
         weights = []
         for packed in group:
-            weight, part = packed.weight, packed.part
+            weight = packed.weight
+            part = packed.part
             if part.name in pairs:
-                weight = weight.rows(halves_order(part.shape[0], *pairs[part.name]))
+                head, rotary = pairs[part.name]
+                weight = weight.rows(halves_order(part.shape[0], head, rotary))
             weights.append(weight)
         bias = self._bias([packed.part for packed in group], tensors, pairs)
         fused = fuse(weights)
         moved = fused if self._device.type == "cpu" else fused.to(self._device)
-        segments = SEGMENTS // self._part.size if group[0].part.summed else 1
-        return self.kernels.linear(
-            moved, activation=group[0].activation, bias=bias, room=self._room, segments=max(segments, 1)
-        )
+        first = group[0]
+        segments = 1
+        if first.part.summed:
+            segments = max(SEGMENTS // self._part.size, 1)
+        return self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
 
     def _bias(
         self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]
     ) -> Tensor | None:
-        """Of fused parts: zeros for those that have none, None when no part has one.
+        """The bias of fused parts: zeros for parts without one, None when no part has one.
 
-        Of a layer whose inputs are divided the first rank alone has the bias, so that the sum over ranks has it once.
+        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it once.
         """
-        biased = {part.name for part in parts if part.bias and (self._part.rank == 0 or not self._sums(part))}
+        biased: set[str] = set()
+        for part in parts:
+            is_mine = self._part.rank == 0 or not self._sums(part)
+            if part.bias and is_mine:
+                biased.add(part.name)
         if not biased:
             return None
         pieces = []
@@ -189,7 +211,8 @@ class Packing:
                 whole = tensors[f"{part.name}.bias"].float()
                 piece = whole[self._part.slice_of(len(whole), rows)]
             if part.name in pairs:
-                piece = piece[halves_order(rows, *pairs[part.name])]
+                head, rotary = pairs[part.name]
+                piece = piece[halves_order(rows, head, rotary)]
             pieces.append(piece)
         return torch.cat(pieces).to(self._device, self._activation_dtype)
 
@@ -202,7 +225,8 @@ class Packing:
         n, k = weight.shape
         rows, columns = part.shape
         if rows < n:
-            weight = weight.rows(torch.arange(n)[self._part.slice_of(n, rows)])
+            held = self._part.slice_of(n, rows)
+            weight = weight.rows(torch.arange(n)[held])  # numbers, not the slice: rows are copied, the rest can go
         if columns == k:
             return weight
         refused = f"{part.name} cannot be divided into {self._part.size} parts"
@@ -215,9 +239,13 @@ class Packing:
 
 
 def halves_order(rows: int, head: int, rotary: int) -> Tensor:
-    """Where each row comes from, int64 [rows], when the pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows
-    become (i, i + rotary / 2)."""
+    """Where each row comes from when rotary pairs are put in halves: int64 [rows].
+
+    The pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows become (i, i + rotary / 2).
+    """
     order = torch.arange(rows).view(-1, head)
-    pairs = order[:, head - rotary :].clone()
-    order[:, head - rotary :] = torch.cat([pairs[:, ::2], pairs[:, 1::2]], dim=1)
+    first = head - rotary
+    even = order[:, first::2]
+    odd = order[:, first + 1 :: 2]
+    order[:, first:] = torch.cat([even, odd], dim=1)
     return order.flatten()

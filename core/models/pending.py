@@ -51,10 +51,11 @@ class Pending(Generic[T]):
 
 
 class ExpertsOneByOne:
-    """The experts of a layer, each prepared when it is complete: of one more than that is never in memory twice."""
+    """The experts of a layer, each prepared when it is complete: only one is ever in memory twice."""
 
     def __init__(self, packing: Packing, experts: Sequence[ExpertLinears], activation: str) -> None:
-        self._kernels, self._activation = packing.kernels, activation
+        self._kernels = packing.kernels
+        self._activation = activation
         self._gate_up = [pending_linear(packing, expert.gate_up) for expert in experts]
         self._down = [pending_linear(packing, expert.down) for expert in experts]
 
@@ -79,16 +80,13 @@ class ExpertsTogether:
     def __init__(
         self, packing: Packing, provider: HasGroupedExperts, experts: Sequence[ExpertLinears], activation: str
     ) -> None:
-        self._packing, self._provider, self._activation = packing, provider, activation
+        self._packing = packing
+        self._provider = provider
+        self._activation = activation
         self._kernel: ExpertsKernel | None = None
-        self._sides = []
         self.pending: list[Pending[Any]] = []
-        for side in ("gate_up", "down"):
-            rows = sum(part.shape[0] for part in getattr(experts[0], side))
-            stack = ExpertsStack(len(experts), rows)
-            self._sides.append(stack)
-            for index, expert in enumerate(experts):
-                self._expect(stack, index, getattr(expert, side))
+        self._gate_up = self._side([expert.gate_up for expert in experts])
+        self._down = self._side([expert.down for expert in experts])
         self._left = len(self.pending)
 
     def build(self) -> ExpertsKernel:
@@ -96,23 +94,32 @@ class ExpertsTogether:
         assert self._kernel is not None, "an expert is missing"
         return self._kernel
 
-    def _expect(self, stack: ExpertsStack, index: int, parts: Sequence[LayerSpec]) -> None:
-        first_row = 0
-        for part in parts:
-            put = partial(self._put, stack, index, first_row, part)
-            self.pending.append(Pending(self._packing.reads([part]), put))
-            first_row += part.shape[0]
+    def _side(self, experts: Sequence[Sequence[LayerSpec]]) -> ExpertsStack:
+        """A stack for one side of each expert, and the parts that wait for their place in it."""
+        rows = sum(part.shape[0] for part in experts[0])
+        stack = ExpertsStack(len(experts), rows)
+        for index, parts in enumerate(experts):
+            first_row = 0
+            for part in parts:
+                reads = self._packing.reads([part])
+                put = partial(self._put, stack, index, first_row, part)
+                self.pending.append(Pending(reads, put))
+                first_row += part.shape[0]
+        return stack
 
     def _put(self, stack: ExpertsStack, index: int, first_row: int, part: LayerSpec, tensors: Tensors) -> None:
+        """Put a part in its place; the last one of the layer makes the kernel."""
         packed = self._packing.pack(part, tensors)
         stack.put(index, first_row, packed.weight)
         self._left -= 1
-        if self._left == 0:
-            gate_up, down = (self._packing.moved(side.take()) for side in self._sides)
-            gated = self._packing.kernels.gated
-            self._kernel = self._provider.grouped_experts(
-                gate_up, down, self._activation, precision=packed.activation, gated=gated
-            )
+        if self._left > 0:
+            return
+        gate_up = self._packing.moved(self._gate_up.take())
+        down = self._packing.moved(self._down.take())
+        gated = self._packing.kernels.gated
+        self._kernel = self._provider.grouped_experts(
+            gate_up, down, self._activation, precision=packed.activation, gated=gated
+        )
 
 
 def pending_experts(
@@ -120,16 +127,22 @@ def pending_experts(
 ) -> ExpertsOneByOne | ExpertsTogether:
     """Together where a provider's kernel takes one weight and all experts have one format, else one by one."""
     queries = []
-    for side in ([expert.gate_up for expert in experts], [expert.down for expert in experts]):
+    first_side = [expert.gate_up for expert in experts]
+    second_side = [expert.down for expert in experts]
+    for side in (first_side, second_side):
         parts = [part for expert in side for part in expert]
         forms = {packing.form(part) for part in parts}
         if len(forms) > 1 or any(part.bias for part in parts):
             return ExpertsOneByOne(packing, experts, activation)
         form, _, precision = forms.pop()
         rows = sum(part.shape[0] for part in side[0])
-        queries.append(packing.kernels.experts_query(form, precision, (len(experts), rows, parts[0].shape[1])))
-    alike = queries[0].activation == queries[1].activation
-    provider = packing.kernels.grouping(queries) if alike else None
+        inputs = parts[0].shape[1]
+        shape = len(experts), rows, inputs
+        queries.append(packing.kernels.experts_query(form, precision, shape))
+    gate_up, down = queries
+    provider = None
+    if gate_up.activation == down.activation:
+        provider = packing.kernels.grouping(queries)
     if provider is None:
         return ExpertsOneByOne(packing, experts, activation)
     return ExpertsTogether(packing, provider, experts, activation)
@@ -139,4 +152,5 @@ def pending_linear(
     packing: Packing, parts: Sequence[LayerSpec], pairs: Mapping[str, tuple[int, int]] = NO_PAIRS
 ) -> Pending[Linear]:
     """A linear layer of some parts. pairs: see `Packing.linear`."""
-    return Pending(packing.reads(parts), lambda tensors: packing.linear(parts, tensors, pairs))
+    reads = packing.reads(parts)
+    return Pending(reads, lambda tensors: packing.linear(parts, tensors, pairs))

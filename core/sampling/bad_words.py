@@ -22,12 +22,17 @@ class BadWords:
     __slots__ = ("_by_token_before", "_longest", "_singles")
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
-        self._singles: Ids = np.array([word[0] for word in words if len(word) == 1], dtype=np.int64)
+        singles: list[int] = []
         self._by_token_before: dict[int, list[tuple[int, ...]]] = {}
+        self._longest = 0
         for word in words:
-            if len(word) > 1:
-                self._by_token_before.setdefault(word[-2], []).append(tuple(word))
-        self._longest = max((len(word) for word in words), default=0)
+            self._longest = max(self._longest, len(word))
+            if len(word) == 1:
+                singles.append(word[0])
+            elif len(word) > 1:
+                before = word[-2]
+                self._by_token_before.setdefault(before, []).append(tuple(word))
+        self._singles: Ids = np.array(singles, dtype=np.int64)
 
     def __bool__(self) -> bool:
         return self._longest > 0
@@ -38,5 +43,10 @@ class BadWords:
         candidates = self._by_token_before.get(recent[-1]) if recent else None
         if candidates is None:
             return self._singles
-        ends = [word[-1] for word in candidates if recent[1 - len(word) :] == word[:-1]]
-        return np.concatenate([self._singles, np.array(ends, dtype=np.int64)])
+        ends = []
+        for word in candidates:
+            beginning = word[:-1]
+            if recent[-len(beginning) :] == beginning:
+                ends.append(word[-1])
+        completing = np.array(ends, dtype=np.int64)
+        return np.concatenate([self._singles, completing])

@@ -32,7 +32,8 @@ def apply_bitmask(logits: Float32, words: NDArray[np.int32]) -> None:
     """
     rows, vocab_size = logits.shape
     expected = num_words(vocab_size)
-    if words.dtype != np.int32 or words.ndim != 2 or len(words) != rows or words.shape[1] < expected:
+    is_matrix = words.dtype == np.int32 and words.ndim == 2
+    if not is_matrix or len(words) != rows or words.shape[1] < expected:
         raise ValueError(
             f"token bitmasks are {words.dtype} of the shape {words.shape}; expected int32 of the shape "
             f"({rows}, {expected}), which a vocabulary of {vocab_size} tokens has."

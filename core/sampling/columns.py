@@ -27,7 +27,7 @@ INDEX: Final = 2
 
 
 def temperature_of(params: SamplingParams) -> float:
-    """0 when the largest logit wins."""
+    """The temperature as kernels take it; 0 when the largest logit wins."""
     return 0.0 if params.greedy else max(params.temperature, SMALLEST)
 
 
@@ -58,8 +58,10 @@ class SamplingColumns:
 
     def start(self, slot: int, state: SequenceSampling) -> None:
         """A sequence takes a slot."""
-        request, params = state.request, state.params
-        low, high = request.seed & WORD, request.seed >> 32 & WORD
+        request = state.request
+        params = state.params
+        low = request.seed & WORD
+        high = request.seed >> 32 & WORD
         self.keys[slot] = low, high, 0, request.choice, PURPOSE_SAMPLE
         self.temperatures[slot] = temperature_of(params)
         self.top_k[slot] = max(params.top_k, 0)

@@ -42,7 +42,8 @@ class TokenCounts:
         drafts: tokens that count as output for this answer only.
         """
         known = len(self._places)
-        ids, counts = self._ids[:known], self._counts[:known]
+        ids = self._ids[:known]
+        counts = self._counts[:known]
         if not drafts:
             return ids, counts
         counts = counts.copy()
@@ -55,7 +56,9 @@ class TokenCounts:
                 counts[place] += 1
         fresh_ids = np.array(list(fresh), dtype=np.int64)
         fresh_counts = np.array(list(fresh.values()), dtype=np.float32)
-        return np.concatenate((ids, fresh_ids)), np.concatenate((counts, fresh_counts))
+        all_ids = np.concatenate((ids, fresh_ids))
+        all_counts = np.concatenate((counts, fresh_counts))
+        return all_ids, all_counts
 
     def _place(self, token: int) -> int:
         place = self._places.get(token)
@@ -63,8 +66,10 @@ class TokenCounts:
             return place
         place = len(self._places)
         if place == len(self._ids):
-            self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
-            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+            more_ids = np.empty_like(self._ids)
+            more_counts = np.zeros_like(self._counts)
+            self._ids = np.concatenate((self._ids, more_ids))
+            self._counts = np.concatenate((self._counts, more_counts))
         self._places[token] = place
         self._ids[place] = token
         return place

@@ -24,8 +24,13 @@ LOWEST: Final = float(np.finfo(np.float32).min)
 
 _LOG2_E: Final = np.float32(1.44269504)
 # 2^f on [-½, ½], falling powers down to 1; 2 units in the last place.
-_POWER: Final = tuple(
-    np.float32(c) for c in (1.32647244e-3, 9.67151324e-3, 5.55073376e-2, 2.40222421e-1, 6.93146978e-1, 1.0)
+_POWER: Final = (
+    np.float32(1.32647244e-3),
+    np.float32(9.67151324e-3),
+    np.float32(5.55073376e-2),
+    np.float32(2.40222421e-1),
+    np.float32(6.93146978e-1),
+    np.float32(1.0),
 )
 
 
@@ -45,10 +50,13 @@ def filtered(z: Float32, top_k: int, top_p: float, least: float) -> tuple[Ids, F
     kept = z[ids]
     if 0 < top_k < len(kept):
         passed = at_least_kth(kept, top_k)
-        ids, kept = ids[passed], kept[passed]
+        ids = ids[passed]
+        kept = kept[passed]
     if top_p < 1.0:
-        passed = np.flatnonzero(kept >= _top_p_limit(kept, top_p))
-        ids, kept = ids[passed], kept[passed]
+        limit = _top_p_limit(kept, top_p)
+        passed = np.flatnonzero(kept >= limit)
+        ids = ids[passed]
+        kept = kept[passed]
     return ids, kept
 
 
@@ -60,11 +68,15 @@ def _top_p_limit(z: Float32, top_p: float) -> np.float32:
     total = int(weights(z).sum())
     target = top_p * total
     spare = (total - target) / len(z) * 2.0**-30
-    tail = math.log(spare) - 1e-3 if spare > 1e-9 else -20.8  # e^-20.8 weighs nothing
-    falling = np.sort(z[z >= tail])[::-1]
+    tail = -20.8  # e^-20.8 weighs nothing
+    if spare > 1e-9:
+        tail = math.log(spare) - 1e-3
+    rising = np.sort(z[z >= tail])
+    falling = rising[::-1]
     reached = np.cumsum(weights(falling))
-    last = int(np.searchsorted(reached, target))
-    limit: np.float32 = falling[min(last, len(falling) - 1)]
+    place = int(np.searchsorted(reached, target))
+    last = min(place, len(falling) - 1)
+    limit: np.float32 = falling[last]
     return limit
 
 
@@ -76,5 +88,7 @@ def weights(z: Float32) -> NDArray[np.int64]:
     power = np.full_like(fraction, _POWER[0])
     for coefficient in _POWER[1:]:
         power = power * fraction + coefficient
-    counted: NDArray[np.int64] = np.ldexp(power, whole.astype(np.int32) + 30).astype(np.int64)
+    exponent = whole.astype(np.int32) + 30
+    scaled = np.ldexp(power, exponent)
+    counted: NDArray[np.int64] = scaled.astype(np.int64)
     return counted

@@ -45,56 +45,80 @@ def numpy_race(
     tokens: Ids = out.numpy()
     words: Ids = keys.numpy()
     heat: Float32 = temperatures.numpy()
-    tokens[:] = values[rows].argmax(axis=1) if len(rows) != len(values) else values.argmax(axis=1)
+    # Callers name rows in rising order: as many rows as logits are all of them, and need no copy.
+    competing = values if len(rows) == len(values) else values[rows]
+    tokens[:] = competing.argmax(axis=1)
     tops: Float32 = values[rows, tokens]
     tokens[~np.isfinite(tops)] = NO_TOKEN
-    racing = ((tokens >= 0) & (heat > 0)).nonzero()[0]
+
+    hot = (tokens >= 0) & (heat > 0)
+    racing = hot.nonzero()[0]
     entrants: list[Entrant] = []
     for i in racing.tolist():
+        row = values[rows[i]]
         with np.errstate(over="ignore"):  # far below the best with a tiny temperature: -inf is right
-            z = (values[rows[i]] - tops[i]) / heat[i]
+            z = (row - tops[i]) / heat[i]
         limits = None if filters is None else _limits(filters, i)
-        entrants.append(_entrant(_key(words[i]), z, limits))
+        key = _key(words[i])
+        entrants.append(_entrant(key, z, limits))
     tokens[racing] = winners(entrants)
 
 
 def native_logprobs(
     kernel: LogprobsKernel, logits: Tensor, which: Sequence[int], chosen: Sequence[int], counts: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """Of rows of logits float32 [R, V]: the chosen token's and those of the `counts` most likely, at most MOST_LOGPROBS."""
-    counts = [min(count, logits.shape[1]) for count in counts]
-    ids = torch.empty(len(which), 1 + max(counts), dtype=torch.int64)
-    values = torch.empty(ids.shape, dtype=torch.float64)
+    """The log-probabilities of some rows of logits, by a provider's kernel.
+
+    logits: float32 [R, V].
+    which: the rows.
+    chosen: the chosen token of each.
+    counts: how many of the most likely tokens each wants, at most MOST_LOGPROBS.
+    """
+    size = logits.shape[1]
+    counts = [min(count, size) for count in counts]
+    width = 1 + max(counts)
+    ids = torch.empty(len(which), width, dtype=torch.int64)
+    values = torch.empty(len(which), width, dtype=torch.float64)
     ranks = torch.empty(len(which), dtype=torch.int64)
-    kernel(logits, torch.tensor(which), torch.tensor(chosen), torch.tensor(counts), ids, values, ranks)
-    rows = zip(ids.tolist(), values.tolist(), ranks.tolist(), counts, strict=True)
-    return [
-        TokenLogprobs(tokens[: count + 1], logprobs[: count + 1], [rank, *range(1, count + 1)])
-        for tokens, logprobs, rank, count in rows
-    ]
+    rows = torch.tensor(which)
+    tokens = torch.tensor(chosen)
+    wanted = torch.tensor(counts)
+    kernel(logits, rows, tokens, wanted, ids, values, ranks)
+    answers = []
+    for row_ids, row_values, rank, count in zip(ids.tolist(), values.tolist(), ranks.tolist(), counts, strict=True):
+        stop = count + 1
+        row_ranks = [rank, *range(1, stop)]
+        answers.append(TokenLogprobs(row_ids[:stop], row_values[:stop], row_ranks))
+    return answers
 
 
 def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:
-    """Nothing but two numbers a row leaves the device."""
-    tops, ids = torch.max(logits[which.to(logits.device)], dim=1)
+    """The ids of the largest logits; nothing but one number a row leaves the device."""
+    rows = which.to(logits.device)
+    tops, ids = torch.max(logits[rows], dim=1)
     finite = torch.isfinite(tops)
     out.copy_(torch.where(finite, ids, NO_TOKEN))
 
 
 def _limits(filters: tuple[Tensor, Tensor, Tensor], row: int) -> tuple[int, float, float] | None:
     """top-k, top-p and the smallest z of a row; None when it has no filter."""
-    top_k, top_p, least = (float(column[row]) for column in filters)
-    off = top_k <= 0 and top_p >= 1.0 and least <= LOWEST
-    return None if off else (int(top_k), top_p, least)
+    top_k = int(filters[0][row])
+    top_p = float(filters[1][row])
+    least = float(filters[2][row])
+    if top_k <= 0 and top_p >= 1.0 and least <= LOWEST:
+        return None
+    return top_k, top_p, least
 
 
 def _entrant(key: NoiseKey, z: Float32, limits: tuple[int, float, float] | None) -> Entrant:
     if limits is None:
         return Entrant(key, z)
-    ids, kept = filtered(z, *limits)
+    top_k, top_p, least = limits
+    ids, kept = filtered(z, top_k, top_p, least)
     return Entrant(key, kept, ids)
 
 
 def _key(words: Ids) -> NoiseKey:
     low, high, index, choice, purpose = words.tolist()
-    return NoiseKey(high << 32 | low, index, choice, purpose)
+    seed = high << 32 | low
+    return NoiseKey(seed, index, choice, purpose)

@@ -23,12 +23,16 @@ def at_least_kth(values: Float32, k: int) -> Ids:
         return np.arange(len(values))
     width = len(values) // BLOCKS
     if k <= BLOCKS and width > 1:
-        maxima = values[: width * BLOCKS].reshape(BLOCKS, width).max(axis=1)
+        blocks = values[: width * BLOCKS].reshape(BLOCKS, width)
+        maxima = blocks.max(axis=1)
         pool = np.flatnonzero(values >= _kth(maxima, k))
-        return pool[values[pool] >= _kth(values[pool], k)]
+        pooled = values[pool]
+        return pool[pooled >= _kth(pooled, k)]
     return np.flatnonzero(values >= _kth(values, k))
 
 
 def _kth(values: Float32, k: int) -> np.float32:
-    limit: np.float32 = np.partition(values, len(values) - k)[len(values) - k]
+    """The k-th largest value."""
+    place = len(values) - k
+    limit: np.float32 = np.partition(values, place)[place]
     return limit

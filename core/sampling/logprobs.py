@@ -20,36 +20,61 @@ from core.sampling.largest import at_least_kth
 from core.sampling.noise import Float32, Ids
 
 SPAN: Final = 8192
-"""Vocabulary entries whose powers are summed by themselves; spans are then added in order, whoever has them."""
+"""Vocabulary entries whose powers are summed by themselves; spans are then added in order, wherever each was summed."""
 
 
 def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
-    """Of one position. logits: float32 [V], untouched; num: most likely tokens beside the chosen one (-1: all).
+    """The log-probabilities of one position.
+
+    logits: float32 [V], not modified.
+    num: most likely tokens besides the chosen one (-1: all).
 
     A rank is 1 plus the number of tokens with a larger logit; among equals the lower id comes first.
     """
+    size = len(logits)
     largest = logits.max()
-    log_total = float(np.log(total_of_spans(span_sums(np.exp(logits - largest)[None]))[0]))
-    top = _most_likely(logits, len(logits) if num < 0 else min(num, len(logits)))
-    ids = np.concatenate([np.array([token_id], dtype=np.int64), top])
-    values = logits[ids].astype(np.float64) - (float(largest) + log_total)
-    rank = 1 + int(np.count_nonzero(logits > logits[token_id]))
-    return TokenLogprobs(ids.tolist(), values.tolist(), [rank, *range(1, len(top) + 1)])
+    powers = np.exp(logits - largest)
+    total = total_of_spans(span_sums(powers[None]))[0]
+    log_total = float(np.log(total))
+
+    count = size if num < 0 else min(num, size)
+    top = _most_likely(logits, count)
+    chosen = np.array([token_id], dtype=np.int64)
+    ids = np.concatenate([chosen, top])
+    normalizer = float(largest) + log_total
+    values = logits[ids].astype(np.float64) - normalizer
+    num_larger = int(np.count_nonzero(logits > logits[token_id]))
+    ranks = [1 + num_larger, *range(1, len(top) + 1)]
+    return TokenLogprobs(ids.tolist(), values.tolist(), ranks)
 
 
 def many_logprobs(
     kernel: LogprobsKernel | None, logits: Float32, which: Sequence[int], token_ids: Sequence[int], nums: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """Of the rows `which` of logits float32 [R, V], one token and `nums` entry each: by the kernel where it serves."""
-    served = [i for i, num in enumerate(nums) if kernel is not None and 0 <= num <= MOST_LOGPROBS]
+    """The log-probabilities of some rows, found by the kernel where it serves.
+
+    logits: float32 [R, V].
+    which: the rows.
+    token_ids: the chosen token of each.
+    nums: how many of the most likely tokens each wants (-1: all).
+    """
     found: dict[int, TokenLogprobs] = {}
-    if served and kernel is not None:
-        picked = ([values[i] for i in served] for values in (which, token_ids, nums))
-        found = dict(zip(served, native_logprobs(kernel, from_numpy(logits), *picked), strict=True))
-    return [
-        found.get(i) or token_logprobs(logits[row], token, num)
-        for i, (row, token, num) in enumerate(zip(which, token_ids, nums, strict=True))
-    ]
+    if kernel is not None:
+        served = [i for i, num in enumerate(nums) if 0 <= num <= MOST_LOGPROBS]
+        if served:
+            rows = [which[i] for i in served]
+            tokens = [token_ids[i] for i in served]
+            counts = [nums[i] for i in served]
+            answers = native_logprobs(kernel, from_numpy(logits), rows, tokens, counts)
+            found = dict(zip(served, answers, strict=True))
+
+    everything = []
+    for i, (row, token, num) in enumerate(zip(which, token_ids, nums, strict=True)):
+        one = found.get(i)
+        if one is None:
+            one = token_logprobs(logits[row], token, num)
+        everything.append(one)
+    return everything
 
 
 def prompt_logprobs(
@@ -59,24 +84,30 @@ def prompt_logprobs(
     vocab_size: int | None = None,
     kernel: LogprobsKernel | None = None,
 ) -> list[TokenLogprobs]:
-    """Of prompt positions: row i of logits (float32 [R, V]) predicts token_ids[i] ([R]).
+    """The log-probabilities of prompt positions.
 
-    num: most likely tokens beside the prompt's own (-1: all). vocab_size: entries from there on are padding.
+    logits: float32 [R, V]; row i predicts token_ids[i].
+    num: most likely tokens besides the prompt's own (-1: all).
+    vocab_size: entries from there on are padding.
     kernel: a native one, for logits on the CPU.
     """
     values = logits[:, :vocab_size].detach().float().cpu().numpy()
-    return many_logprobs(kernel, values, range(len(values)), token_ids, [num] * len(values))
+    count = len(values)
+    return many_logprobs(kernel, values, range(count), token_ids, [num] * count)
 
 
 def span_sums(powers: Float32) -> NDArray[np.float64]:
     """Sums of neighbouring powers, float64 [R, spans], of float32 [R, n]; the last span may be shorter."""
     rows, size = powers.shape
     whole = size // SPAN
-    sums = np.empty((rows, -(-size // SPAN)), np.float64)
-    spans = powers[:, : whole * SPAN].reshape(rows, whole, SPAN)
+    end = whole * SPAN
+    num_spans = -(-size // SPAN)
+    sums = np.empty((rows, num_spans), np.float64)
+    spans = powers[:, :end].reshape(rows, whole, SPAN)
     spans.sum(axis=2, dtype=np.float64, out=sums[:, :whole])
-    if whole < sums.shape[1]:
-        powers[:, whole * SPAN :].sum(axis=1, dtype=np.float64, out=sums[:, whole])
+    if whole < num_spans:
+        shorter = powers[:, end:]
+        shorter.sum(axis=1, dtype=np.float64, out=sums[:, whole])
     return sums
 
 

@@ -52,7 +52,13 @@ _TAIL: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
-    """Names the noise of one position. seed: 64 bits; index: output index from the original prompt; choice: of `n`."""
+    """Names the noise of one position.
+
+    seed: 64 bits.
+    index: output index, counted from the original prompt.
+    choice: which of the `n` choices of a request.
+    purpose: what the noise is for, `PURPOSE_SAMPLE` or another number.
+    """
 
     seed: int
     index: int
@@ -65,8 +71,11 @@ def words_of_all(key: NoiseKey, size: int) -> Words:
     groups = (size + 3) >> 2
     counter = np.empty((4, groups), dtype=np.uint64)
     counter[0] = np.arange(groups, dtype=np.uint64)
-    counter[1:] = np.array([[key.index], [key.choice], [key.purpose]], dtype=np.uint64)
-    return philox4x32(counter, _seed_words([key])).reshape(-1)[:size]
+    counter[1] = key.index
+    counter[2] = key.choice
+    counter[3] = key.purpose
+    words = philox4x32(counter, _seed_words([key]))
+    return words.reshape(-1)[:size]
 
 
 def words_of(keys: Sequence[NoiseKey], ids: Sequence[Ids]) -> list[Words]:
@@ -76,9 +85,14 @@ def words_of(keys: Sequence[NoiseKey], ids: Sequence[Ids]) -> list[Words]:
     """
     counts = [len(part) for part in ids]
     seeds = _seed_words(keys)
-    fixed = np.array([[k.index for k in keys], [k.choice for k in keys], [k.purpose for k in keys]], dtype=np.uint64)
+    indices = [key.index for key in keys]
+    choices = [key.choice for key in keys]
+    purposes = [key.purpose for key in keys]
+    fixed = np.array([indices, choices, purposes], dtype=np.uint64)
     columns = np.repeat(np.concatenate((seeds, fixed)), counts, axis=1)
-    return np.split(words_at(columns, np.concatenate(ids)), np.cumsum(counts)[:-1])
+    words = words_at(columns, np.concatenate(ids))
+    borders = np.cumsum(counts)[:-1]
+    return np.split(words, borders)
 
 
 def words_at(keys: NDArray[np.uint64], ids: Ids) -> Words:
@@ -91,7 +105,8 @@ def words_at(keys: NDArray[np.uint64], ids: Ids) -> Words:
     counter[0] = ids >> 2
     counter[1:] = keys[2:]
     words = philox4x32(counter, keys[:2])
-    picked: Words = words[np.arange(len(ids)), ids & 3]
+    groups = np.arange(len(ids))
+    picked: Words = words[groups, ids & 3]
     return picked
 
 
@@ -99,13 +114,15 @@ def natural_log(values: Float32) -> Float32:
     """ln of positive normal float32 values, [n]: relative error below 2⁻²², also near 1."""
     bits = values.view(np.int32)
     exponent = (bits - _SQRT_HALF_BITS) >> np.int32(23)
-    fraction = (bits - (exponent << np.int32(23))).view(np.float32) - _ONE
+    mantissa = bits - (exponent << np.int32(23))
+    fraction = mantissa.view(np.float32) - _ONE
     scale = exponent.astype(np.float32)
     tail = np.full_like(fraction, _TAIL[-1])
     for coefficient in _TAIL[-2::-1]:
         tail = tail * fraction + coefficient
     near_one = fraction * fraction * (fraction * tail - _HALF) + fraction
-    result: Float32 = scale * _LN2_HIGH + (scale * _LN2_LOW + near_one)
+    low = scale * _LN2_LOW + near_one
+    result: Float32 = scale * _LN2_HIGH + low
     return result
 
 
@@ -116,8 +133,10 @@ def exponential(words: Words) -> Float32:
     """
     x = _uniform(words)
     u = _uniform(~words)
-    lost = np.where(u >= _HALF, (_ONE - u) - x, np.float32(0)).astype(np.float32, copy=False)
-    result: Float32 = -(natural_log(u) + (lost + lost * x))
+    rounding = (_ONE - u) - x
+    lost = np.where(u >= _HALF, rounding, np.float32(0)).astype(np.float32, copy=False)
+    correction = lost + lost * x
+    result: Float32 = -(natural_log(u) + correction)
     return result
 
 
@@ -127,9 +146,14 @@ def gumbel(words: Words) -> Float32:
 
 
 def _uniform(words: Words) -> Float32:
-    return ((words.astype(np.float64) + 0.5) * 2.0**-32).astype(np.float32)
+    """x = (w + ½)·2⁻³², rounded once to float32."""
+    exact = (words.astype(np.float64) + 0.5) * 2.0**-32
+    return exact.astype(np.float32)
 
 
 def _seed_words(keys: Sequence[NoiseKey]) -> NDArray[np.uint64]:
+    """(low, high) 32-bit words of the seeds: uint64 [2, len(keys)]."""
     seeds = np.array([key.seed & 0xFFFFFFFFFFFFFFFF for key in keys], dtype=np.uint64)
-    return np.stack([seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32)])
+    low = seeds & np.uint64(0xFFFFFFFF)
+    high = seeds >> np.uint64(32)
+    return np.stack([low, high])

@@ -1,10 +1,10 @@
-"""Log-probabilities from a vocabulary that is cut in parts: the same as of the whole, to the bit.
+"""Log-probabilities from a vocabulary that is cut into parts: the same as of the whole, to the bit.
 
-Owns: what a part tells of its logits, and how the words of all parts become log-probabilities. Never does: move anything
-between parts. Called by: whoever holds a part of the head; tests hold it against `core.sampling.logprobs`.
+Owns: what each part reports about its logits, and how the reports become log-probabilities. Never does: move anything
+between parts. Called by: whoever holds a part of the head; tests compare it with `core.sampling.logprobs`.
 
-The powers of the whole are summed by spans of `SPAN` entries. A part sums the spans that it has, and hands over the powers of
-one that goes across its border: cut at multiples of `SPAN`, and none does.
+The powers of the whole are summed by spans of `SPAN` entries. A part sums the spans that lie within it, and hands over the
+powers of a span that crosses its border. No span does where the cuts lie at multiples of `SPAN`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from core.api.messages import TokenLogprobs
 from core.sampling.logprobs import SPAN, span_sums, total_of_spans
 from core.sampling.noise import Float32, Ids
+
+ABSENT = np.float32(-np.inf)
+"""In place of the logit of a token that another part has."""
 
 
 @dataclass(slots=True)
@@ -35,13 +38,20 @@ class Powers:
 
 
 def powers_of(logits: Float32, first: int, tops: Float32) -> Powers:
-    """What a part tells. logits: float32 [R, n] of the ids from `first` on; tops: [R], the largest of the whole."""
+    """The report of one part.
+
+    logits: float32 [R, n] of the ids from `first` on.
+    tops: float32 [R], the largest logit of the whole vocabulary.
+    """
     powers = np.exp(logits - tops[:, None])
     size = powers.shape[1]
     begin = min(-first % SPAN, size)
-    end = begin + (size - begin) // SPAN * SPAN
-    sums = span_sums(np.ascontiguousarray(powers[:, begin:end]))
-    return Powers(powers[:, :begin], sums, powers[:, end:])
+    whole_spans = (size - begin) // SPAN
+    end = begin + whole_spans * SPAN
+    whole = np.ascontiguousarray(powers[:, begin:end])
+    head = powers[:, :begin]
+    tail = powers[:, end:]
+    return Powers(head, span_sums(whole), tail)
 
 
 def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
@@ -54,7 +64,8 @@ def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
             sums += [_of_fragments(begun), part.sums]
             begun = [part.tail]
     sums.append(_of_fragments(begun))
-    total: NDArray[np.float64] = np.log(total_of_spans(np.concatenate(sums, axis=1)))
+    spans = np.concatenate(sums, axis=1)
+    total: NDArray[np.float64] = np.log(total_of_spans(spans))
     return total
 
 
@@ -66,22 +77,48 @@ def most_likely_of(logits: Float32, first: int, num: int) -> tuple[Ids, Float32]
 
 def logprobs_in_parts(parts: Sequence[Float32], tokens: Ids, num: int) -> list[TokenLogprobs]:
     """Of each row's token and the `num` most likely ones. parts: logits float32 [R, n], in order of their ids."""
-    firsts = np.cumsum([0, *(part.shape[1] for part in parts)])[:-1].tolist()
-    tops: Float32 = np.maximum.reduce([part.max(axis=1) for part in parts])
-    totals = tops + log_totals([powers_of(part, first, tops) for part, first in zip(parts, firsts, strict=True)])
-    chosen: Float32 = np.maximum.reduce(
-        [_logit_of(part, first, tokens) for part, first in zip(parts, firsts, strict=True)]
-    )
-    ranks = 1 + np.sum([(part > chosen[:, None]).sum(axis=1) for part in parts], axis=0)
-    found = [most_likely_of(part, first, num) for part, first in zip(parts, firsts, strict=True)]
-    ids = np.concatenate([ids for ids, _ in found], axis=1)
-    logits = np.concatenate([values for _, values in found], axis=1)
-    order = np.argsort(-logits, axis=1, kind="stable")[:, :num]
-    ids = np.concatenate((tokens[:, None], np.take_along_axis(ids, order, axis=1)), axis=1)
-    logits = np.concatenate((chosen[:, None], np.take_along_axis(logits, order, axis=1)), axis=1)
+    largest = [part.max(axis=1) for part in parts]
+    tops: Float32 = np.maximum.reduce(largest)
+    powers: list[Powers] = []
+    token_logits: list[Float32] = []
+    top_ids: list[Ids] = []
+    top_logits: list[Float32] = []
+    first = 0
+    for part in parts:
+        powers.append(powers_of(part, first, tops))
+        token_logits.append(_logit_of(part, first, tokens))
+        best_ids, best_logits = most_likely_of(part, first, num)
+        top_ids.append(best_ids)
+        top_logits.append(best_logits)
+        first += part.shape[1]
+
+    chosen: Float32 = np.maximum.reduce(token_logits)
+    ranks = np.ones(len(tokens), np.int64)
+    for part in parts:
+        larger = part > chosen[:, None]
+        ranks += larger.sum(axis=1)
+    ids, logits = _most_likely(top_ids, top_logits, num)
+    ids = np.concatenate((tokens[:, None], ids), axis=1)
+    logits = np.concatenate((chosen[:, None], logits), axis=1)
+    totals = tops + log_totals(powers)
     values = logits.astype(np.float64) - totals[:, None]
-    entries = zip(ids.tolist(), values.tolist(), ranks.tolist(), strict=True)
-    return [TokenLogprobs(one, logprobs, [rank, *range(1, len(one))]) for one, logprobs, rank in entries]
+
+    answers = []
+    for row_ids, logprobs, rank in zip(ids.tolist(), values.tolist(), ranks.tolist(), strict=True):
+        row_ranks = [rank, *range(1, len(row_ids))]
+        answers.append(TokenLogprobs(row_ids, logprobs, row_ranks))
+    return answers
+
+
+def _most_likely(ids: Sequence[Ids], logits: Sequence[Float32], num: int) -> tuple[Ids, Float32]:
+    """The best of what each part found best, falling."""
+    all_ids = np.concatenate(ids, axis=1)
+    all_logits = np.concatenate(logits, axis=1)
+    # stable: parts come in order of their ids, so the lower id stays first on ties
+    order = np.argsort(-all_logits, axis=1, kind="stable")[:, :num]
+    best_ids = np.take_along_axis(all_ids, order, axis=1)
+    best_logits = np.take_along_axis(all_logits, order, axis=1)
+    return best_ids, best_logits
 
 
 def _of_fragments(begun: Sequence[Float32]) -> NDArray[np.float64]:
@@ -93,6 +130,8 @@ def _logit_of(logits: Float32, first: int, tokens: Ids) -> Float32:
     """The logits of tokens that a part has, -inf of others."""
     places = tokens - first
     inside = (places >= 0) & (places < logits.shape[1])
-    values = logits[np.arange(len(tokens)), np.where(inside, places, 0)]
-    found: Float32 = np.where(inside, values, np.float32(-np.inf))
+    rows = np.arange(len(tokens))
+    columns = np.where(inside, places, 0)
+    values = logits[rows, columns]
+    found: Float32 = np.where(inside, values, ABSENT)
     return found

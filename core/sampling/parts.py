@@ -1,7 +1,7 @@
-"""Sampling from a vocabulary that is cut in parts, each of which may lie elsewhere: the same tokens, to the bit.
+"""Sampling from a vocabulary that is cut into parts, each of which may lie elsewhere: the same tokens, to the bit.
 
-Owns: what a part tells of its logits, and how the words of all parts, in order of their ids, become a token. Never does: move
-anything between parts. Called by: whoever holds a part of the head; tests hold it against the whole.
+Owns: what each part reports about its logits, and how the reports, in order of their ids, become a token. Never does: move
+anything between parts. Called by: whoever holds a part of the head; tests compare it with the whole.
 
 Nothing as long as the vocabulary leaves a part: a largest logit, whole numbers (counts, or weights in multiples of 2⁻³⁰,
 which add up to the same in any order) and the best (score, id).
@@ -21,6 +21,7 @@ from core.sampling.kernel import NO_TOKEN
 from core.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids, gumbel, words_at
 
 DIGIT_BITS: Final = 8
+NUM_DIGITS: Final = 1 << DIGIT_BITS
 DIGITS: Final = (24, 16, 8, 0)
 """How far to shift the 32 bits of a score for each of its digits, the highest first."""
 
@@ -29,7 +30,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Asked:
-    """What the rows ask for, as a `RaceKernel` gets it.
+    """The sampling parameters of the rows, as a `RaceKernel` gets them.
 
     keys: int64 [R, 5].
     temperatures: float32 [R].
@@ -46,7 +47,12 @@ class Asked:
 
 
 class VocabularyPart:
-    """Some neighbouring entries of the vocabulary. logits: float32 [R, n]; first: the id of the first entry."""
+    """Some neighbouring entries of the vocabulary.
+
+    logits: float32 [R, n].
+    first: the id of the first entry.
+    z: float32 [R, n], scaled logits once `scale` has run.
+    """
 
     def __init__(self, logits: Float32, first: int) -> None:
         self.logits = logits
@@ -54,16 +60,19 @@ class VocabularyPart:
         self.z: Float32 = logits
 
     def largest(self) -> Float32:
-        """Of each row, NaN where one is NaN: float32 [R]."""
+        """The largest logit of each row, NaN where one is NaN: float32 [R]."""
         best = self.logits.argmax(axis=1)
-        tops: Float32 = self.logits[np.arange(len(best)), best]
+        rows = np.arange(len(best))
+        tops: Float32 = self.logits[rows, best]
         return tops
 
     def scale(self, tops: Float32, temperatures: Float32) -> None:
         """Set z = (logit - top) / T. tops: the largest logits of the whole vocabulary."""
-        heat: Float32 = np.where(temperatures > 0, temperatures, np.float32(1))
+        racing = temperatures > 0
+        heat: Float32 = np.where(racing, temperatures, np.float32(1))
         with np.errstate(over="ignore", invalid="ignore"):  # far below the best with a tiny temperature: -inf is right
-            self.z = (self.logits - tops[:, None]) / heat[:, None]
+            below = self.logits - tops[:, None]
+            self.z = below / heat[:, None]
 
     def histogram(self, rows: Ids, least: Float32, prefix: NDArray[np.uint32], shift: int, *, weigh: bool) -> Counts:
         """Candidates, or their weights, by one digit of z, for z of at least `least` that begin with the digits `prefix`.
@@ -74,19 +83,25 @@ class VocabularyPart:
         bits = np.abs(z).view(np.uint32)
         inside = z >= least[:, None]
         if shift != DIGITS[0]:
-            inside &= bits >> (shift + DIGIT_BITS) == prefix[:, None] >> (shift + DIGIT_BITS)
+            known = shift + DIGIT_BITS
+            expected = prefix >> known
+            inside &= bits >> known == expected[:, None]
         row, column = inside.nonzero()
         digit = bits[row, column] >> shift & 0xFF
-        shape = len(rows), 1 << DIGIT_BITS
-        counted = weights(z[row, column]).astype(np.float64) if weigh else None  # below 2⁵³: exact
-        bins = np.bincount(row * shape[1] + digit, counted, shape[0] * shape[1])
-        return bins.astype(np.int64).reshape(shape)
+        counted = None
+        if weigh:
+            candidates = weights(z[row, column])
+            counted = candidates.astype(np.float64)  # sums below 2⁵³: exact
+        place = row * NUM_DIGITS + digit
+        bins = np.bincount(place, counted, len(rows) * NUM_DIGITS)
+        return bins.astype(np.int64).reshape(len(rows), NUM_DIGITS)
 
     def total_weight(self, rows: Ids, least: Float32) -> Counts:
-        """Of the candidates with z of at least `least`: int64 [len(rows)]."""
+        """The weight of all candidates with z of at least `least`: int64 [len(rows)]."""
         z = self.z[rows]
         inside = z >= least[:, None]
-        total: Counts = weights(np.where(inside, z, np.float32(-np.inf))).sum(axis=1)
+        candidates = np.where(inside, z, np.float32(-np.inf))  # -inf weighs nothing
+        total: Counts = weights(candidates).sum(axis=1)
         return total
 
     def best(self, asked: Asked, limits: Float32) -> tuple[Float32, Ids]:
@@ -94,22 +109,31 @@ class VocabularyPart:
 
         limits: the smallest z that may win.
         """
-        ids = self.logits.argmax(axis=1)
-        scores: Float32 = self.logits[np.arange(len(ids)), ids].copy()
-        ids = ids + self.first
+        best = self.logits.argmax(axis=1)
+        each = np.arange(len(best))
+        scores: Float32 = self.logits[each, best]
+        ids = best + self.first
         racing = asked.temperatures > 0
         scores[racing] = -np.inf
-        row, column = ((self.z >= limits[:, None]) & racing[:, None]).nonzero()
+        alive = (self.z >= limits[:, None]) & racing[:, None]
+        row, column = alive.nonzero()
         if not len(row):
             return scores, ids
+
         keys = asked.keys.T.astype(np.uint64)[:, row]
-        noisy = self.z[row, column] + gumbel(words_at(keys, column + self.first))
+        noise = gumbel(words_at(keys, column + self.first))
+        noisy = self.z[row, column] + noise
+        # candidates lie row by row: `starts` has the place of each row's first one
         starts = np.flatnonzero(np.diff(row, prepend=-1))
         tops = np.maximum.reduceat(noisy, starts)
-        winning = np.flatnonzero(noisy == np.repeat(tops, np.diff(starts, append=len(row))))
+        counts = np.diff(starts, append=len(row))
+        winning = np.flatnonzero(noisy == np.repeat(tops, counts))
+        # several candidates of a row may be equally good; the first has the lowest id
         first = np.flatnonzero(np.diff(row[winning], prepend=-1))
-        scores[row[starts]] = tops
-        ids[row[starts]] = column[winning[first]] + self.first
+        winners = winning[first]
+        drawn = row[starts]
+        scores[drawn] = tops
+        ids[drawn] = column[winners] + self.first
         return scores, ids
 
 
@@ -118,6 +142,7 @@ def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
     tops = _maximum([part.largest() for part in parts])
     for part in parts:
         part.scale(tops, asked.temperatures)
+    # a candidate further than the noise's range below the best cannot win
     limits = np.maximum(_limits(parts, asked), np.float32(-MAX_GUMBEL_RANGE))
     scores, tokens = parts[0].best(asked, limits)
     for part in parts[1:]:
@@ -134,12 +159,14 @@ def _limits(parts: Sequence[VocabularyPart], asked: Asked) -> Float32:
     racing = asked.temperatures > 0
     rows = np.flatnonzero(racing & (asked.top_k > 0))
     if len(rows):
-        limits[rows] = _reach(parts, rows, asked.top_k[rows].astype(np.float64), limits[rows], weigh=False)
+        count = asked.top_k[rows].astype(np.float64)
+        limits[rows] = _reach(parts, rows, count, limits[rows], weigh=False)
     rows = np.flatnonzero(racing & (asked.top_p < 1.0))
     if len(rows):
-        total = np.sum([part.total_weight(rows, limits[rows]) for part in parts], axis=0)
-        target = asked.top_p[rows] * total
-        limits[rows] = _reach(parts, rows, target, limits[rows], weigh=True)
+        least = limits[rows]
+        totals = [part.total_weight(rows, least) for part in parts]
+        target = asked.top_p[rows] * np.sum(totals, axis=0)
+        limits[rows] = _reach(parts, rows, target, least, weigh=True)
     return limits
 
 
@@ -152,19 +179,24 @@ def _reach(
     reached = np.ones(len(rows), bool)
     each = np.arange(len(rows))
     for shift in DIGITS:
-        bins = np.sum([part.histogram(rows, least, prefix, shift, weigh=weigh) for part in parts], axis=0)
+        bins = np.zeros((len(rows), NUM_DIGITS), np.int64)
+        for part in parts:
+            bins += part.histogram(rows, least, prefix, shift, weigh=weigh)
         sums = before[:, None] + bins.cumsum(axis=1)
-        digit = (sums < target[:, None]).sum(axis=1)
-        reached &= digit < bins.shape[1]
-        digit = np.minimum(digit, bins.shape[1] - 1)
+        short = sums < target[:, None]
+        digit = short.sum(axis=1)
+        reached &= digit < NUM_DIGITS
+        digit = np.minimum(digit, NUM_DIGITS - 1)
         before = sums[each, digit] - bins[each, digit]
         prefix |= digit.astype(np.uint32) << np.uint32(shift)
-    found: Float32 = np.where(reached, -prefix.view(np.float32), least)
+    # the digits are those of |z|, and z is never above 0
+    limit = -prefix.view(np.float32)
+    found: Float32 = np.where(reached, limit, least)
     return found
 
 
 def _maximum(columns: Sequence[Float32]) -> Float32:
-    """NaN wins."""
+    """The largest entry of all columns in each row; NaN wins."""
     with np.errstate(invalid="ignore"):
         found: Float32 = np.maximum.reduce(columns)
     return found

@@ -26,7 +26,8 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
     counter: uint64 [4, n], key: uint64 [2, n] or [2, 1]; every value below 2³². Returns uint32 [n, 4].
     Words 0 and 2 of the counter are multiplied in a round, words 1 and 3 are mixed in: both pairs go as one array.
     """
-    factors, mixed = counter[0::2].copy(), counter[1::2]
+    factors = counter[0::2].copy()
+    mixed = counter[1::2]
     key = key.copy()
     products = (np.empty_like(factors), np.empty_like(factors))
     high = np.empty_like(factors)
@@ -39,7 +40,8 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
         np.bitwise_xor(factors, key, out=factors)
         mixed = product[::-1]
         key = (key + WEYL) & LOW
-    words = np.empty((factors.shape[1], 4), dtype=np.uint32)
+    count = factors.shape[1]
+    words = np.empty((count, 4), dtype=np.uint32)
     words[:, 0::2] = factors.T
     words[:, 1::2] = mixed.T
     return words

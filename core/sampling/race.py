@@ -27,7 +27,12 @@ DENSE_FRACTION: Final = 4
 
 @dataclass(slots=True)
 class Entrant:
-    """One position. z: (logit − largest)/T, float32; ids: rising vocabulary ids of z, or None: all entries in order."""
+    """One position.
+
+    key: of its noise.
+    z: float32, (logit − largest)/T.
+    ids: rising vocabulary ids of z; None: all entries in order.
+    """
 
     key: NoiseKey
     z: Float32
@@ -39,31 +44,45 @@ def winners(entrants: Sequence[Entrant]) -> list[int]:
     finalists: list[tuple[Ids, Float32, Words] | None] = [None] * len(entrants)
     sparse: list[tuple[int, Ids, Float32]] = []
     for i, entrant in enumerate(entrants):
-        alive = np.flatnonzero(entrant.z >= np.float32(-MAX_GUMBEL_RANGE))
-        if entrant.ids is None and len(alive) * DENSE_FRACTION > len(entrant.z):
-            finalists[i] = _finalists(np.arange(len(entrant.z)), entrant.z, words_of_all(entrant.key, len(entrant.z)))
+        z = entrant.z
+        size = len(z)
+        alive = np.flatnonzero(z >= np.float32(-MAX_GUMBEL_RANGE))
+        if entrant.ids is None and len(alive) * DENSE_FRACTION > size:
+            words = words_of_all(entrant.key, size)
+            finalists[i] = _finalists(np.arange(size), z, words)
         else:
-            sparse.append((i, alive if entrant.ids is None else entrant.ids[alive], entrant.z[alive]))
+            ids = alive if entrant.ids is None else entrant.ids[alive]
+            sparse.append((i, ids, z[alive]))
     if sparse:
-        words = words_of([entrants[i].key for i, _, _ in sparse], [ids for _, ids, _ in sparse])
-        for (i, ids, z), drawn in zip(sparse, words, strict=True):
-            finalists[i] = _finalists(ids, z, drawn)
+        keys = [entrants[i].key for i, _, _ in sparse]
+        all_words = words_of(keys, [ids for _, ids, _ in sparse])
+        for (i, ids, z), words in zip(sparse, all_words, strict=True):
+            finalists[i] = _finalists(ids, z, words)
     return _decide([final for final in finalists if final is not None])
 
 
 def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]:
+    """The candidates that may still win, with their z and words."""
     # -ln x without the constant 32·ln 2, which all candidates share.
-    bound = z - np.log(words.astype(np.float32) + np.float32(0.5))
-    near = np.flatnonzero(bound >= bound.max() - BOUND_SLACK)
+    x = words.astype(np.float32) + np.float32(0.5)
+    bound = z - np.log(x)
+    least = bound.max() - BOUND_SLACK
+    near = np.flatnonzero(bound >= least)
     return ids[near], z[near], words[near]
 
 
 def _decide(finalists: list[tuple[Ids, Float32, Words]]) -> list[int]:
+    """The winner of each row's finalists; noise is drawn exactly, for all of them at once."""
     if not finalists:
         return []
-    scores = np.concatenate([z for _, z, _ in finalists]) + gumbel(np.concatenate([words for _, _, words in finalists]))
-    chosen, start = [], 0
+    z = np.concatenate([z for _, z, _ in finalists])
+    words = np.concatenate([words for _, _, words in finalists])
+    scores = z + gumbel(words)
+    chosen = []
+    start = 0
     for ids, _, _ in finalists:
-        chosen.append(int(ids[int(np.argmax(scores[start : start + len(ids)]))]))
-        start += len(ids)
+        stop = start + len(ids)
+        best = int(np.argmax(scores[start:stop]))
+        chosen.append(int(ids[best]))
+        start = stop
     return chosen

@@ -27,7 +27,14 @@ Integers = NDArray[np.integer[Any]]
 
 @dataclass(slots=True)
 class KernelRows:
-    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory."""
+    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory.
+
+    which: int64 [R], rows of the logits.
+    keys: int64 [R, 5], of the noise.
+    temperatures: float32 [R].
+    filters: top-k int64 [R], top-p float64 [R], smallest z float32 [R].
+    out: int64 [R], where tokens are written.
+    """
 
     which: Tensor
     keys: Tensor
@@ -43,7 +50,11 @@ class SampleRows:
 
     count: rows of this step.
     slots: int64 [count], the sequence of each.
-    keys, temperatures, top_k, top_p, least: of the columns, one entry a row; the keys' output index is that of the row.
+    keys: int64 [N, 5], of the columns; the output index is that of the row.
+    temperatures: float32 [N], of the columns.
+    top_k: int64 [N], of the columns.
+    top_p: float64 [N], of the columns.
+    least: float32 [N], of the columns.
     num_drafted: integers [count], tokens before the row's position that are drafts; None: none anywhere.
     adjusted: rows whose logits are changed before they compete.
     reported: rows whose log-probabilities are wanted.
@@ -91,7 +102,8 @@ class SampleRows:
         np.take(columns.top_p, slots, out=self.top_p[:count], mode="clip")
         np.take(columns.least, slots, out=self.least[:count], mode="clip")
         self.num_drafted = num_drafted
-        self.reported = (columns.logprobs[slots] != NOT_ASKED).nonzero()[0].tolist()
+        asked = columns.logprobs[slots] != NOT_ASKED
+        self.reported = asked.nonzero()[0].tolist()
         self._always = columns.adjusts[slots]
         min_tokens = columns.min_tokens[slots]
         self._min_tokens = min_tokens if min_tokens.any() else None
@@ -118,7 +130,8 @@ class SampleRows:
 
     def state(self, row: int) -> SequenceSampling:
         """The rare things of a row's sequence."""
-        state = self.columns.states[int(self.slots[row])]
+        slot = int(self.slots[row])
+        state = self.columns.states[slot]
         assert state is not None, f"nobody entered slot {self.slots[row]}"
         return state
 
@@ -128,24 +141,26 @@ class SampleRows:
 
     def drafted(self, row: int) -> int:
         """How many drafts come before a row's position."""
-        return 0 if self.num_drafted is None else int(self.num_drafted[row])
+        if self.num_drafted is None:
+            return 0
+        return int(self.num_drafted[row])
 
     def part(self, start: int, stop: int) -> KernelRows:
         """Neighbouring rows, for logits that begin with row `start`."""
-        part = slice(start, stop)
-        return _kernel_rows(
-            self._which[: stop - start],
-            self.keys[part],
-            self.temperatures[part],
-            (self.top_k[part], self.top_p[part], self.least[part]),
-            self._out[part],
-        )
+        which = self._which[: stop - start]
+        keys = self.keys[start:stop]
+        temperatures = self.temperatures[start:stop]
+        filters = self.top_k[start:stop], self.top_p[start:stop], self.least[start:stop]
+        out = self._out[start:stop]
+        return _kernel_rows(which, keys, temperatures, filters, out)
 
     def chosen(self, rows: Ids, which: Ids) -> KernelRows:
         """Copies of some rows, with an `out` of their own. which: their rows of logits."""
-        out = np.empty(len(rows), np.int64)
+        keys = self.keys[rows]
+        temperatures = self.temperatures[rows]
         filters = self.top_k[rows], self.top_p[rows], self.least[rows]
-        return _kernel_rows(which, self.keys[rows], self.temperatures[rows], filters, out)
+        out = np.empty(len(rows), np.int64)
+        return _kernel_rows(which, keys, temperatures, filters, out)
 
 
 def _kernel_rows(
@@ -155,6 +170,11 @@ def _kernel_rows(
     filters: tuple[Ids, NDArray[np.float64], Float32],
     out: Ids,
 ) -> KernelRows:
-    limits = torch.from_numpy(filters[0]), torch.from_numpy(filters[1]), torch.from_numpy(filters[2])
-    tables = torch.from_numpy(keys), torch.from_numpy(temperatures)
-    return KernelRows(torch.from_numpy(which), *tables, limits, torch.from_numpy(out))
+    top_k, top_p, least = filters
+    return KernelRows(
+        which=torch.from_numpy(which),
+        keys=torch.from_numpy(keys),
+        temperatures=torch.from_numpy(temperatures),
+        filters=(torch.from_numpy(top_k), torch.from_numpy(top_p), torch.from_numpy(least)),
+        out=torch.from_numpy(out),
+    )

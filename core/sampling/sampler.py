@@ -26,7 +26,7 @@ RunCall = Callable[[str, int, Callable[[], None]], None]
 SAMPLE: Final = "sample"
 
 ADJUSTED_ROWS: Final = 16
-"""Rows that are adjusted at once: what they need beside the logits stays small, and in the caches."""
+"""Rows that are adjusted at once: what they need besides the logits stays small, and in the caches."""
 
 
 def sampling_kind(start: int) -> str:
@@ -61,28 +61,32 @@ class Sampler:
         A row with NaN or infinite logits, or with every token masked, fails alone: its error says why.
         """
         shape = logits.shape
-        stop = start + shape[0]
+        count = shape[0]
+        stop = start + count
         if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
             raise ValueError(
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
         adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
         if not adjusted:
-            run(sampling_kind(start), shape[0], lambda: self._race(logits, rows.part(start, stop)))
-        elif len(adjusted) < shape[0]:
+            run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
+        elif len(adjusted) < count:
             self._draw_others(logits, rows, start, adjusted)
         if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
             return
-        values: Float32 = logits.detach()[:, : self.vocab_size].float().cpu().numpy()
+        whole = logits.detach()[:, : self.vocab_size]
+        values: Float32 = whole.float().cpu().numpy()
         for first in range(0, len(adjusted), ADJUSTED_ROWS):
-            self._draw_adjusted(values, rows, start, adjusted[first : first + ADJUSTED_ROWS])
+            some = adjusted[first : first + ADJUSTED_ROWS]
+            self._draw_adjusted(values, rows, start, some)
         self._explain(values, rows, start)
         self._report(values, rows, start, native=_on_host(logits))
 
     def _draw_others(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
         """The tokens of the rows that are not adjusted, where some are."""
         every = np.arange(start, start + logits.shape[0])
-        plain = np.delete(every, np.array(adjusted) - start)
+        places = np.array(adjusted) - start
+        plain = np.delete(every, places)
         chosen = rows.chosen(plain, plain - start)
         self._race(logits, chosen)
         rows.tokens[plain] = chosen.out.numpy()
@@ -95,32 +99,44 @@ class Sampler:
         logits = self._scratch[:count]
         for copy, row in zip(logits, adjusted, strict=True):
             copy[:] = values[row - start]
-        tops = _tops(logits)
-        adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row)) for row in adjusted])
+        finite = np.isfinite(_tops(logits))
+        changes = []
+        for row in adjusted:
+            change = Adjusted(rows.state(row), rows.index(row), rows.drafted(row))
+            changes.append(change)
+        adjust(logits, changes)
         chosen = rows.chosen(np.array(adjusted), np.arange(count))
         self._race(torch.from_numpy(logits), chosen)
         tokens = chosen.out.numpy()
-        tokens[~np.isfinite(tops)] = NO_TOKEN
+        # the model's own bad logits win over what the stages made of them
+        tokens[~finite] = NO_TOKEN
         rows.tokens[adjusted] = tokens
-        for place in ((tokens < 0) & np.isfinite(tops)).nonzero()[0].tolist():
-            rows.errors[adjusted[place]] = _nothing_left(float(_tops(logits[place : place + 1])[0]))
+        ruled_out = (tokens < 0) & finite
+        for place in ruled_out.nonzero()[0].tolist():
+            row = adjusted[place]
+            rows.errors[row] = _nothing_left(_top(logits[place]))
 
     def _explain(self, values: Float32, rows: SampleRows, start: int) -> None:
-        """Say of rows without a token what is wrong with their logits."""
-        failed = (rows.tokens[start : start + len(values)] < 0).nonzero()[0]
+        """Say what is wrong with the logits of rows without a token."""
+        tokens = rows.tokens[start : start + len(values)]
+        failed = (tokens < 0).nonzero()[0]
         for place in failed.tolist():
-            if start + place not in rows.errors:
-                rows.errors[start + place] = _not_finite(float(_tops(values[place : place + 1])[0]))
+            row = start + place
+            if row not in rows.errors:
+                rows.errors[row] = _not_finite(_top(values[place]))
 
     def _report(self, values: Float32, rows: SampleRows, start: int, *, native: bool) -> None:
+        """The log-probabilities of the rows that want them and have a token."""
         asked = _between(rows.reported, start, start + len(values))
         served = [row for row in asked if row not in rows.errors]
         if not served:
             return
-        wanted = rows.columns.logprobs[rows.slots[served]].tolist()
+        slots = rows.slots[served]
+        wanted = rows.columns.logprobs[slots].tolist()
         tokens = rows.tokens[served].tolist()
         places = [row - start for row in served]
-        found = many_logprobs(self.logprobs if native else None, values, places, tokens, wanted)
+        kernel = self.logprobs if native else None
+        found = many_logprobs(kernel, values, places, tokens, wanted)
         rows.logprobs.update(zip(served, found, strict=True))
 
     def _race(self, logits: Tensor, rows: KernelRows) -> None:
@@ -135,7 +151,10 @@ def _on_host(logits: Tensor) -> bool:
 
 
 def _any_failed(tokens: Ids) -> bool:
-    return len(tokens) > 0 and bool(tokens[tokens.argmin()] < 0)
+    # argmin makes no array of comparisons, as (tokens < 0).any() would
+    if not len(tokens):
+        return False
+    return bool(tokens[tokens.argmin()] < 0)
 
 
 def _between(rows: list[int], start: int, stop: int) -> list[int]:
@@ -145,8 +164,14 @@ def _between(rows: list[int], start: int, stop: int) -> list[int]:
 def _tops(logits: Float32) -> Float32:
     """The largest logit of each row, NaN where one is NaN."""
     best = logits.argmax(axis=1)
-    tops: Float32 = logits[np.arange(len(best)), best]
+    rows = np.arange(len(best))
+    tops: Float32 = logits[rows, best]
     return tops
+
+
+def _top(row: Float32) -> float:
+    """The largest logit of one row, NaN where one is NaN."""
+    return float(row[row.argmax()])
 
 
 def _nothing_left(largest: float) -> str:

@@ -1,4 +1,4 @@
-"""What requests do to their logits before the temperature: masks, bias, penalties, each for all rows that want it at once.
+"""The changes that requests make to their logits before the temperature, each for all rows that want it at once.
 
 Owns: the stages and their order: allowed ids, token masks, bad words, minimum tokens, logit bias, penalties. Never does:
 filter (`core.sampling.filters`) or choose. Called by: `core.sampling.sampler`.
@@ -16,7 +16,7 @@ import numpy as np
 
 from core.sampling.bitmask import EVERY_TOKEN, apply_bitmask, num_words
 from core.sampling.noise import Float32, Ids
-from core.sampling.state import SequenceSampling
+from core.sampling.state import Bitmask, SequenceSampling
 
 MASKED = np.float32(-np.inf)
 
@@ -47,32 +47,52 @@ def adjust(logits: Float32, rows: Sequence[Adjusted]) -> None:
 
 
 def _keep_allowed(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    allowed = [(i, row.state.allowed_ids) for i, row in enumerate(rows) if row.state.allowed_ids is not None]
+    """Mask everything but the allowed ids of rows that have them."""
+    allowed: list[tuple[int, Ids]] = []
+    for i, row in enumerate(rows):
+        ids = row.state.allowed_ids
+        if ids is not None:
+            allowed.append((i, ids))
     if not allowed:
         return
     places = _places(logits, allowed)
-    kept = logits.reshape(-1)[places]
+    flat = logits.reshape(-1)  # a view: the logits are contiguous
+    kept = flat[places]
     logits[[i for i, _ in allowed]] = MASKED
-    logits.reshape(-1)[places] = kept
+    flat[places] = kept
 
 
 def _apply_masks(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    masks = {i: row.state.mask(row.state.output(row.index)) for i, row in enumerate(rows) if row.state.mask is not None}
-    found = {i: words for i, words in masks.items() if words is not None}
+    """Apply the token masks that the rows' sequences give for what they have said so far."""
+    found: list[tuple[int, Bitmask]] = []
+    for i, row in enumerate(rows):
+        if row.state.mask is None:
+            continue
+        mask = row.state.mask(row.state.output(row.index))
+        if mask is not None:
+            found.append((i, mask))
     if not found:
         return
-    words = np.full((len(rows), num_words(logits.shape[1])), EVERY_TOKEN, np.int32)
-    for i, mask in found.items():
+    width = num_words(logits.shape[1])
+    words = np.full((len(rows), width), EVERY_TOKEN, np.int32)
+    for i, mask in found:
         words[i] = mask
     apply_bitmask(logits, words)
 
 
 def _mask_bad_words(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    worded = [(i, row) for i, row in enumerate(rows) if row.state.bad_words]
-    _mask(logits, [(i, row.state.bad_words.ends(row.state.output(row.index))) for i, row in worded])
+    """Mask the last tokens of bad words whose beginnings have just been said."""
+    found: list[tuple[int, Ids]] = []
+    for i, row in enumerate(rows):
+        bad_words = row.state.bad_words
+        if bad_words:
+            output = row.state.output(row.index)
+            found.append((i, bad_words.ends(output)))
+    _mask(logits, found)
 
 
 def _mask_until_min_tokens(logits: Float32, rows: Sequence[Adjusted]) -> None:
+    """Mask the tokens that would end a sequence too early."""
     found: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         ids = row.state.min_tokens_ids
@@ -82,16 +102,24 @@ def _mask_until_min_tokens(logits: Float32, rows: Sequence[Adjusted]) -> None:
 
 
 def _add_bias(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    biased = [(i, row.state.bias) for i, row in enumerate(rows) if row.state.bias is not None]
-    if not biased:
+    """Add the bias of rows that have one."""
+    size = logits.shape[1]
+    found: list[tuple[int, Ids]] = []
+    all_values: list[Float32] = []
+    for i, row in enumerate(rows):
+        if row.state.bias is not None:
+            ids, values = row.state.bias
+            inside = ids < size
+            found.append((i, ids[inside]))
+            all_values.append(values[inside])
+    if not found:
         return
-    inside = [(i, ids[ids < logits.shape[1]], values[ids < logits.shape[1]]) for i, (ids, values) in biased]
-    places = _places(logits, [(i, ids) for i, ids, _ in inside])
-    logits.reshape(-1)[places] += np.concatenate([values for _, _, values in inside])
+    places = _places(logits, found)
+    logits.reshape(-1)[places] += np.concatenate(all_values)
 
 
 def _penalize(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    """Of a token that occurred: its logit ÷ or × the repetition penalty, then minus frequency · count, minus presence."""
+    """Change the logit of each token that occurred: ÷ or × the repetition penalty, − frequency · count, − presence."""
     size = logits.shape[1]
     found: list[tuple[int, Ids]] = []
     all_counts: list[Float32] = []
@@ -110,22 +138,29 @@ def _penalize(logits: Float32, rows: Sequence[Adjusted]) -> None:
     frequency = _spread([p.frequency_penalty for p in params], lengths)
     presence = _spread([p.presence_penalty for p in params], lengths)
     counts = np.concatenate(all_counts)
-    values = logits.reshape(-1)[places]
+    flat = logits.reshape(-1)
+    values = flat[places]
+    # either way the token becomes less likely
     values = np.where(values > 0, values / factor, values * factor)
     values -= frequency * counts
     values -= presence * (counts > 0)
-    logits.reshape(-1)[places] = values
+    flat[places] = values
 
 
 def _mask(logits: Float32, found: Sequence[tuple[int, Ids]]) -> None:
     if found:
-        logits.reshape(-1)[_places(logits, found)] = MASKED
+        places = _places(logits, found)
+        logits.reshape(-1)[places] = MASKED
 
 
 def _places(logits: Float32, found: Iterable[tuple[int, Ids]]) -> Ids:
-    """Where (row, its ids) lie in the flat logits; ids beyond the vocabulary left out."""
+    """Where the ids of each row lie in the flat logits; ids beyond the vocabulary are left out."""
     size = logits.shape[1]
-    return np.concatenate([ids[ids < size] + i * size for i, ids in found])
+    places = []
+    for i, ids in found:
+        inside = ids[ids < size]
+        places.append(inside + i * size)
+    return np.concatenate(places)
 
 
 def _spread(values: Sequence[float], lengths: Sequence[int]) -> Float32:

@@ -39,7 +39,7 @@ class SequenceSampling:
     tokens: int32, at least as long as the sequence gets: its prompt, then its output. Memory that somebody else writes.
     mask: which tokens may come next, or None. Set before the sequence enters the columns.
 
-    What is off is None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
+    Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
     penalized: any penalty is on.
     """
 

@@ -54,9 +54,9 @@ class CanonicalWeight(ABC):
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def attributes(self) -> dict[str, Any]:
-        """The fields that are not: equal for all rows. Includes None for an absent tensor."""
-        held = self.tensors()
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in held}
+        """The fields that are not tensors, equal for all rows. Includes None for an absent tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +65,10 @@ class CanonicalWeight(ABC):
 
     def rows(self, index: Tensor | slice) -> Self:
         """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""
-        parts = {n: as_bytes(t)[index].contiguous().view(t.dtype) for n, t in self.tensors().items()}
+        parts = {}
+        for name, tensor in self.tensors().items():
+            taken = as_bytes(tensor)[index].contiguous()
+            parts[name] = taken.view(tensor.dtype)
         return replace(self, **parts)
 
     def columns(self, index: Tensor | slice) -> Self:
@@ -80,13 +83,16 @@ class CanonicalWeight(ABC):
 
     def to(self, device: torch.device) -> Self:
         """A copy on another device."""
-        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+        moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return replace(self, **moved)
 
     def problem(self) -> str | None:
         """A sentence when a stored scale or minimum is not a finite number."""
         for name, tensor in self.tensors().items():
-            wide = tensor.float() if tensor.dtype in NARROW_FLOATS and name != "values" else tensor
-            if name not in ("values", "weight") and wide.is_floating_point() and not bool(wide.isfinite().all()):
+            if name in ("values", "weight"):  # the matrix itself may hold anything
+                continue
+            wide = tensor.float() if tensor.dtype in NARROW_FLOATS else tensor
+            if wide.is_floating_point() and not bool(wide.isfinite().all()):
                 return f"the {name} of a {self.name} weight of shape {self.shape} holds values that are not finite"
         return None
 
@@ -102,7 +108,7 @@ class HasGroups(Protocol):
 
 
 def memory_of(weight: CanonicalWeight) -> int:
-    """Bytes that `moved_into` needs: those of all tensors, each rounded up to whole cache lines."""
+    """Bytes that `moved_into` needs: all tensors, each rounded up to whole cache lines."""
     return sum(_lines(tensor) for tensor in weight.tensors().values())
 
 
@@ -112,7 +118,9 @@ def moved_into(weight: Weight, memory: Tensor) -> Weight:
     start = 0
     for name, tensor in weight.tensors().items():
         room = memory[start : start + tensor.nbytes]
-        parts[name] = room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        copied = room.view(tensor.dtype).view(tensor.shape)
+        copied.copy_(tensor)
+        parts[name] = copied
         start += _lines(tensor)
     return replace(weight, **parts)
 
@@ -124,7 +132,8 @@ def _lines(tensor: Tensor) -> int:
 
 def take_columns(tensor: Tensor, index: Tensor | slice) -> Tensor:
     """Columns of a matrix, contiguous and in memory of their own unless they are all of it."""
-    return as_bytes(tensor)[:, index].contiguous().view(tensor.dtype)
+    taken = as_bytes(tensor)[:, index].contiguous()
+    return taken.view(tensor.dtype)
 
 
 def whole_groups(index: Tensor | slice, inputs: int, group_size: int, name: str) -> tuple[Tensor, Tensor]:
@@ -133,12 +142,14 @@ def whole_groups(index: Tensor | slice, inputs: int, group_size: int, name: str)
     Raises ValueError unless it names whole groups, each in its order, a smaller one behind all others.
     """
     columns = torch.arange(inputs)[index]
+    count = len(columns)
     groups = columns[::group_size] // group_size
-    expected = (groups.unsqueeze(1) * group_size + torch.arange(group_size)).flatten()
-    cut_short = len(columns) % group_size != 0 and columns[-1:] != inputs - 1
-    if not len(columns) or cut_short or not torch.equal(columns, expected[: len(columns)]):
+    first_columns = groups.unsqueeze(1) * group_size
+    expected = (first_columns + torch.arange(group_size)).flatten()
+    cut_short = count % group_size != 0 and columns[-1:] != inputs - 1
+    if not count or cut_short or not torch.equal(columns, expected[:count]):
         raise ValueError(
-            f"a {name} weight of {inputs} inputs shares scales in groups of {group_size}: {len(columns)} columns from "
+            f"a {name} weight of {inputs} inputs shares scales in groups of {group_size}: {count} columns from "
             f"{columns[:1].tolist()} on are not whole groups; divide it into fewer parts"
         )
     return columns, groups
@@ -148,9 +159,11 @@ def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:
     """Whether `parts` can be concatenated along N without changing a stored value."""
 
     def layout(part: CanonicalWeight) -> tuple[Any, ...]:
-        return type(part), part.shape[1], part.attributes(), {n: t.dtype for n, t in part.tensors().items()}
+        dtypes = {name: tensor.dtype for name, tensor in part.tensors().items()}
+        return type(part), part.shape[1], part.attributes(), dtypes
 
-    return all(layout(part) == layout(parts[0]) for part in parts[1:])
+    expected = layout(parts[0])
+    return all(layout(part) == expected for part in parts[1:])
 
 
 def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
@@ -164,5 +177,6 @@ def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
         return parts[0]
     joined = {}
     for name, first in parts[0].tensors().items():
-        joined[name] = torch.cat([as_bytes(part.tensors()[name]) for part in parts]).view(first.dtype)
+        pieces = [as_bytes(part.tensors()[name]) for part in parts]
+        joined[name] = torch.cat(pieces).view(first.dtype)
     return replace(parts[0], **joined)

@@ -81,14 +81,18 @@ class Codebook(CanonicalWeight):
                 f"{wanted}"
             )
         n, k = self.shape
-        if self.block_size < 1 or k % self.block_size or self.scale.shape != (n, k // self.block_size):
+        blocks_fit = self.block_size >= 1 and k % self.block_size == 0
+        if not blocks_fit or self.scale.shape != (n, k // self.block_size):
             raise ValueError(
                 f"{self.kind} got scale {tuple(self.scale.shape)} for a weight of shape ({n}, {k}) in blocks of "
                 f"{self.block_size}; blocks must divide the inputs, and each needs a scale"
             )
-        if self.row_scale is not None and (self.row_scale.dtype, *self.row_scale.shape) != (torch.float32, n, 1):
+        row_scale = self.row_scale
+        if row_scale is None:
+            return
+        if row_scale.dtype is not torch.float32 or row_scale.shape != (n, 1):
             raise ValueError(
-                f"{self.kind} got row_scale {self.row_scale.dtype} {tuple(self.row_scale.shape)}; it needs float32 ({n}, 1)"
+                f"{self.kind} got row_scale {row_scale.dtype} {tuple(row_scale.shape)}; it needs float32 ({n}, 1)"
             )
 
     @property
@@ -129,7 +133,8 @@ class Codebook(CanonicalWeight):
         table = torch.tensor(self.codes, dtype=torch.float32, device=self.values.device)
         indices = unpack_nibbles(self.values).int()
         blocks = table[indices].view(n, -1, self.block_size)
-        w = (blocks * self.wide_scale().unsqueeze(-1)).view(n, k)
+        scaled = blocks * self.wide_scale().unsqueeze(-1)
+        w = scaled.view(n, k)
         if self.row_scale is not None:
             w = w * self.row_scale
         return w

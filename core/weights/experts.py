@@ -44,12 +44,16 @@ class Experts:
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are tensors, each with the experts as its first axis: [E, N, ...]. Views."""
         count, rows, _ = self.shape
-        return {name: tensor.unflatten(0, (count, rows)) for name, tensor in self.weight.tensors().items()}
+        found = {}
+        for name, tensor in self.weight.tensors().items():
+            found[name] = tensor.unflatten(0, (count, rows))
+        return found
 
     def expert(self, index: int) -> CanonicalWeight:
         """One matrix: a view."""
         rows = self.shape[1]
-        return self.weight.rows(slice(index * rows, (index + 1) * rows))
+        start = index * rows
+        return self.weight.rows(slice(start, start + rows))
 
     def to(self, device: torch.device) -> Experts:
         """A copy on another device."""
@@ -59,7 +63,8 @@ class Experts:
 class ExpertsStack:
     """Memory for the experts of a layer, filled in any order, one part of an expert at a time.
 
-    count: experts. rows: of one expert, all its parts side by side.
+    count: experts.
+    rows: of one expert, all its parts side by side.
     """
 
     def __init__(self, count: int, rows: int) -> None:
@@ -71,20 +76,26 @@ class ExpertsStack:
         """Copy a part of an expert to its place. Raises ValueError when its format is not that of the others."""
         if self._whole is None:
             self._whole = self._empty_like(part)
-        if part.attributes() != self._whole.attributes() or type(part) is not type(self._whole):
+        same_type = type(part) is type(self._whole)
+        if not same_type or part.attributes() != self._whole.attributes():
             raise ValueError(f"an expert of format '{part.name}' cannot join others of format '{self._whole.name}'")
         start = expert * self._rows + first_row
+        stop = start + part.shape[0]
         held = self._whole.tensors()
         for name, tensor in part.tensors().items():
-            as_bytes(held[name])[start : start + part.shape[0]] = as_bytes(tensor)
+            place = as_bytes(held[name])
+            place[start:stop] = as_bytes(tensor)
 
     def take(self) -> Experts:
         """All experts; the stack then holds nothing."""
         assert self._whole is not None, "no expert was put in"
-        whole, self._whole = self._whole, None
+        whole = self._whole
+        self._whole = None
         return Experts(whole, self._count)
 
     def _empty_like(self, part: CanonicalWeight) -> CanonicalWeight:
         rows = self._count * self._rows
-        room = {name: tensor.new_empty(rows, *tensor.shape[1:]) for name, tensor in part.tensors().items()}
+        room = {}
+        for name, tensor in part.tensors().items():
+            room[name] = tensor.new_empty(rows, *tensor.shape[1:])
         return replace(part, **room)

@@ -30,7 +30,8 @@ class Int8Channel(CanonicalWeight):
     def __post_init__(self) -> None:
         """Raises ValueError for other types or shapes."""
         wanted = (self.values.shape[0], 1)
-        if self.values.dtype is not torch.int8 or self.scale.dtype is not torch.float32 or self.scale.shape != wanted:
+        dtypes_fit = self.values.dtype is torch.int8 and self.scale.dtype is torch.float32
+        if not dtypes_fit or self.scale.shape != wanted:
             raise ValueError(
                 f"int8_channel got values {self.values.dtype} {tuple(self.values.shape)} and scale {self.scale.dtype} "
                 f"{tuple(self.scale.shape)}; it needs int8 [N, K] and float32 [N, 1]"

@@ -60,12 +60,14 @@ class IntGroups(CanonicalWeight):
             columns = columns[::2] // 2  # a group is whole bytes
         minimum = None if self.minimum is None else take_columns(self.minimum, groups)
         values = take_columns(self.values, columns)
-        return replace(self, values=values, scale=take_columns(self.scale, groups), minimum=minimum)
+        scale = take_columns(self.scale, groups)
+        return replace(self, values=values, scale=scale, minimum=minimum)
 
     def dequantize(self) -> Tensor:
         """W as float32 [N, K]."""
         n, k = self.shape
-        w = self.unpacked().float().view(n, k // self.group_size, self.group_size)
+        num_groups = k // self.group_size
+        w = self.unpacked().float().view(n, num_groups, self.group_size)
         if self.zero:
             w -= self.zero
         w *= self.scale.float().unsqueeze(-1)

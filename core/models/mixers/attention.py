@@ -20,15 +20,25 @@ from core.plugin.contracts import LinearKernel
 
 
 class AttentionViews:
-    """The buffers of one step: q [T, Hq, D], k [T, Hkv, D] and v [T, Hkv, Dv] are parts of qkv, heads_out of attention."""
+    """The buffers of one step.
+
+    qkv: [T, (Hq + Hkv) * D + Hkv * Dv].
+    q: [T, Hq, D], a part of qkv.
+    k: [T, Hkv, D], a part of qkv.
+    v: [T, Hkv, Dv], a part of qkv.
+    attention: [T, Hq * Dv], the output of the heads.
+    heads_out: [T, Hq, Dv], the same by heads.
+    """
 
     __slots__ = ("attention", "heads_out", "k", "q", "qkv", "v")
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec) -> None:
         first_v = spec.num_heads + spec.num_kv_heads
-        width = first_v * spec.head_size + spec.num_kv_heads * spec.head_size_v
+        values = spec.num_kv_heads * spec.head_size_v
+        width = first_v * spec.head_size + values
+        width_out = spec.num_heads * spec.head_size_v
         self.qkv = workspace.view("qkv", num_tokens, width)
-        self.attention = workspace.view("attention", num_tokens, spec.num_heads * spec.head_size_v)
+        self.attention = workspace.view("attention", num_tokens, width_out)
         heads = self.qkv.view(num_tokens, -1, spec.head_size)
         self.q = heads[:, : spec.num_heads]
         self.k = heads[:, spec.num_heads : first_v]
@@ -37,7 +47,10 @@ class AttentionViews:
 
 
 class AttentionMixer(KeyedMixer):
-    """One block's attention. linears: `qkv` and `o`; norms: `q` and `k` where the family has them.
+    """One block's attention.
+
+    linears: `qkv` and `o`.
+    norms: `q` and `k` where the family has them.
 
     `attach` and `bind_cache` must be called before the first step.
     """
@@ -51,9 +64,13 @@ class AttentionMixer(KeyedMixer):
         norms: Mapping[str, Tensor],
     ) -> None:
         super().__init__(spec)
-        self.spec, self.eps, self.kernels = spec, eps, kernels
-        self.qkv, self.o = linears["qkv"], linears["o"]
-        self.q_norm, self.k_norm = norms.get("q"), norms.get("k")
+        self.spec = spec
+        self.eps = eps
+        self.kernels = kernels
+        self.qkv = linears["qkv"]
+        self.o = linears["o"]
+        self.q_norm = norms.get("q")
+        self.k_norm = norms.get("k")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self.cos: Tensor
         self.sin: Tensor
@@ -71,7 +88,8 @@ class AttentionMixer(KeyedMixer):
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
-        views, kernels = self.views(x.shape[0]), self.kernels
+        views = self.views(x.shape[0])
+        kernels = self.kernels
         self.qkv(x, views.qkv)
         if self.q_norm is not None and self.k_norm is not None:
             kernels.rms_norm_heads(views.q, self.q_norm, self.eps)

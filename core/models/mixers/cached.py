@@ -28,7 +28,8 @@ class CachedMixer:
 
     def bind(self, backend: Any, handle: Any) -> None:
         """Take the backend and its handle of this layer."""
-        self.backend, self.handle = backend, handle
+        self.backend = backend
+        self.handle = handle
 
 
 class KeyedMixer(CachedMixer):
@@ -40,12 +41,18 @@ class KeyedMixer(CachedMixer):
 
     def layer_bytes(self, backend: Any, cache: CacheConfig) -> int:
         """Bytes of one block of this layer."""
-        return int(backend.kv_layout(self._cached, cache.block_size, cache.dtype).block_bytes)
+        layout = backend.kv_layout(self._cached, cache.block_size, cache.dtype)
+        return int(layout.block_bytes)
 
     def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
-        """Take the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]. learned: its scales, or None."""
+        """Take the backend and this layer's blocks.
+
+        raw: uint8 [num_blocks, block bytes].
+        learned: the layer's scales, or None.
+        """
         params = () if learned is None else (learned,)  # backends without scales do not take the argument
-        self.bind(backend, backend.bind(self._cached, cache.block_size, cache.dtype, raw, *params))
+        handle = backend.bind(self._cached, cache.block_size, cache.dtype, raw, *params)
+        self.bind(backend, handle)
 
     def build(self, view: BatchView) -> Any:
         """The backend's metadata of a step."""

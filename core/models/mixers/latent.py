@@ -19,14 +19,24 @@ from core.models.mixers.cached import KeyedMixer
 from core.plugin.contracts import HeadsKernel, LinearKernel
 
 EPS: Final = 1e-6
-"""Of the norms of both latents; the configuration's own is for the others."""
+"""The epsilon of the norms of both latents; all other norms take the configuration's."""
 
 
 class LatentViews:
     """The buffers of one step.
 
-    a: queries (or their latent) and, behind them, c [T, R] and k_pe [T, Dr]. q_nope [T, H, Dn] and q_pe [T, H, Dr]: parts
-    of the queries. q_latent and latents [T, H, R]: what the backend is given and gives. heads [T, H, Dv].
+    a: queries (or their latent) and, behind them, c and k_pe.
+    c: [T, R], the latents of keys and values.
+    k_pe: [T, Dr], the rotary part of the keys.
+    k_pe_head: [T, 1, Dr], the same as one head.
+    q_a: the queries (or their latent) in a.
+    q: [T, H * (Dn + Dr)], the queries.
+    q_nope: [T, H, Dn], part of the queries.
+    q_pe: [T, H, Dr], part of the queries.
+    q_latent: [T, H, R], what the backend is given.
+    latents: [T, H, R], what the backend gives.
+    attention: [T, H * Dv], the output of the heads.
+    heads: [T, H, Dv], the same by heads.
     """
 
     __slots__ = (
@@ -45,29 +55,39 @@ class LatentViews:
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: LatentSpec) -> None:
-        heads, head = spec.num_heads, spec.head_size_nope + spec.rope_size
-        before = heads * head if spec.q_rank is None else spec.q_rank
-        self.a = workspace.view("latent_a", num_tokens, before + spec.rank + spec.rope_size)
-        self.q_a = self.a[:, :before]
-        self.c = self.a[:, before : before + spec.rank]
-        self.k_pe = self.a[:, before + spec.rank :]
+        heads = spec.num_heads
+        head = spec.head_size_nope + spec.rope_size
+        first_c = heads * head if spec.q_rank is None else spec.q_rank
+        first_k_pe = first_c + spec.rank
+        self.a = workspace.view("latent_a", num_tokens, first_k_pe + spec.rope_size)
+        self.q_a = self.a[:, :first_c]
+        self.c = self.a[:, first_c:first_k_pe]
+        self.k_pe = self.a[:, first_k_pe:]
         self.k_pe_head = self.k_pe.unsqueeze(1)
-        self.q = self.q_a if spec.q_rank is None else workspace.view("latent_q_b", num_tokens, heads * head)
+        if spec.q_rank is None:
+            self.q = self.q_a
+        else:
+            self.q = workspace.view("latent_q_b", num_tokens, heads * head)
         queries = self.q.unflatten(1, (heads, head))
-        self.q_nope, self.q_pe = queries[..., : spec.head_size_nope], queries[..., spec.head_size_nope :]
-        self.q_latent, self.latents = (
-            workspace.view(name, num_tokens, heads * spec.rank).unflatten(1, (heads, spec.rank))
-            for name in ("latent_q", "latent_out")
-        )
+        self.q_nope = queries[..., : spec.head_size_nope]
+        self.q_pe = queries[..., spec.head_size_nope :]
+        given = workspace.view("latent_q", num_tokens, heads * spec.rank)
+        answered = workspace.view("latent_out", num_tokens, heads * spec.rank)
+        self.q_latent = given.unflatten(1, (heads, spec.rank))
+        self.latents = answered.unflatten(1, (heads, spec.rank))
         self.attention = workspace.view("attention", num_tokens, heads * spec.head_size_v)
         self.heads = self.attention.unflatten(1, (heads, spec.head_size_v))
 
 
 class LatentMixer(KeyedMixer):
-    """One block's latent attention. linears: `a`, `o` and with a query latent `q_b`; norms: `kv_a` and `q_a`.
+    """One block's latent attention.
 
-    to_latent: of each head, from Dn to R numbers; from_latent: from R to Dv. `attach` and `bind_cache` must be called
-    before the first step.
+    linears: `a`, `o` and with a query latent `q_b`.
+    norms: `kv_a` and with a query latent `q_a`.
+    to_latent: of each head, from Dn to R numbers.
+    from_latent: of each head, from R to Dv numbers.
+
+    `attach` and `bind_cache` must be called before the first step.
     """
 
     def __init__(
@@ -79,20 +99,30 @@ class LatentMixer(KeyedMixer):
         norms: Mapping[str, Tensor],
     ) -> None:
         super().__init__(spec)
-        self.spec, self.kernels = spec, kernels
-        self.a, self.o, self.q_b = linears["a"], linears["o"], linears.get("q_b")
+        self.spec = spec
+        self.kernels = kernels
+        self.a = linears["a"]
+        self.o = linears["o"]
+        self.q_b = linears.get("q_b")
         self.to_latent, self.from_latent = heads
-        self.kv_norm, self.q_norm = norms["kv_a"], norms.get("q_a")
-        self.nbytes = sum(part.nbytes for part in (self.a, self.o, *heads))
-        self.nbytes += self.q_b.nbytes if self.q_b is not None else 0
+        self.kv_norm = norms["kv_a"]
+        self.q_norm = norms.get("q_a")
+        self.nbytes = self.a.nbytes + self.o.nbytes
+        self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
+        if self.q_b is not None:
+            self.nbytes += self.q_b.nbytes
         self.cos: Tensor
         self.sin: Tensor
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
         """Everything that a runtime must be able to record."""
-        queries = () if self.q_b is None else self.q_b.kernels
-        return [*self.a.kernels, *queries, self.to_latent, self.from_latent, *self.o.kernels]
+        found: list[LinearKernel | HeadsKernel] = [*self.a.kernels]
+        if self.q_b is not None:
+            found += self.q_b.kernels
+        found += (self.to_latent, self.from_latent)
+        found += self.o.kernels
+        return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
         """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
@@ -102,7 +132,8 @@ class LatentMixer(KeyedMixer):
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
-        views, kernels = self.views(x.shape[0]), self.kernels
+        views = self.views(x.shape[0])
+        kernels = self.kernels
         self.a(x, views.a)
         if self.q_b is not None and self.q_norm is not None:
             kernels.rms_norm(views.q_a, self.q_norm, EPS, views.q_a)

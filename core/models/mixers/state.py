@@ -31,15 +31,20 @@ class StateViews:
 
 
 class StateMixer(CachedMixer):
-    """One block's layer with a state. linears: `in` and `out`; params: of the op, by name in the layer.
+    """One block's layer with a state.
+
+    linears: `in` and `out`.
+    params: of the op, by name in the layer.
 
     `attach` and `bind_cache` must be called before the first step.
     """
 
     def __init__(self, spec: StateSpec, linears: Mapping[str, Linear], params: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.spec, self.params = spec, dict(params)
-        self.in_proj, self.out_proj = linears["in"], linears["out"]
+        self.spec = spec
+        self.params = dict(params)
+        self.in_proj = linears["in"]
+        self.out_proj = linears["out"]
         self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
 
     @property
@@ -67,7 +72,8 @@ class StateMixer(CachedMixer):
         self, backend: StateBackend, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None
     ) -> None:
         """Take the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
-        self.bind(backend, backend.bind_state(self.spec, STATE_DTYPE, raw, self.params))
+        handle = backend.bind_state(self.spec, STATE_DTYPE, raw, self.params)
+        self.bind(backend, handle)
 
     def build(self, view: BatchView) -> Any:
         """The backend's metadata of a step."""

@@ -17,7 +17,12 @@ from core_plugins.platforms.cpu.checks import check_rows, check_same, check_tabl
 
 
 class PackedLayer(Protocol):
-    """A linear layer of the extension. packed: its handle."""
+    """A linear layer of the extension.
+
+    packed: its handle.
+    shape: (N, K).
+    nbytes: of the packed weight.
+    """
 
     packed: Any
     shape: tuple[int, int]
@@ -30,19 +35,36 @@ def choose(
     """The `RouteKernel` contract. Raises ValueError for a routing that `logits` cannot serve."""
     experts = logits.shape[1]
     rows, stride = check_rows(logits, experts, "logits")
-    limit = experts // routing.groups * routing.top_groups
-    if experts % routing.groups or not 1 <= routing.top_groups <= routing.groups or not 1 <= routing.top_k <= limit:
+    top_k = routing.top_k
+    groups = routing.groups
+    candidates = experts // groups * routing.top_groups
+    groups_fit = experts % groups == 0 and 1 <= routing.top_groups <= groups
+    if not groups_fit or not 1 <= top_k <= candidates:
         raise ValueError(f"{routing} does not fit {experts} experts: groups are equal and hold at least top_k experts")
-    chosen = _choice(ids, weights, rows)
-    if routing.top_k != ids.shape[1]:
-        raise ValueError(f"ids has {ids.shape[1]} columns, expected top_k ({routing.top_k})")
-    flags = routing.scores == "sigmoid", routing.renormalize
-    groups = routing.groups, routing.top_groups, routing.group_rank == "best_two"
-    extra = 0 if bias is None else check_table(bias, torch.float32, "bias")
-    if bias is not None and bias.shape != (experts,):
-        raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({experts},)")
-    head = logits.data_ptr(), stride, experts, rows, routing.top_k
-    native.route(*head, *flags, *groups, routing.factor, extra, *chosen)
+    ids_address, weights_address = _choice(ids, weights, rows)
+    if top_k != ids.shape[1]:
+        raise ValueError(f"ids has {ids.shape[1]} columns, expected top_k ({top_k})")
+    bias_address = 0
+    if bias is not None:
+        bias_address = check_table(bias, torch.float32, "bias")
+        if bias.shape != (experts,):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({experts},)")
+    native.route(
+        logits.data_ptr(),
+        stride,
+        experts,
+        rows,
+        top_k,
+        routing.scores == "sigmoid",
+        routing.renormalize,
+        groups,
+        routing.top_groups,
+        routing.group_rank == "best_two",
+        routing.factor,
+        bias_address,
+        ids_address,
+        weights_address,
+    )
 
 
 def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
@@ -50,7 +72,9 @@ def _choice(ids: Tensor, weights: Tensor, rows: int) -> tuple[int, int]:
     if ids.shape != weights.shape:
         raise ValueError(f"weights has shape {tuple(weights.shape)}, expected the shape of ids {tuple(ids.shape)}")
     check_same(rows, ids.shape[0], "ids")
-    return check_table(ids, torch.int64, "ids"), check_table(weights, torch.float32, "weights")
+    ids_address = check_table(ids, torch.int64, "ids")
+    weights_address = check_table(weights, torch.float32, "weights")
+    return ids_address, weights_address
 
 
 class NativeExperts:
@@ -62,13 +86,15 @@ class NativeExperts:
         self, native: ModuleType, gate_up: Sequence[PackedLayer], down: Sequence[PackedLayer], activation: int
     ) -> None:
         both, self.hidden = gate_up[0].shape
-        if len(gate_up) != len(down) or down[0].shape != (self.hidden, both // 2) or both % 2:
+        shapes_fit = both % 2 == 0 and down[0].shape == (self.hidden, both // 2)
+        if len(gate_up) != len(down) or not shapes_fit:
             shapes = f"{len(gate_up)} of {gate_up[0].shape} and {len(down)} of {down[0].shape}"
             raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H) as of (H, I)")
         self._layers = (*gate_up, *down)  # their memory lives as long as the handle that points to it
         self.nbytes = sum(layer.nbytes for layer in self._layers)
-        sides = [layer.packed for layer in gate_up], [layer.packed for layer in down]
-        self._handle = native.experts_pack(*sides, activation)
+        first = [layer.packed for layer in gate_up]
+        second = [layer.packed for layer in down]
+        self._handle = native.experts_pack(first, second, activation)
         self._run = native.experts
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
@@ -76,6 +102,16 @@ class NativeExperts:
         rows, stride = check_rows(x, self.hidden, "x")
         out_rows, out_stride = check_rows(out, self.hidden, "out")
         check_same(rows, out_rows, "out")
-        chosen = _choice(ids, weights, rows)
-        head = self._handle, x.data_ptr(), stride, rows, ids.shape[1]
-        self._run(*head, *chosen, out.data_ptr(), out_stride, accumulate)
+        ids_address, weights_address = _choice(ids, weights, rows)
+        self._run(
+            self._handle,
+            x.data_ptr(),
+            stride,
+            rows,
+            ids.shape[1],
+            ids_address,
+            weights_address,
+            out.data_ptr(),
+            out_stride,
+            accumulate,
+        )

@@ -105,20 +105,22 @@ class NativeKernels:
         rows, heads, width, row, head = check_heads(x, "x")
         if weight.shape[0] != width:
             raise ValueError(f"weight has {weight.shape[0]} elements, expected the head size {width}")
-        data, gain = x.data_ptr(), check_table(weight, torch.float32, "weight")
+        gain = check_table(weight, torch.float32, "weight")
+        data = x.data_ptr()
         self._native.rms_norm(data, row, head, data, row, head, gain, eps, rows, heads, width)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
         """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
         half = cos.shape[1]
-        tables = check_table(cos, torch.float32, "cos"), check_table(sin, torch.float32, "sin")
-        tail = (half, *tables, check_table(positions, torch.int64, "positions"))
+        cosines = check_table(cos, torch.float32, "cos")
+        sines = check_table(sin, torch.float32, "sin")
+        places = check_table(positions, torch.int64, "positions")
         for x in (q, k):
             rows, heads, width, row, head = check_heads(x, "q or k")
             check_same(positions.shape[0], rows, "q or k")
             if 2 * half > width:
                 raise ValueError(f"cos has {half} columns, expected at most half of the head size {width}")
-            self._native.rotary(x.data_ptr(), row, head, rows, heads, *tail)
+            self._native.rotary(x.data_ptr(), row, head, rows, heads, half, cosines, sines, places)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
@@ -165,38 +167,42 @@ class NativeKernels:
         filters: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> None:
         """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
-        size, sizes = check_logits(logits, which)
-        tables = check_tables(
-            len(which), "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+        data, (stride, vocab_size, count) = check_logits(logits, which)
+        rows, heat, tokens = check_tables(
+            count, "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
         )
-        if keys.shape != (len(which), 5):
-            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {len(which)} rows of 5 words")
+        if keys.shape != (count, 5):
+            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {count} rows of 5 words")
         words = check_table(keys, torch.int64, "keys")
         limits = [0, 0, 0]
         if filters is not None:
             top_k, top_p, least = filters
-            limits = check_tables(
-                len(which), "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32)
-            )
-        self._native.race(size, *sizes, tables[0], words, tables[1], *limits, tables[2])
+            limits = check_tables(count, "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32))
+        self._native.race(data, stride, vocab_size, count, rows, words, heat, *limits, tokens)
 
     def logprobs(
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
     ) -> None:
         """The `LogprobsKernel` contract."""
-        data, sizes = check_logits(logits, which)
+        data, (stride, vocab_size, count) = check_logits(logits, which)
         rows, width = ids.shape
-        most = min(width - 1, logits.shape[1])
-        if rows and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
-            raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
-        if rows and not (int(chosen.min()) >= 0 and int(chosen.max()) < logits.shape[1]):
-            raise IndexError(f"chosen tokens {chosen.tolist()} of {logits.shape[1]}")
+        most = min(width - 1, vocab_size)
+        if rows:
+            counts_fit = int(counts.min()) >= 0 and int(counts.max()) <= most
+            if not counts_fit:
+                raise ValueError(f"counts {counts.tolist()}: expected 0 to {most}")
+            chosen_fit = int(chosen.min()) >= 0 and int(chosen.max()) < vocab_size
+            if not chosen_fit:
+                raise IndexError(f"chosen tokens {chosen.tolist()} of {vocab_size}")
         wide = torch.int64
-        inputs = check_tables(rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide))
+        places, picked, wanted, found = check_tables(
+            rows, "logprobs", (which, wide), (chosen, wide), (counts, wide), (ranks, wide)
+        )
         if values.shape != ids.shape:
             raise ValueError(f"values have the shape {tuple(values.shape)}, expected {tuple(ids.shape)}")
-        outputs = check_table(ids, wide, "ids"), check_table(values, torch.float64, "values")
-        self._native.logprobs(data, *sizes, width, *inputs[:3], *outputs, inputs[3])
+        tops = check_table(ids, wide, "ids")
+        logprobs = check_table(values, torch.float64, "values")
+        self._native.logprobs(data, stride, vocab_size, count, width, places, picked, wanted, tops, logprobs, found)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
         """The `RouteKernel` contract."""
@@ -206,7 +212,8 @@ class NativeKernels:
         self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
     ) -> NativeExperts | None:
         """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
-        first, second = (_alike(side) for side in (gate_up, down))
+        first = _alike(gate_up)
+        second = _alike(down)
         if first is None or second is None:
             return None
         return NativeExperts(self._native, first, second, GATES[activation])
@@ -215,4 +222,7 @@ class NativeKernels:
 def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:
     """The layers, when all are native and of one form."""
     layers = [layer for layer in side if isinstance(layer, NativeLinear)]
-    return layers if len(layers) == len(side) and len({layer.form for layer in layers}) == 1 else None
+    forms = {layer.form for layer in layers}
+    if len(layers) != len(side) or len(forms) != 1:
+        return None
+    return layers

@@ -10,24 +10,37 @@ from pathlib import Path
 
 def available_memory() -> int:
     """Bytes that programs may still allocate, within the control group's limit when there is one."""
-    fields = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    values = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in fields}
+    values = _meminfo()
     available = values.get("MemAvailable", values.get("MemFree", 0))
-    limit, used = _group("memory.max"), _group("memory.current")
-    return available if limit is None or used is None else max(min(available, limit - used), 0)
+    limit = _group("memory.max")
+    used = _group("memory.current")
+    if limit is None or used is None:
+        return available
+    left = min(available, limit - used)
+    return max(left, 0)
 
 
 def total_memory() -> int:
     """Bytes of this machine, or of the control group when it is limited."""
-    fields = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    total = next(int(line.split()[1]) * 1024 for line in fields if line.startswith("MemTotal"))
+    total = _meminfo()["MemTotal"]
     limit = _group("memory.max")
     return total if limit is None else min(total, limit)
 
 
+def _meminfo() -> dict[str, int]:
+    """The fields of /proc/meminfo; sizes in bytes."""
+    values = {}
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        kibibytes = int(rest.split()[0])
+        values[name] = kibibytes * 1024
+    return values
+
+
 def _group(name: str) -> int | None:
+    """A number of the control group, None when it is not limited or there is none."""
     try:
-        text = (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
+        text = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -42,6 +42,7 @@ ALLOWED: dict[str, tuple[Activation, ...]] = {
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3}
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
 GROUP_MULTIPLE = 16
+NUM_TABLES = 5
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -51,24 +52,42 @@ MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
 
 @dataclass(slots=True)
 class PackSource:
-    """What `_native.linear_pack` reads. Tensors must outlive the call; None is an absent one."""
+    """What `_native.linear_pack` reads. Tensors must outlive the call.
+
+    format: a number of FORMATS.
+    shape: (N, K).
+    group: inputs that share a scale, 0 without scales.
+    zero: is subtracted from each stored integer.
+    scale_type: a number of SCALE_TYPES.
+    tables: values, scale, minimum, codes, row_scale; None is an absent one, and the last ones may be left out.
+    """
 
     format: int
     shape: tuple[int, int]
     group: int = 0
     zero: int = 0
     scale_type: int = 0
-    tables: list[Tensor | None] = field(default_factory=list)  # values, scale, minimum, codes, row_scale
+    tables: list[Tensor | None] = field(default_factory=list)
 
     def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
-        head = [self.format, ACTIVATIONS[activation], *self.shape, self.group, self.zero, self.scale_type, segments]
-        tables = [*self.tables, *[None] * (5 - len(self.tables)), bias, into]
-        return head + [0 if table is None else table.data_ptr() for table in tables]
+        n, k = self.shape
+        numbers = [self.format, ACTIVATIONS[activation], n, k, self.group, self.zero, self.scale_type, segments]
+        absent = [None] * (NUM_TABLES - len(self.tables))
+        tables = [*self.tables, *absent, bias, into]
+        addresses = [0 if table is None else table.data_ptr() for table in tables]
+        return numbers + addresses
 
 
 class NativeLinear:
-    """A repacked weight of shape (N, K); nbytes counts its packed memory. form: what decides how inputs are staged."""
+    """A repacked weight.
+
+    shape: (N, K).
+    nbytes: of its packed memory.
+    packed: its handle in the extension.
+    form: what decides how inputs are staged.
+    gated: the product with a gated activation behind it, None where N does not allow that.
+    """
 
     capturable = True
     __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
@@ -86,20 +105,23 @@ class NativeLinear:
         problem = weight.problem()
         if problem is not None:
             raise ValueError(problem)
+        n = self.shape[0]
         source = pack_source(weight, activation)
-        bias = None if bias is None else bias.detach().float().contiguous()
-        if bias is not None and bias.shape != (self.shape[0],):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({self.shape[0]},)")
+        if bias is not None:
+            bias = bias.detach().float().contiguous()
+            if bias.shape != (n,):
+                raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
         if into is not None:
             _check_memory(into, prepared_nbytes(native, weight, activation))
         self._memory = into  # it lives as long as the weight that is packed into it
-        self.packed = native.linear_pack(*source.arguments(activation, bias, into, segments))
+        arguments = source.arguments(activation, bias, into, segments)
+        self.packed = native.linear_pack(*arguments)
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
         self._run = native.linear
         self._gather = native.linear_rows
-        self.gated: GatedLinear | None = self._gated if self.shape[0] % GATED_MULTIPLE == 0 else None
+        self.gated: GatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
@@ -130,14 +152,17 @@ class NativeLinear:
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
     """Bytes of the packed weight, but for its bias and factors of rows. Raises ValueError for an unknown format."""
     form = packed_form(weight, activation)
+    n, k = form.shape
     minimum = isinstance(weight, IntGroups) and weight.minimum is not None
-    return int(native.linear_prepared_bytes(form.format, *form.shape, form.group, form.scale_type, minimum))
+    return int(native.linear_prepared_bytes(form.format, n, k, form.group, form.scale_type, minimum))
 
 
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
     """How the extension reads a weight, without its tables. Raises ValueError for a format that it does not know."""
     if isinstance(weight, Dense):
-        name = "bfloat16" if activation == "bf16" else str(weight.weight.dtype).removeprefix("torch.")
+        name = str(weight.weight.dtype).removeprefix("torch.")
+        if activation == "bf16":
+            name = "bfloat16"
         return PackSource(FORMATS[name], weight.shape)
     if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook):
         raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
@@ -148,7 +173,8 @@ def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
     elif isinstance(weight, Codebook):
         form.zero = DOUBLED_ZERO if activation == "int8" else 0
     else:
-        form.group = -(-weight.group_size // BYTES_A_WORD) * BYTES_A_WORD
+        words = -(-weight.group_size // BYTES_A_WORD)
+        form.group = words * BYTES_A_WORD
         form.zero = 128 if isinstance(weight, Int8Channel) else 0
     return form
 
@@ -168,13 +194,16 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
         source.tables = [weight.values.contiguous(), weight.scale.contiguous(), None, codes, row_scale]
     elif isinstance(weight, Int8Channel | FP8):
         values = weight.values.contiguous().view(torch.uint8)
-        source.tables = [values ^ 128 if source.zero else values, weight.scale.contiguous()]
+        if source.zero:
+            values = values ^ 128  # signed bytes become unsigned ones, 128 larger
+        source.tables = [values, weight.scale.contiguous()]
     return source
 
 
 def _check_memory(into: Tensor, nbytes: int) -> None:
     """Raises ValueError unless a packed weight of so many bytes fits."""
-    if into.dtype is not torch.uint8 or into.dim() != 1 or len(into) < nbytes or into.data_ptr() % PAGE:
+    plain = into.dtype is torch.uint8 and into.dim() == 1
+    if not plain or len(into) < nbytes or into.data_ptr() % PAGE:
         raise ValueError(
             f"into is {into.dtype} {tuple(into.shape)} at {into.data_ptr():#x}, expected uint8 [{nbytes}] that begins at a "
             f"multiple of {PAGE}"
@@ -189,12 +218,14 @@ def linear_reasons(query: KernelQuery) -> list[Reason]:
     allowed = ALLOWED[query.format]
     if query.activation not in allowed:
         reasons.append(Reason("activation", " or ".join(allowed), query.activation))
-    group, inputs = query.attributes.get("group_size", GROUP_MULTIPLE), query.shape[-1] if query.shape else 0
-    four_bits = query.format in ("int4_groups", "int8_groups") or FORMATS[query.format] == FORMATS["nf4"]
-    if four_bits and group % GROUP_MULTIPLE:
-        reasons.append(Reason("group_size", f"a multiple of {GROUP_MULTIPLE}", str(group)))
-    if group < inputs and group % BYTES_A_WORD and not four_bits:
-        reasons.append(Reason("group_size", f"a multiple of {BYTES_A_WORD}", str(group)))
+    group = query.attributes.get("group_size", GROUP_MULTIPLE)
+    inputs = query.shape[-1] if query.shape else 0
+    is_codebook = FORMATS[query.format] == FORMATS["nf4"]
+    by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups")
+    multiple = GROUP_MULTIPLE if by_sixteen else BYTES_A_WORD
+    one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
+    if group % multiple and not one_group:
+        reasons.append(Reason("group_size", f"a multiple of {multiple}", str(group)))
     if query.activation == "int8_row" and inputs > MAX_INT8_INPUTS:
         reasons.append(Reason("inputs", f"at most {MAX_INT8_INPUTS}", str(inputs)))
     return reasons

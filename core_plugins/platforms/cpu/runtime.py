@@ -29,8 +29,9 @@ HUGE_PAGE = 2 << 20
 class CpuRuntime:
     """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
 
-    undo: gives the process back the state that it had before, besides torch's threads. prefault: takes some bytes from an
-    address on from the system in idle time. prefault_bytes: how many of the allocated ones it gets.
+    undo: gives the process back the state that it had before, besides torch's threads.
+    prefault: takes some bytes from an address on from the system in idle time.
+    prefault_bytes: how many of the allocated ones it gets.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class CpuRuntime:
         self.device = torch.device("cpu")
         self.kernels: Kernels = kernels
         self.num_threads = num_threads
-        self._undo, self._prefault, self._prefault_bytes = undo, prefault, prefault_bytes
+        self._undo = undo
+        self._prefault = prefault
+        self._prefault_bytes = prefault_bytes
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1 if kernels.native else num_threads)
 
@@ -62,7 +65,8 @@ class CpuRuntime:
         Pages of the cache are taken in idle time, too; weights begin at a huge page.
         """
         slack = HUGE_PAGE if tag == "weights" else 0
-        memory = mmap.mmap(-1, max(nbytes, 1) + slack, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = max(nbytes, 1) + slack
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
                 memory.madvise(mmap.MADV_HUGEPAGE)
@@ -86,7 +90,12 @@ class CpuRuntime:
 
 
 class CpuPlatform:
-    """The platform `cpu`. num_threads: compute threads. processors: of each thread, or empty. isa: None: the active one.
+    """The platform `cpu`.
+
+    num_threads: compute threads.
+    processors: the processor of each thread, or empty.
+    spin_microseconds: how long threads wait for more work before they sleep.
+    isa: the instruction set to use; None: the active one.
     prefault_bytes: of allocated memory, taken from the system in idle time.
 
     Raises UserError for an instruction set that does not run here.
@@ -101,7 +110,9 @@ class CpuPlatform:
         *,
         prefault_bytes: int = 0,
     ) -> None:
-        self.num_threads, self.processors, self.spin_microseconds = num_threads, processors, spin_microseconds
+        self.num_threads = num_threads
+        self.processors = processors
+        self.spin_microseconds = spin_microseconds
         self._prefault_bytes = prefault_bytes
         self._native = kernels_or_reason()
         self._undo = contextlib.ExitStack()
@@ -124,12 +135,16 @@ class CpuPlatform:
         return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
 
     def _bind(self, native: ModuleType) -> None:
-        """The calling thread, which computes too, and the pool's threads. Raises UserError where the system refuses."""
+        """Bind the calling thread, which computes too, and the pool's threads.
+
+        Raises UserError where the system refuses.
+        """
         if not self.processors:
             return
         before = os.sched_getaffinity(0)
         self._undo.callback(native.pool_bind, [])  # undone last: threads go where their caller then may
         self._undo.callback(os.sched_setaffinity, 0, before)
-        os.sched_setaffinity(0, {self.processors[0]})
-        if not native.pool_bind(list(self.processors[1:])):
+        first, *others = self.processors
+        os.sched_setaffinity(0, {first})
+        if not native.pool_bind(others):
             raise UserError(f"thread_binding: the system does not bind threads to processors {list(self.processors)}.")
