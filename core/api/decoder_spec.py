@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from core.api.errors import UserError
 from core.api.mixer_parts import MixerParts, attention_parts, latent_parts, state_parts
-from core.api.model_part import Part, local_spec
+from core.api.model_part import Part, local_mixer, share_of
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
 
@@ -113,7 +114,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises UserError where something does not divide.
         """
-        return local_spec(self, part)
+        return _local(self, part)
 
     def block_name(self, index: int) -> str:
         """The module of block `index` of this part, in canonical names."""
@@ -283,3 +284,55 @@ def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
         interleaved = block.rope is not None and block.rope.interleaved
         return latent_parts(mixer, prefix, hidden, bias=spec.out_bias, interleaved=interleaved)
     return attention_parts(mixer, prefix, hidden, (spec.qkv_bias, spec.out_bias), qk_norm=spec.qk_norm)
+
+
+def _local(spec: DecoderSpec, part: Part) -> DecoderSpec:
+    """The model that a rank sees. Raises UserError where it cannot be divided so."""
+    if not 0 <= part.rank < part.size:
+        raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
+    if part.blocks is not None:
+        start, stop = part.blocks
+        spec = _stage(spec, start, stop)
+    return spec if part.size == 1 else _divided(spec, part)
+
+
+def _stage(spec: DecoderSpec, start: int, stop: int) -> DecoderSpec:
+    """Some blocks; the embedding goes with the first one of all, the head with the last."""
+    count = len(spec.blocks)
+    if not 0 <= start < stop <= count:
+        raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
+    return msgspec.structs.replace(
+        spec,
+        blocks=spec.blocks[start:stop],
+        first_block=spec.first_block + start,
+        holds_embedding=spec.holds_embedding and start == 0,
+        holds_head=spec.holds_head and stop == count,
+    )
+
+
+def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
+    """The rank's part of each layer."""
+    blocks = []
+    for block in spec.blocks:
+        mixer = local_mixer(block.mixer, part.size)
+        experts = None if block.experts is None else _experts(block.experts, part)
+        blocks.append(msgspec.structs.replace(block, mixer=mixer, experts=experts))
+    inner = spec.intermediate_size
+    if any(block.experts is None for block in spec.blocks):
+        inner = share_of(inner, part.size, "inner numbers of an MLP (intermediate_size)")
+    vocab_size = share_of(spec.vocab_size, part.size, "tokens of the vocabulary (vocab_size)")
+    return msgspec.structs.replace(
+        spec,
+        blocks=tuple(blocks),
+        intermediate_size=inner,
+        vocab_size=vocab_size,
+        vocab_start=part.rank * vocab_size,
+    )
+
+
+def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
+    """A range of ids, and the rank's part of the shared expert."""
+    count = share_of(experts.count, part.size, "experts")
+    shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")
+    first = part.rank * count
+    return msgspec.structs.replace(experts, held=(first, first + count), shared_intermediate_size=shared)

@@ -23,6 +23,7 @@ from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.mixers import Mixer
 from core.models.mlp import ExpertsMLP, GatedMLP
+from core.models.step_views import StepViews
 from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 
 
@@ -65,37 +66,6 @@ class DecoderWeights:
         if self.head is not None and not tied:
             total += self.head.nbytes
         return total
-
-
-class StepViews:
-    """The workspace's buffers for one number of tokens."""
-
-    __slots__ = (
-        "branch",
-        "expert_ids",
-        "expert_weights",
-        "gate_up",
-        "mlp",
-        "normed",
-        "residual",
-        "router",
-        "shared_gate_up",
-        "shared_mlp",
-    )
-
-    def __init__(self, workspace: Workspace, num_tokens: int, spec: DecoderSpec) -> None:
-        inner = spec.intermediate_size
-        shared = spec.shared_intermediate_size()
-        self.residual = workspace.view("residual", num_tokens)
-        self.normed = workspace.view("normed", num_tokens)
-        self.branch = workspace.view("branch", num_tokens)
-        self.gate_up = workspace.view("gate_up", num_tokens, 2 * inner)
-        self.mlp = workspace.view("mlp", num_tokens, inner)
-        self.shared_gate_up = workspace.view("gate_up", num_tokens, 2 * shared)
-        self.shared_mlp = workspace.view("mlp", num_tokens, shared)
-        self.router = workspace.view("router", num_tokens)
-        self.expert_ids = workspace.view("expert_ids", num_tokens)
-        self.expert_weights = workspace.view("expert_weights", num_tokens)
 
 
 def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[tuple[Tensor, Tensor] | None]:

@@ -6,17 +6,13 @@ Called by: the decoder, once a block.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from core.api.decoder_spec import ExpertsSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
+from core.models.step_views import StepViews
 from core.plugin.contracts import ExpertsKernel, GatedLinear, LinearKernel
-
-if TYPE_CHECKING:
-    from core.models.decoder import StepViews
 
 
 class GatedMLP:
