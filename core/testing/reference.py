@@ -120,6 +120,12 @@ def batch_view(
     )
 
 
+def changed_blocks(raw: Tensor, before: Tensor) -> set[int]:
+    """Ids of the blocks in which a cache, uint8 [num_blocks, bytes], is no longer as `before`."""
+    changed = (raw != before).any(1)
+    return set(changed.nonzero()[:, 0].tolist())
+
+
 def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
     """x [L, Hkv, D] as a cache of a KV dtype gives it back; unchanged for a dtype that is a backend's own.
 
