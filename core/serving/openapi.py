@@ -99,11 +99,11 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
 def _success(known: Operation) -> dict[str, Any]:
     if known.answer is None:
         return {"description": "Yes; the body is empty."}
-    content: dict[str, Any]
+    content: dict[str, Any] = {}
     if isinstance(known.answer, str):
-        content = {known.answer: {"schema": {"type": "string"}}}
+        content[known.answer] = {"schema": {"type": "string"}}
     else:
-        content = _json(known.answer)
+        content |= _json(known.answer)
     if known.chunk is not None:
         told = f"With `stream`: lines `data: {known.chunk.__name__}`, then `data: [DONE]`."
         content[EVENTS] = {"schema": {"type": "string", "description": told}}
