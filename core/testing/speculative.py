@@ -134,9 +134,10 @@ def held_bytes(thing: Any) -> int:
 
 def _attributes(thing: Any) -> list[Any]:
     """Everything that an object holds: its `__dict__`, its slots, and the object that a method belongs to."""
-    held = [getattr(thing, "__dict__", {})]
+    held: list[Any] = []
     if isinstance(thing, MethodType):
         held.append(thing.__self__)
+    held.append(getattr(thing, "__dict__", {}))
     for kind in type(thing).__mro__:
         for name in getattr(kind, "__slots__", ()):
             held.append(getattr(thing, name, None))
