@@ -101,7 +101,7 @@ def _codebook(shape: tuple[int, int], kind: str, random: torch.Generator) -> Cod
         exponents = torch.randint(118, 124, blocks, dtype=torch.uint8, generator=random)
         return Codebook(kind, block_size, values, exponents)
     if kind == "nvfp4":
-        scale_dtype, _ = SCALES[kind]
+        (scale_dtype,) = SCALES[kind]
         scale = _scale(blocks, random) * 1000
         row_scale = _scale((num_rows, 1), random)
         return Codebook(kind, block_size, values, scale.to(scale_dtype), row_scale)
