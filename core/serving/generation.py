@@ -39,7 +39,9 @@ async def run_prompts(
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
-    user: whose request it is, for the fair policy. arrival: its place in the queue until here.
+    user: whose request it is, for the fair policy.
+    arrival: its place in the queue until here.
+
     Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
     params, prompts = prepared.params, prepared.prompts

@@ -45,7 +45,7 @@ BODY = (413, 415)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a route takes and answers.
+    """A route, as it is asked and as it answers.
 
     answer: JSON of this struct, or the media type of a plain text; None: an empty body.
     body: JSON of this struct; None: nothing.

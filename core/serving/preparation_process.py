@@ -52,7 +52,11 @@ class Refusal(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """result: msgpack of the kind's result, empty with a refusal. last: the process has grown and wants to be replaced."""
+    """The answer to one body.
+
+    result: msgpack of the kind's result, empty with a refusal.
+    last: the process has grown and wants to be replaced.
+    """
 
     result: bytes
     refusal: Refusal | None

@@ -128,7 +128,7 @@ def _declared(subject: Subject) -> set[str]:
 
 
 def _shown(spec: Cached, block_size: int, dtype: str) -> set[str]:
-    """What a backend that serves this layer has shown of that."""
+    """The part of those declarations that a backend proves by serving this layer."""
     shown = {f"layer_kinds {spec.kind}", f"kv_dtypes {dtype}", f"block_sizes {block_size}"}
     if isinstance(spec, AttentionSpec):
         shown.add(f"head_sizes {spec.head_size}")
@@ -313,7 +313,7 @@ def _combinations(subject: Subject) -> Iterator[tuple[str, Cached, int, str]]:
 
 
 def _choices(subject: Subject) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
-    """Head sizes, block sizes and KV dtypes: those that it declares, or some of each."""
+    """Head sizes, block sizes and KV dtypes: as it declares them, or some of each."""
     declared = subject.manifest.spec.capabilities
     sizes = declared.get("head_sizes") or HEAD_SIZES
     blocks = declared.get("block_sizes") or BLOCK_SIZES

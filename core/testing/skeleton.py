@@ -116,7 +116,7 @@ def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
 
 
 def _moved(text: str, name: str, module: str) -> str:
-    """A file of a package of its own as one beside others: its modules are called NAME_manifest, and so on."""
+    """A file of a package of one plugin, for a package of several: its modules are called NAME_manifest, and so on."""
     return re.sub(rf"\bcore_{name}\.(\w+)", rf"{module}.{name}_\1", text)
 
 

@@ -59,11 +59,11 @@ def repeats_itself(subject: Subject) -> None:
 
 
 def ignores_neighbours(subject: Subject) -> None:
-    """A sequence's drafts do not depend on the sequences beside it."""
+    """A sequence's drafts do not depend on other sequences."""
     alone = _drafts(_fresh(subject), ("a", 0))
     company = _drafts(_fresh(subject), ("a", 0), neighbours=[("b", 0), ("a", 1)])
     if alone != company:
-        raise Failure(f"alone a sequence got {alone}, beside others {company}")
+        raise Failure(f"alone a sequence got {alone}, in company {company}")
 
 
 def starts_anew(subject: Subject) -> None:
@@ -171,7 +171,7 @@ def _text(seed: str, length: int) -> list[int]:
 
 
 def _drafts(proposer: Any, key: Key, neighbours: list[Key] | None = None) -> list[list[int]]:
-    """Four steps of one sequence, beside others that start and finish in between."""
+    """Four steps of one sequence, while others start and finish."""
     others = list(neighbours or ())
     for each in [*others, key]:
         request_id, _ = each

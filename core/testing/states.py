@@ -51,7 +51,9 @@ EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=Tr
 class StateRun:
     """Some sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
-    sequences: inputs [L, W] of each. tables: block ids of each. padding: of every step.
+    sequences: inputs [L, W] of each.
+    tables: block ids of each.
+    padding: of every step.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 
 from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
@@ -19,7 +20,12 @@ from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroup
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale, as checkpoints have them."""
-INT_GROUPS = ((4, 32, False), (4, 32, True), (8, 32, False), (8, 16, True))
+INT_GROUPS = (
+    (4, 32, False),
+    (4, 32, True),
+    (8, 32, False),
+    (8, 16, True),
+)
 """Bits, inputs that share a scale, and whether groups have a minimum instead of a zero point."""
 FP8_BLOCK = (16, 32)
 """Rows and columns that share a scale."""
@@ -62,7 +68,7 @@ def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
 
 
 def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -> KernelQuery:
-    """What a provider is asked about a matrix, as `KernelSet` asks."""
+    """The question to a provider whether it serves a matrix, as `KernelSet` asks it."""
     attributes: dict[str, Any] = {}
     if isinstance(weight, HasGroups):
         attributes["group_size"] = weight.group_size
@@ -70,17 +76,18 @@ def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -
     return KernelQuery("linear", device, kind, activation, weight.shape, attributes)
 
 
-def _scale(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+def _scale(shape: tuple[int, ...], random: Generator) -> Tensor:
     """Uneven scales: no two rows or groups share one."""
-    return torch.rand(shape, generator=random) * 0.01 + 0.001
+    uneven = torch.rand(shape, generator=random)
+    return uneven * 0.01 + 0.001
 
 
-def _packed(num_rows: int, row_bytes: int, random: torch.Generator) -> torch.Tensor:
+def _packed(num_rows: int, row_bytes: int, random: Generator) -> Tensor:
     """Codes of several weights a byte; every code occurs."""
     return torch.randint(0, 256, (num_rows, row_bytes), dtype=torch.uint8, generator=random)
 
 
-def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, random: torch.Generator) -> IntGroups:
+def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, random: Generator) -> IntGroups:
     num_rows, num_columns = shape
     values = _packed(num_rows, num_columns * bits // 8, random)
     groups = (num_rows, num_columns // group)
@@ -92,7 +99,7 @@ def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool
     return IntGroups(bits, group, values, scale, minimum.half())
 
 
-def _codebook(shape: tuple[int, int], kind: str, random: torch.Generator) -> Codebook:
+def _codebook(shape: tuple[int, int], kind: str, random: Generator) -> Codebook:
     num_rows, num_columns = shape
     block_size = BLOCKS[kind]
     values = _packed(num_rows, num_columns // 2, random)

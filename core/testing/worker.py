@@ -25,7 +25,7 @@ HEAVY = ("torch", "transformers", "numpy", "triton", "jax")
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the helper does: import the manifest of `row`, and load the plugin when `load`."""
+    """The helper's task: import the manifest of `row`, and load the plugin when `load`."""
 
     row: ResolvedPlugin
     load: bool
@@ -35,7 +35,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of the task.
+    """The outcome of a task.
 
     heavy: large libraries that the manifest brought in.
     seconds: time of its import.
