@@ -245,7 +245,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: Laye
     if handle.slopes is not None:
         num_queries, num_keys = scores.shape[1:]
         key = torch.arange(num_keys, device=q.device)
-        query = key[num_keys - num_queries :].unsqueeze(1)
+        query = torch.arange(num_keys - num_queries, num_keys, device=q.device).unsqueeze(1)
         slopes = handle.slopes.to(scores).view(-1, 1, 1)
         scores = scores + slopes * (key - query)
     if mask is not None:
