@@ -59,7 +59,7 @@ def repeats_itself(subject: Subject) -> None:
 
 
 def ignores_neighbours(subject: Subject) -> None:
-    """A sequence's drafts do not depend on other sequences."""
+    """A sequence's drafts do not depend on the sequences beside it."""
     alone = _drafts(_fresh(subject), ("a", 0))
     company = _drafts(_fresh(subject), ("a", 0), neighbours=[("b", 0), ("a", 1)])
     if alone != company:
