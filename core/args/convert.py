@@ -27,8 +27,8 @@ def convert(field: Field, value: Any) -> Any:
     if not field.declared:
         return _as_written(value)
     for word, meaning in field.arg.words:
-        said = value.lower() == word if isinstance(value, str) else value is True and word == "true"
-        if said:
+        spelling = "true" if value is True else value
+        if isinstance(spelling, str) and spelling.lower() == word:
             return meaning
     if _is_unset(field, value):
         if field.optional:

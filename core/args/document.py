@@ -99,8 +99,10 @@ def _key_rows(field: Field, prefix: str) -> list[tuple[str, str, str, str, str]]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for row in rows:
+        cells = " | ".join(map(_cell, row))
+        lines.append(f"| {cells} |")
     return "\n".join(lines)
 
 

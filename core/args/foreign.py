@@ -112,7 +112,9 @@ def refusals(row: Foreign, value: Any) -> list[Refusal]:
 def named(name: str) -> Foreign | None:
     """The row called `name`, with dashes or underscores."""
     row = table().get(name.replace("-", "_"))
-    return row if row is not None and row.name.isidentifier() else None
+    if row is None or not row.name.isidentifier():
+        return None
+    return row
 
 
 def with_short(name: str) -> Foreign | None:
@@ -155,7 +157,8 @@ def table() -> Mapping[str, Foreign]:
 
 
 def _rows(text: str) -> Iterator[Foreign]:
-    topic, reason = "", ""
+    topic = ""
+    reason = ""
     for line in text.splitlines():
         if line.startswith("## "):
             topic, _, reason = line.removeprefix("## ").partition(": ")

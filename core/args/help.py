@@ -111,7 +111,9 @@ def shown_default(field: Field) -> str:
         return ", ".join(map(str, value)) or "none"
     if value is None or value == "":
         return "unset"
-    return "empty" if value == {} else str(value)
+    if value == {}:
+        return "empty"
+    return str(value)
 
 
 def told(row: Foreign) -> str:
@@ -120,7 +122,8 @@ def told(row: Foreign) -> str:
 
 
 def _section(title: str, fields: Iterable[Field]) -> Section:
-    return Section(title, tuple((left(field), right(field)) for field in fields))
+    rows = [(left(field), right(field)) for field in fields]
+    return Section(title, tuple(rows))
 
 
 def _by_group(known: Schema, fields: Sequence[Field]) -> list[Section]:
@@ -134,8 +137,11 @@ def _by_group(known: Schema, fields: Sequence[Field]) -> list[Section]:
 
 def _one(known: Schema, field: Field) -> list[Section]:
     """Everything about one argument, with the keys that it takes."""
-    rows = [(left(field), right(field)), ("expects", f"{describe(field)}.")]
-    rows.append(("since", f"{field.arg.since}; in the group {field.group}."))
+    rows = [
+        (left(field), right(field)),
+        ("expects", f"{describe(field)}."),
+        ("since", f"{field.arg.since}; in the group {field.group}."),
+    ]
     sections = [Section(known.titles[field.group], tuple(rows))]
     if field.keys:
         sections.append(Section("Keys", tuple(_key_rows(field.flag, field))))
@@ -145,22 +151,29 @@ def _one(known: Schema, field: Field) -> list[Section]:
 def _key_rows(prefix: str, field: Field) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key in field.keys.values():
+        path = f"{prefix}.{key.name}"
         value = "true|false" if key.base is bool else _metavar(key)
-        rows.append((f"{prefix}.{key.name} {value}", right(key)))
-        rows += _key_rows(f"{prefix}.{key.name}", key)
+        rows.append((f"{path} {value}", right(key)))
+        rows += _key_rows(path, key)
     return rows
 
 
 def _names(row: Foreign) -> str:
-    return ", ".join([row.flag, *("-" + short for short in row.shorts)])
+    spellings = [row.flag]
+    for short in row.shorts:
+        spellings.append(f"-{short}")
+    return ", ".join(spellings)
 
 
 def _metavar(field: Field) -> str:
     if field.arg.choices:
-        return "{" + ",".join(str(choice) for choice in field.arg.choices) + "}"
+        choices = ",".join(map(str, field.arg.choices))
+        return f"{{{choices}}}"
     if field.is_list:
         return "TEXT..."
-    return "JSON" if field.is_mapping else {int: "N", float: "X"}.get(field.base, "TEXT")
+    if field.is_mapping:
+        return "JSON"
+    return {int: "N", float: "X"}.get(field.base, "TEXT")
 
 
 def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:

@@ -123,14 +123,18 @@ def _split(token: str) -> _Flag:
     name, equals, text = token[len(dashes) :].partition("=")
     head, dot, path = name.partition(".")
     attached = _ATTACHED.fullmatch(name)
-    if dashes == "-" and not equals and attached and lookup.short(attached[1]) is not None:
-        return _Flag(token, dashes, attached[1], None, attached[2])
+    if dashes == "-" and not equals and attached:
+        letters, digits = attached.groups()
+        if lookup.short(letters) is not None:
+            return _Flag(token, dashes, letters, None, digits)
     return _Flag(token, dashes, head, path if dot else None, text if equals else None)
 
 
 def _named(flag: _Flag) -> Field | None:
     """The argument that a flag names."""
-    return lookup.named(flag.head) if flag.dashes == "--" else lookup.short(flag.head)
+    if flag.dashes == "--":
+        return lookup.named(flag.head)
+    return lookup.short(flag.head)
 
 
 def _switched_off(flag: _Flag) -> Field | None:
@@ -139,7 +143,9 @@ def _switched_off(flag: _Flag) -> Field | None:
     if flag.dashes != "--" or flag.path is not None or not head.startswith("no-"):
         return None
     found = lookup.named(head.removeprefix("no-"))
-    return found if found is not None and found.base is bool else None
+    if found is None or found.base is not bool:
+        return None
+    return found
 
 
 def _switch_off(found: Field, flag: _Flag, out: Parsed) -> None:
@@ -221,7 +227,8 @@ def _store(found: Field, value: Any, shown: str, out: Parsed) -> None:
         return
     if isinstance(converted, dict):
         tree = out.trees.setdefault(found.name, {})
-        tree |= {key: entry for key, entry in _copy(converted).items() if key not in tree}
+        for key, entry in converted.items():
+            tree.setdefault(key, _copy(entry))
         return
     before = out.values.get(found.name)
     if before is not None and before.value != converted:
@@ -273,7 +280,10 @@ def _next_value(rest: list[str]) -> str | None:
 def _take_values(rest: list[str]) -> list[str]:
     """All words up to the next flag."""
     words: list[str] = []
-    while rest and not (rest[0].startswith("-") and len(rest[0]) > 1):
+    while rest:
+        starts_flag = rest[0].startswith("-") and len(rest[0]) > 1
+        if starts_flag:
+            break
         words.append(rest.pop(0))
     return words
 

@@ -27,17 +27,7 @@ def convert_struct(
     if struct is not None:
         infos = {info.name: info for info in msgspec.structs.fields(struct)}
     problems: list[str] = []
-    converted: dict[str, Any] = {}
-    for key, value in values.items():
-        name = key.replace("-", "_")
-        if name not in infos:
-            valid = f"known: {', '.join(infos)}." if infos else "it takes no arguments."
-            problems.append(f"{prefix}.{key}: unknown key; {valid}{nearest(name, infos)}")
-            continue
-        try:
-            converted[name] = msgspec.convert(value, infos[name].type, strict=False)
-        except msgspec.ValidationError as error:
-            problems.append(f"{prefix}.{key} {value!r}: {_expectation(infos[name].type, value, error)}")
+    converted = _converted(infos, values, prefix, problems)
     for name, info in infos.items():
         if info.required and name not in converted and name not in values:
             problems.append(f"{prefix}.{name}: required, but not given.")
@@ -47,6 +37,25 @@ def convert_struct(
         return struct(**converted), []
     except (TypeError, ValueError) as error:
         return None, [f"{prefix}: {error}"]
+
+
+def _converted(
+    infos: Mapping[str, msgspec.structs.FieldInfo], values: Mapping[str, Any], prefix: str, problems: list[str]
+) -> dict[str, Any]:
+    """The values that are known and can be converted, by field; sentences about all others go to `problems`."""
+    converted: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        info = infos.get(name)
+        if info is None:
+            valid = f"known: {', '.join(infos)}." if infos else "it takes no arguments."
+            problems.append(f"{prefix}.{key}: unknown key; {valid}{nearest(name, infos)}")
+            continue
+        try:
+            converted[name] = msgspec.convert(value, info.type, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{prefix}.{key} {value!r}: {_expectation(info.type, value, error)}")
+    return converted
 
 
 def choices(hint: Any) -> list[str]:

@@ -34,7 +34,8 @@ def show(usage: str, intro: str, sections: list[Section], *, page: bool = False)
     if sys.stdout.isatty():
         _show_rich(usage, intro, sections, page)
     else:
-        print(render(usage, intro, sections, min(shutil.get_terminal_size().columns, WIDEST)))
+        columns = shutil.get_terminal_size().columns
+        print(render(usage, intro, sections, min(columns, WIDEST)))
 
 
 def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
@@ -49,11 +50,15 @@ def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
 
 def _row(head: str, text: str, width: int) -> list[str]:
     """One row; a long left part has a line of its own."""
-    wrapped = textwrap.wrap(text, max(width - INDENT - 2, NARROWEST_TEXT), break_on_hyphens=False) or [""]
+    text_width = max(width - INDENT - 2, NARROWEST_TEXT)
+    wrapped = textwrap.wrap(text, text_width, break_on_hyphens=False) or [""]
     first = f"  {head}"
     if len(first) <= INDENT - 2:
-        first = f"{first:<{INDENT}}{wrapped.pop(0)}"
-    return [first, *(" " * INDENT + line for line in wrapped)]
+        first = first.ljust(INDENT) + wrapped.pop(0)
+    lines = [first]
+    for line in wrapped:
+        lines.append(" " * INDENT + line)
+    return lines
 
 
 def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> None:
@@ -71,12 +76,14 @@ def _write(console: Console, usage: str, intro: str, sections: list[Section]) ->
     from rich.table import Table
     from rich.text import Text
 
-    console.print(Text("Usage: ", style="bold yellow") + Text(usage, style="bold"))
+    label = Text("Usage: ", style="bold yellow")
+    console.print(label + Text(usage, style="bold"))
     console.print()
     console.print(Text(intro))
     for section in sections:
         console.print()
-        console.print(Text(section.title + ":", style="bold yellow"))
+        title = Text(section.title + ":", style="bold yellow")
+        console.print(title)
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
         table.add_column(no_wrap=False, max_width=34, min_width=22)
         table.add_column()

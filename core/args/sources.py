@@ -62,8 +62,10 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
         winners |= layer
     for name, declared in schema().fields.items():
         given = winners.pop(name, None)
-        is_open = given is None or (given.value is None and declared.raw_default is None)
-        out.values[name] = Given(declared.default, "default") if given is None or is_open else given
+        leaves_open = given is not None and given.value is None and declared.raw_default is None
+        if given is None or leaves_open:
+            given = Given(declared.default, "default")
+        out.values[name] = given
     for name, given in winners.items():
         _refuse(name, given, out)
     return out
@@ -73,7 +75,8 @@ def _refuse(name: str, given: Given, out: Merged) -> None:
     """A problem for each part of a foreign name's value that asks for something."""
     from core.args import foreign
 
-    for path, part, reason in foreign.refusals(foreign.table()[name], given.value):
+    row = foreign.table()[name]
+    for path, part, reason in foreign.refusals(row, given.value):
         shown = f"{path} {part!r}"
         if given.origin == ORIGIN:
             shown = _as_on_the_command_line(path, part)
@@ -94,18 +97,21 @@ def _as_on_the_command_line(path: str, value: Any) -> str:
 
 def _explicit(explicit: Mapping[str, Any], out: Merged) -> Layer:
     layer: Layer = {}
-    for name, value in explicit.items():
+    for key, value in explicit.items():
+        name = str(key)
         given = value if isinstance(value, Given) else Given(value, "argument")
-        shown = flag_of(str(name)) if given.origin == ORIGIN else str(name)
-        _take(layer, str(name), given, shown, out)
+        shown = flag_of(name) if given.origin == ORIGIN else name
+        _take(layer, name, given, shown, out)
     return layer
 
 
 def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
     layer: Layer = {}
     for variable, name in ENVIRONMENT.items():
-        if environ.get(variable):
-            _take(layer, name, Given(environ[variable], f"environment {variable}"), variable, out)
+        value = environ.get(variable)
+        if value:
+            given = Given(value, f"environment {variable}")
+            _take(layer, name, given, variable, out)
     return layer
 
 
@@ -135,21 +141,25 @@ def _yaml(name: str, out: Merged) -> Layer:
         del entries["config"]
     layer: Layer = {}
     for key, value in entries.items():
-        _take(layer, key, Given(value, f"config file {path}"), f"{path}: {key}", out)
+        given = Given(value, f"config file {path}")
+        _take(layer, key, given, f"{path}: {key}", out)
     return layer
 
 
 def _take(layer: Layer, key: str, given: Given, shown: str, out: Merged) -> None:
     """Convert one value into its layer. shown: the name as it is told in problems and warnings."""
     declared, value = _understood(key, given.value, shown, out)
-    if declared is None or (value is None and declared.declared and not declared.optional):
+    if declared is None:
+        return
+    if value is None and declared.declared and not declared.optional:
         return
     try:
         converted = convert(declared, value)
     except ValueError as error:
         _report(declared, shown, value, error, out)
         return
-    if declared.name in layer and layer[declared.name].value != converted:
+    before = layer.get(declared.name)
+    if before is not None and before.value != converted:
         out.warnings.append(f"{shown}: {declared.name} is given twice; the last value is used.")
     layer[declared.name] = Given(converted, given.origin)
 

@@ -27,11 +27,14 @@ def attention_names(text: str | None) -> dict[str, str]:
         return dict.fromkeys(LAYER_KINDS, text)
     names: dict[str, str] = {}
     for part in text.split(","):
-        kind, _, name = part.partition("=")
-        if kind.strip() not in LAYER_KINDS or not name.strip():
-            expected = f"NAME, or {','.join(f'{known}=NAME' for known in LAYER_KINDS)}"
-            raise UserError(f"--attention-backend {text}: expected {expected}.{nearest(kind.strip(), LAYER_KINDS)}")
-        names[kind.strip()] = name.strip()
+        before, _, after = part.partition("=")
+        kind = before.strip()
+        name = after.strip()
+        if kind not in LAYER_KINDS or not name:
+            by_kind = ",".join(f"{known}=NAME" for known in LAYER_KINDS)
+            hint = nearest(kind, LAYER_KINDS)
+            raise UserError(f"--attention-backend {text}: expected NAME, or {by_kind}.{hint}")
+        names[kind] = name
     return names
 
 

@@ -30,7 +30,13 @@ from core.plugin.table import load_plugin
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """path: what loaders are given. served_as: the name when the user gives none. loader: the choice."""
+    """The model that was found.
+
+    path: what loaders are given.
+    served_as: the name when the user gives none.
+    loader: the choice.
+    manifest: as the loader resolved it.
+    """
 
     path: str
     served_as: str

@@ -23,7 +23,8 @@ def choose_plugins(
 ) -> None:
     """Every later choice, after the data types. Each failure is a problem, none stops the others.
 
-    family: the plugin that reads the model's configuration, None for the table of families. mixers: of all layers.
+    family: the plugin that reads the model's configuration, None for the table of families.
+    mixers: of all layers.
     """
     stages = attempt.chosen.stages
     stages["loader"] = checkpoint.loader
@@ -35,17 +36,15 @@ def choose_plugins(
     _choose_kernels(attempt, platform)
     _choose_attention(attempt, mixers, platform)
     choose_proposer(attempt, checkpoint)
-    policy = attempt.answer_of(lambda: select_policy(attempt.plugins, attempt.settings["scheduling_policy"]))
-    if policy is not None:
-        stages["policy"] = policy
+    _choose_policy(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
 
 
 def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
     """The proposer, when a sound configuration asks for one; without a checkpoint only whether there is such a plugin."""
-    config = attempt.settings["speculative_config"]
-    method = config.get("method") if config else None
+    config = attempt.settings["speculative_config"] or {}
+    method = config.get("method")
     if config and not isinstance(method, str):
         return  # a rule says so
     if checkpoint is None:
@@ -65,14 +64,16 @@ def _choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
     choice = attempt.answer_of(lambda: select_quantization(attempt.plugins, named, facts))
     if choice is not None:
         attempt.chosen.stages["quantization"] = choice
-        attempt.settings.derive("quantization", attempt.chosen.name("quantization"), choice.selection.why)
+        name = attempt.chosen.name("quantization")
+        attempt.settings.derive("quantization", name, choice.selection.why)
 
 
 def _choose_kernels(attempt: Attempt, platform: ChosenPlatform) -> None:
     named = attempt.settings["kernels"]
+    device = platform.device.name
     preferred = platform.wishes.get("kernels", ())
     package = platform.manifest.row.distribution
-    choice = attempt.answer_of(lambda: select_kernels(attempt.plugins, platform.device.name, named, preferred, package))
+    choice = attempt.answer_of(lambda: select_kernels(attempt.plugins, device, named, preferred, package))
     if choice is not None:
         attempt.chosen.stages["kernels"] = choice
 
@@ -84,14 +85,26 @@ def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: Chose
         return
     attempt.chosen.stages.update(found)
     if not settings.user_set("attention_backend"):
-        names = [f"{stage.partition('.')[2]}={choice.selection.chosen[0]}" for stage, choice in found.items()]
+        names = []
+        for stage, choice in found.items():
+            kind = stage.removeprefix("attention.")
+            backend = choice.selection.chosen[0]
+            names.append(f"{kind}={backend}")
         first = next(iter(found.values()))
         settings.derive("attention_backend", ",".join(names), first.selection.why)
 
 
+def _choose_policy(attempt: Attempt) -> None:
+    named = attempt.settings["scheduling_policy"]
+    choice = attempt.answer_of(lambda: select_policy(attempt.plugins, named))
+    if choice is not None:
+        attempt.chosen.stages["policy"] = choice
+
+
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
     """The rules that look at what was chosen."""
-    facts, chosen = attempt.facts, attempt.chosen
+    facts = attempt.facts
+    chosen = attempt.chosen
     kernels = chosen.stages.get("kernels")
     facts.loader = checkpoint.loader.manifest.spec
     facts.quantization = chosen.name("quantization")
@@ -103,7 +116,10 @@ def _check_dtypes(attempt: Attempt, platform: ChosenPlatform) -> None:
     """Platform and quantization method say which data types they compute in."""
     quantization = attempt.chosen.stages.get("quantization")
     dtype = attempt.settings["dtype"]
-    for manifest in (platform.manifest, *(quantization.manifests if quantization else ())):
+    manifests = [platform.manifest]
+    if quantization is not None:
+        manifests += quantization.manifests
+    for manifest in manifests:
         for reason in dtype_reasons(manifest.spec, dtype):
             row = manifest.row
             attempt.problems.append(f"--dtype {dtype}: {row.kind} plugin '{row.name}': {reason}.")

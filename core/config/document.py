@@ -37,4 +37,5 @@ def as_yaml(resolution: Resolution, *, secrets: bool = False) -> str:
     kept_back = [name for name in values if fields[name].arg.secret and values[name] and not secrets]
     shown = {name: value for name, value in values.items() if name not in kept_back}
     lines = [f"# {name}: set, but secret; --secrets shows it\n" for name in kept_back]
-    return "".join(lines) + yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return "".join(lines) + text

@@ -45,13 +45,15 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
         return replace(checkpoint, manifest=families.canonical(manifest)), spec, None
     row = choice.manifest.row
-    family: ModelFamily = load_plugin(choice.manifest, LoadContext(facts=manifest.facts(), manifest=manifest))
+    context = LoadContext(facts=manifest.facts(), manifest=manifest)
+    family: ModelFamily = load_plugin(choice.manifest, context)
     label = f"model plugin '{row.name}' ({origin(row)})"
     renamed = _told(checkpoint, lambda: families.renamed(manifest.tensors, family.canonical_name), label)
     spec = _told(checkpoint, lambda: family.decoder_spec(manifest.config), label)
     if not isinstance(spec, DecoderSpec):
         raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
-    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=renamed)), spec, choice
+    canonical = msgspec.structs.replace(manifest, tensors=renamed)
+    return replace(checkpoint, manifest=canonical), spec, choice
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:

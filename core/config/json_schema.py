@@ -27,17 +27,18 @@ def json_schema(registry: PluginRegistry) -> Node:
     fields = schema().fields
     properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
-    usable = [listed.manifest for listed in listing(registry) if listed.manifest and listed.status == "available"]
+    manifests = _with_arguments(registry)
     for kind in KINDS:
         if kind.config_argument is None:
             continue
         plugins: dict[str, Node] = {}
-        for manifest in usable:
-            if manifest.row.kind == kind.name and manifest.spec.arguments is not None:
+        for manifest in manifests:
+            if manifest.row.kind == kind.name:
                 plugins[manifest.row.name] = _plugin(manifest, definitions)
         node = properties[kind.config_argument]
-        node = node["anyOf"][0] if "anyOf" in node else node
-        node.update(_own_arguments(kind.name, plugins))
+        if "anyOf" in node:
+            node = node["anyOf"][0]
+        node |= _own_arguments(kind.name, plugins)
     for name, field in fields.items():
         for alias in field.arg.aliases:
             properties[alias] = {"$ref": f"#/properties/{name}"}
@@ -49,6 +50,16 @@ def json_schema(registry: PluginRegistry) -> Node:
         "additionalProperties": False,
         "$defs": definitions,
     }
+
+
+def _with_arguments(registry: PluginRegistry) -> list[Manifest]:
+    """The available plugins that have arguments of their own."""
+    found = []
+    for listed in listing(registry):
+        manifest = listed.manifest
+        if manifest is not None and listed.status == "available" and manifest.spec.arguments is not None:
+            found.append(manifest)
+    return found
 
 
 def _argument(field: Field) -> Node:
@@ -78,7 +89,9 @@ def _value(field: Field) -> Node:
         return {"type": "object", "properties": keys, "additionalProperties": False}
     node: Node = {"type": TYPES[field.base]}
     limits = {"minimum": field.arg.ge, "exclusiveMinimum": field.arg.gt, "maximum": field.arg.le}
-    node |= {key: limit for key, limit in limits.items() if limit is not None}
+    for key, limit in limits.items():
+        if limit is not None:
+            node[key] = limit
     if field.arg.choices:
         node["enum"] = list(field.arg.choices)
     return node
@@ -96,10 +109,13 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
     struct = manifest.spec.arguments
     assert struct is not None
     prefix = f"{manifest.row.kind}.{manifest.row.name}"
-    (node,), components = msgspec.json.schema_components([struct], ref_template=f"#/$defs/{prefix}.{{name}}")
-    definitions |= {f"{prefix}.{name}": component for name, component in components.items()}
-    top = node["$ref"].removeprefix("#/$defs/")
-    definitions[top] = {**definitions[top], "additionalProperties": manifest.row.kind == "speculative"}
+    references = f"#/$defs/{prefix}.{{name}}"
+    (node,), components = msgspec.json.schema_components([struct], ref_template=references)
+    for name, component in components.items():
+        definitions[f"{prefix}.{name}"] = component
+    top = definitions[node["$ref"].removeprefix("#/$defs/")]
+    # A proposer's arguments share their mapping with the engine's own keys.
+    top["additionalProperties"] = manifest.row.kind == "speculative"
     return node
 
 
@@ -108,11 +124,16 @@ def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
     if kind == "attention":
         return {"properties": plugins}
     if kind == "speculative":
-        drafts = {"method": {"type": "string"}, "num_speculative_tokens": {"type": "integer", "minimum": 1}}
+        drafts: Node = {
+            "method": {"type": "string"},
+            "num_speculative_tokens": {"type": "integer", "minimum": 1},
+        }
         own: list[Node] = []
         for name, node in plugins.items():
             is_chosen = {"properties": {"method": {"const": name}}}
             own.append({"if": is_chosen, "then": node})
         return {"properties": drafts, "required": list(drafts), "allOf": own}
     nothing: Node = {"maxProperties": 0}
-    return {"anyOf": [*plugins.values(), nothing]} if plugins else nothing
+    if not plugins:
+        return nothing
+    return {"anyOf": [*plugins.values(), nothing]}

@@ -33,9 +33,15 @@ Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 class MemoryPlan:
     """Bytes, and tokens that the cache holds.
 
-    weights: all matrices as the kernels hold them. block: one KV block in the layers of a group. workspace: a step's
-    buffers (pages that no step touches are never taken). max_model_len: tokens of the longest request. groups: layers
-    that share a block table. max_step_tokens: most tokens of one sequence in a step. proposer: its own weights.
+    weights: bytes of all matrices as the kernels hold them.
+    block: bytes of one KV block in the layers of a group.
+    num_blocks: blocks of the pool, one of which is reserved as padding.
+    block_size: tokens of a block.
+    workspace: bytes of a step's buffers (pages that no step touches are never taken).
+    max_model_len: tokens of the longest request.
+    groups: layers that share a block table.
+    max_step_tokens: most tokens of one sequence in a step.
+    proposer: bytes of its own weights.
     """
 
     weights: int
@@ -56,34 +62,42 @@ class MemoryPlan:
     @property
     def kv_per_token(self) -> float:
         """Bytes of a token's keys and values in all layers, as long as no window has passed it."""
-        return self.block * sum(group.kind != "state" for group in self.groups) / self.block_size
+        keyed_groups = sum(group.kind != "state" for group in self.groups)
+        return self.block * keyed_groups / self.block_size
 
     @property
     def state(self) -> int:
         """Bytes of the blocks that hold a sequence's states; 0 without layers that have one."""
-        return self.block * sum(group.num_state_blocks for group in self.groups)
+        state_blocks = sum(group.num_state_blocks for group in self.groups)
+        return self.block * state_blocks
 
     @property
     def tokens(self) -> int:
-        """Tokens that one sequence may have at most. One block is reserved as padding."""
-        capacity = max(self.num_blocks - 1, 0)
-        return longest_sequence(self.groups, self.block_size, self.max_step_tokens, capacity)
+        """Tokens that one sequence may have at most."""
+        return longest_sequence(self.groups, self.block_size, self.max_step_tokens, self._capacity)
 
     @property
     def max_concurrency(self) -> float:
         """Requests of the longest length that fit at the same time."""
         if not self.max_model_len:
             return 0.0
-        return max(self.num_blocks - 1, 0) / self.blocks_of(self.max_model_len)
+        return self._capacity / self.blocks_of(self.max_model_len)
 
     def blocks_of(self, num_tokens: int) -> int:
         """Blocks of a sequence of that length."""
         return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
 
+    @property
+    def _capacity(self) -> int:
+        """Blocks that sequences may have."""
+        return max(self.num_blocks - 1, 0)
+
 
 def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
     """Bytes of one KV block over all layers."""
-    return block_size * sum(KV_TYPES[dtype].token_bytes(spec) for spec in specs)
+    kv_type = KV_TYPES[dtype]
+    token_bytes = sum(kv_type.token_bytes(spec) for spec in specs)
+    return block_size * token_bytes
 
 
 def kv_groups(spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool) -> tuple[tuple[KVGroup, ...], int]:
@@ -91,7 +105,8 @@ def kv_groups(spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool) -
     windows: list[int | None] = []
     layer_bytes: list[int] = []
     states: set[int] = set()
-    for index, mixer in enumerate(block.mixer for block in spec.blocks):
+    for index, block in enumerate(spec.blocks):
+        mixer = block.mixer
         if isinstance(mixer, StateSpec):
             states.add(index)
             windows.append(None)
@@ -106,36 +121,53 @@ def kv_groups(spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool) -
 def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
     """Bytes of all matrices, a tied one once.
 
-    plan: of the quantization method, None without one. dtype: of plain matrices. multiple: outputs that the kernels for a
-    format pack side by side. Raises UserError when the method cannot serve a part.
+    plan: of the quantization method, None without one.
+    dtype: of plain matrices.
+    multiple: outputs that the kernels for a format pack side by side.
+
+    Raises UserError when the method cannot serve a part.
     """
-    groups: list[tuple[LayerSpec, ...]] = [(spec.embedding(),)]
-    groups += [parts for index in range(len(spec.blocks)) for parts in spec.fused_linears(index)]
+    total = _group_bytes([spec.embedding()], plan, dtype, multiple)
+    for index in range(len(spec.blocks)):
+        for parts in spec.fused_linears(index):
+            total += _group_bytes(parts, plan, dtype, multiple)
+        for half in mixer_parts(spec, index).halves:
+            num_matrices = half.shape[0]
+            total += num_matrices * _group_bytes([half], None, dtype, multiple)
     if not spec.tied:
-        groups.append((spec.head(),))
-    halves = [part for index in range(len(spec.blocks)) for part in mixer_parts(spec, index).halves]
-    total = sum(_group_bytes(parts, plan, dtype, multiple) for parts in groups)
-    return total + sum(part.shape[0] * _group_bytes((part,), None, dtype, multiple) for part in halves)
+        total += _group_bytes([spec.head()], plan, dtype, multiple)
+    return total
 
 
 def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
     """One layer: neighbours of one format are concatenated along N and padded together."""
-    total, rows, key, row_bytes, form = 0, 0, "", 0.0, dtype
+    total = 0
+    rows = 0
+    key = ""
+    row_bytes = 0.0
+    form = dtype
 
     def padded() -> int:
         side = multiple(form)
-        return round(-(-rows // side) * side * row_bytes)
+        padded_rows = -(-rows // side) * side
+        return round(padded_rows * row_bytes)
 
     for part in parts:
         n, k = part.shape[-2:]
         answer = DensePlan((part.name,)) if plan is None else plan(part)
         if isinstance(answer, Unsupported):
             raise UserError(f"The quantization method cannot serve {part.name}: {answer.reason}.")
-        mine = "dense" if isinstance(answer, DensePlan) else answer.fuse_key
-        if mine != key:
-            total, rows, key = total + padded(), 0, mine
-        row_bytes = k * ITEM_BYTES[dtype] if isinstance(answer, DensePlan) else answer.nbytes / n
-        form = dtype if isinstance(answer, DensePlan) else answer.format
+        own_key = "dense" if isinstance(answer, DensePlan) else answer.fuse_key
+        if own_key != key:
+            total += padded()
+            rows = 0
+            key = own_key
+        if isinstance(answer, DensePlan):
+            row_bytes = k * ITEM_BYTES[dtype]
+            form = dtype
+        else:
+            row_bytes = answer.nbytes / n
+            form = answer.format
         rows += n
     return total + padded()
 
@@ -146,9 +178,11 @@ def workspace_bytes(spec: DecoderSpec, max_tokens: int, max_logits: int, dtype: 
     max_tokens, max_logits: most tokens and most rows of logits at once.
     dtype: of tensors between layers.
     """
-    choices = spec.router_widths()[1]
-    token_bytes = ITEM_BYTES[dtype] * sum(spec.buffers().values()) + (8 + 4) * choices  # ids are int64, weights float32
-    logit_bytes = ITEM_BYTES[dtype] * spec.hidden_size + 4 * spec.vocab_size
+    item = ITEM_BYTES[dtype]
+    _, choices = spec.router_widths()
+    widths = sum(spec.buffers().values())
+    token_bytes = item * widths + (8 + 4) * choices  # ids are int64, weights float32
+    logit_bytes = item * spec.hidden_size + 4 * spec.vocab_size
     return max_tokens * token_bytes + max_logits * logit_bytes
 
 

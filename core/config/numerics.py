@@ -26,7 +26,8 @@ def numerics_id(
 ) -> str | None:
     """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell.
 
-    platform: the platform's own arguments. numerics: `fast` or `reference`.
+    platform: the platform's own arguments.
+    numerics: `fast` or `reference`.
     """
     version = importlib_metadata.version("torch").partition("+")[0]
     reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"

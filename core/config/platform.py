@@ -21,7 +21,12 @@ from core.plugin.selection import select_platform
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlatform:
-    """manifest: of the platform. device: on which it runs. wishes: plugins that it prefers, by argument."""
+    """The platform, and what it wants.
+
+    manifest: of the platform.
+    device: on which it runs.
+    wishes: plugins that it prefers, by argument.
+    """
 
     manifest: Manifest
     device: Device
@@ -33,9 +38,12 @@ def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPl
 
     checkpoint: None when the model was not found; the platform is looked at all the same.
     """
-    settings, facts = attempt.settings, attempt.facts
-    name = settings["device"]
-    choice, device = select_platform(attempt.plugins, None if name.lower() == "auto" else name)
+    settings = attempt.settings
+    facts = attempt.facts
+    named = settings["device"]
+    if named.lower() == "auto":
+        named = None
+    choice, device = select_platform(attempt.plugins, named)
     attempt.chosen.stages["platform"] = choice
     manifest = choice.manifest
     settings.derive("device", device.name, choice.selection.why)
@@ -48,7 +56,10 @@ def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPl
     )
     proposals = manifest.call("core_propose", view=view) or {}
     settings.propose(proposals, f"platform {manifest.row.name}")
-    wishes = {name: _names(proposals[name].value) for name in PREFERENCES if name in proposals}
+    wishes: dict[str, Sequence[str]] = {}
+    for name in PREFERENCES:
+        if name in proposals:
+            wishes[name] = _names(proposals[name].value)
     facts.device = device
     facts.platform = manifest.spec
     facts.host_memory = host_memory()
@@ -58,4 +69,6 @@ def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPl
 
 def _names(proposed: Any) -> list[str]:
     """A name, or a list of them."""
-    return [proposed] if isinstance(proposed, str) else list(proposed or ())
+    if isinstance(proposed, str):
+        return [proposed]
+    return list(proposed or ())

@@ -28,14 +28,18 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     arguments = _checked_arguments(settings, registry, chosen, problems)
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
-    attention = {kind: chosen.name(f"attention.{kind}") for kind in LAYER_KINDS}
+    attention: dict[str, str] = {}
+    for kind in LAYER_KINDS:
+        name = chosen.name(f"attention.{kind}")
+        if name is not None:
+            attention[kind] = name
     kernels = chosen.stages.get("kernels")
     return PluginChoices(
         loader=chosen.name("loader") or "",
         platform=chosen.name("platform") or "",
         quantization=chosen.name("quantization"),
         kernels=kernels.selection.chosen if kernels is not None else (),
-        attention={kind: name for kind, name in attention.items() if name is not None},
+        attention=attention,
         speculative=chosen.name("speculative"),
         model=chosen.name("model"),
         arguments={key: value for key, value in arguments.items() if value},
@@ -48,8 +52,11 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
     values = underscored(settings["speculative_config"] or {})
     values.pop("method", None)
     choice = chosen.stages.get("speculative")
-    struct = choice.manifests[0].spec.arguments if choice is not None and choice.manifests else None
-    known = () if struct is None else struct.__struct_fields__
+    known: tuple[str, ...] = ()
+    if choice is not None and choice.manifests:
+        struct = choice.manifests[0].spec.arguments
+        if struct is not None:
+            known = struct.__struct_fields__
     if "num_speculative_tokens" not in known:
         values.pop("num_speculative_tokens", None)
     for key, value in settings.keys_of("speculative_config").items():
@@ -65,7 +72,8 @@ def _checked_arguments(
     backends = _attention_arguments(settings, registry, chosen, problems)
     found: dict[str, Arguments] = {}
     for manifest in chosen.manifests():
-        kind, name = manifest.row.kind, manifest.row.name
+        kind = manifest.row.kind
+        name = manifest.row.name
         argument = kind_named(kind).config_argument
         values: Arguments = {}
         prefix = "--"
@@ -78,7 +86,8 @@ def _checked_arguments(
         elif argument is not None:
             values = settings[argument]
             prefix = flag_of(argument)
-        problems += convert_struct(manifest.spec.arguments, values, prefix)[1]
+        _, wrong = convert_struct(manifest.spec.arguments, values, prefix)
+        problems += wrong
         found[f"{kind}.{name}"] = underscored(values)
     if settings["quantization_config"] and chosen.name("quantization") is None:
         problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
@@ -89,11 +98,13 @@ def _attention_arguments(
     settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
     """The arguments of the attention backends that are used, by name."""
-    used = {manifest.row.name for manifest in chosen.manifests() if manifest.row.kind == "attention"}
+    chosen_rows = [manifest.row for manifest in chosen.manifests()]
+    used = {row.name for row in chosen_rows if row.kind == "attention"}
     known = {row.name for row in registry.rows("attention")}
     found: dict[str, Arguments] = {}
     for key, values in settings["attention_config"].items():
-        name, flag = normalize(key), f"--attention-config.{key}"
+        name = normalize(key)
+        flag = f"--attention-config.{key}"
         row = foreign.table().get(f"attention_config.{name}")
         if name not in known and row is not None:
             problems.append(f"{flag}: {row.sentence}.")

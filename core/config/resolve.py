@@ -88,10 +88,10 @@ def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[st
         return _run_stages(inputs.merged, attempt, again)
     except ConfigError:
         replaceable = attempt.chosen.replaceable()
-        failed = next((error for error in attempt.failures if error.plugin in replaceable), None)
-        if failed is None:
+        failed = [error for error in attempt.failures if error.plugin in replaceable]
+        if not failed:
             raise
-    return again(failed)
+    return again(failed[0])
 
 
 def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
@@ -100,8 +100,12 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.run_rules("arguments")
     _discover(attempt)
     located = attempt.answer_of(lambda: _find_checkpoint(attempt))
-    model = attempt.answer_of(lambda: find_family(attempt.plugins, located)) if located else None
-    checkpoint = model[0] if model else located
+    model = None
+    checkpoint = located
+    if located is not None:
+        model = attempt.answer_of(lambda: find_family(attempt.plugins, located))
+    if model is not None:
+        checkpoint, _, _ = model
     platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
     if model is None or platform is None:
         choose_proposer(attempt, checkpoint)
@@ -109,14 +113,15 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     checkpoint, spec, family = model
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
-    choose_plugins(attempt, checkpoint, family, [block.mixer for block in spec.blocks], platform)
+    mixers = [block.mixer for block in spec.blocks]
+    choose_plugins(attempt, checkpoint, family, mixers, platform)
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
+    settings = attempt.settings
+    chosen = attempt.chosen
     engine = attempt.answer_of(
-        lambda: engine_config(
-            attempt.settings, attempt.plugins, checkpoint, spec, attempt.chosen, plan, attempt.problems
-        )
+        lambda: engine_config(settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.problems)
     )
-    numerics = attempt.answer_of(lambda: planned_numerics(attempt.settings, attempt.chosen))
+    numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
@@ -124,14 +129,14 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         engine=engine,
         server=server,
         manifest=checkpoint.manifest,
-        selections=attempt.chosen.selections(),
-        arguments=dict(attempt.settings.rows),
+        selections=chosen.selections(),
+        arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=waivers(attempt.chosen, attempt.settings["numerics"]),
-        given=attempt.settings.given(),
+        waivers=waivers(chosen, settings["numerics"]),
+        given=settings.given(),
         numerics=numerics,
-        replaceable=attempt.chosen.replaceable(),
+        replaceable=chosen.replaceable(),
         again=again,
     )
 
@@ -149,7 +154,8 @@ def _discover(attempt: Attempt) -> None:
 
 def _find_checkpoint(attempt: Attempt) -> Checkpoint:
     """Find the model; before, the rules look at what its directory says by itself."""
-    facts, model = attempt.facts, attempt.settings["model"]
+    facts = attempt.facts
+    model = attempt.settings["model"]
     facts.loaders = [row.name for row in attempt.plugins.rows("loader")]
     facts.config = own_config(model)
     facts.magic = magic_of(model)

@@ -17,12 +17,16 @@ from core.args.sources import Merged
 from core.plugin.hookspecs import Proposal
 
 Row = tuple[Any, str, str]
+"""Value, origin, reason."""
 PREFERENCES = ("attention_backend", "kernels")
 """Arguments for which a platform does not propose a value, but an order among the plugins that fit."""
 
 
 class Settings:
-    """Values by argument name (or `argument.key`). `rows` is what `core config explain` shows: (value, origin, reason)."""
+    """Values by argument name (or `argument.key`).
+
+    rows: what `core config explain` shows.
+    """
 
     def __init__(self, merged: Merged) -> None:
         self._values = merged.values
@@ -35,25 +39,35 @@ class Settings:
 
     def user_set(self, name: str) -> bool:
         """Whether the user gave `name`."""
-        return name in self._values and self._values[name].origin != "default"
+        given = self._values.get(name)
+        return given is not None and given.origin != "default"
 
     def given(self) -> dict[str, Any]:
         """The user's values, as they were given."""
-        return {name: given.value for name, given in self._values.items() if self.user_set(name)}
+        values = {}
+        for name, given in self._values.items():
+            if self.user_set(name):
+                values[name] = given.value
+        return values
 
     def values(self) -> dict[str, Any]:
         """All values as they stand."""
-        return {name: row[0] for name, row in self.rows.items()}
+        return {name: value for name, (value, _, _) in self.rows.items()}
 
     def keys_of(self, name: str) -> dict[str, Any]:
         """Derived values of single keys of the mapping `name`."""
         prefix = name + "."
-        return {key.removeprefix(prefix): row[0] for key, row in self.rows.items() if key.startswith(prefix)}
+        keys = {}
+        for path, (value, _, _) in self.rows.items():
+            if path.startswith(prefix):
+                keys[path.removeprefix(prefix)] = value
+        return keys
 
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
-        known = self.rows[name][1] if self.user_set(name) else origin
-        self.rows[name] = (value, known, reason)
+        if self.user_set(name):
+            _, origin, _ = self.rows[name]
+        self.rows[name] = (value, origin, reason)
 
     def replace(self, name: str, value: Any, reason: str) -> None:
         """Settle `name` even against the user; the caller reports it."""
@@ -61,7 +75,8 @@ class Settings:
 
     def open(self, name: str) -> bool:
         """Whether neither the user nor anyone else has settled `name` yet."""
-        return self.rows[name][1] == "default"
+        _, origin, _ = self.rows[name]
+        return origin == "default"
 
     def propose(self, proposals: Mapping[str, Proposal], proposer: str) -> None:
         """Take a platform's proposals for arguments that are open. Raises PluginError for an impossible one."""

@@ -21,14 +21,17 @@ from core.plugin.table import load_plugin
 def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: DecoderSpec) -> int:
     """Bytes of all matrices as they will be held. Raises UserError or PluginError when a part cannot be served."""
     kernels = chosen.stages.get("kernels")
-    providers = [m.spec.capabilities for m in kernels.manifests] if kernels is not None else []
+    providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
 
     def multiple(form: str) -> int:
         """Of the first provider that serves the format; the reference operations pad nothing."""
-        fitting = [c for c in providers if "formats" not in c or form in c["formats"]]
-        return int(fitting[0].get("row_multiple", 1)) if fitting else 1
+        for capabilities in providers:
+            if "formats" not in capabilities or form in capabilities["formats"]:
+                return int(capabilities.get("row_multiple", 1))
+        return 1
 
-    return weights_bytes(spec, _plan(settings, chosen, manifest), settings["dtype"], multiple)
+    plan = _plan(settings, chosen, manifest)
+    return weights_bytes(spec, plan, settings["dtype"], multiple)
 
 
 def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:
@@ -38,10 +41,12 @@ def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMan
     if stage is None or not stage.manifests:
         return 0
     plugin = stage.manifest
-    values, problems = convert_struct(plugin.spec.arguments, speculative_arguments(settings, chosen), "")
+    given = speculative_arguments(settings, chosen)
+    values, problems = convert_struct(plugin.spec.arguments, given, "")
     if problems:
         return 0
-    return int(plugin.call("core_weights_nbytes", arguments=values, facts=manifest.facts()) or 0)
+    told = plugin.call("core_weights_nbytes", arguments=values, facts=manifest.facts())
+    return int(told or 0)
 
 
 def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
@@ -50,7 +55,8 @@ def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> P
     if stage is None or not stage.manifests:
         return None
     values = settings["quantization_config"]
-    if convert_struct(stage.manifest.spec.arguments, values, "")[1]:
+    _, problems = convert_struct(stage.manifest.spec.arguments, values, "")
+    if problems:
         return None
     context = LoadContext(
         device=settings["device"],

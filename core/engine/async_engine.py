@@ -76,7 +76,9 @@ class AsyncEngine:
     ) -> AsyncEngine:
         """Start the engine process and load the tokenizer meanwhile; without a plugin that fails, where that is allowed.
 
-        executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
+        executor: MODULE:CLASS of another executor than the default.
+        process: one that was spawned already.
+
         Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
         EngineDeadError when the engine does not come up.
         """

@@ -35,9 +35,11 @@ class EngineProcess:
         self._tail = b""
         self._ended: Future[None] = Future()
         self._relayed: Future[None] = Future()
-        for work, done in ((process.wait, self._ended), (self._relay_output, self._relayed)):
+        works = ((process.wait, self._ended), (self._relay_output, self._relayed))
+        for work, done in works:
             done.set_running_or_notify_cancel()  # from here on, a waiting task that is cancelled does not cancel it
-            threading.Thread(target=_run_and_report, args=(work, done), name="engine-child", daemon=True).start()
+            thread = threading.Thread(target=_run_and_report, args=(work, done), name="engine-child", daemon=True)
+            thread.start()
 
     @classmethod
     def spawn(cls, executor: str | None = None) -> EngineProcess:
@@ -89,9 +91,16 @@ class EngineProcess:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         else:
             how = f"exited with code {code}"
-        lines = self._tail.decode(errors="replace").strip().split("\n")[-LAST_LINES:]
-        words = [line.rpartition("\r")[2] for line in lines if line.strip()]
-        return how + ("; its last words:\n" + "\n".join(words) if words else "")
+        text = self._tail.decode(errors="replace").strip()
+        lines = text.split("\n")[-LAST_LINES:]
+        words = []
+        for line in lines:
+            if line.strip():
+                _, _, shown = line.rpartition("\r")
+                words.append(shown)
+        if not words:
+            return how
+        return f"{how}; its last words:\n" + "\n".join(words)
 
     def kill(self) -> None:
         """End the process at once; harmless when it has ended."""
@@ -107,7 +116,12 @@ class EngineProcess:
     async def stop(self, grace_s: float) -> None:
         """Wait `grace_s` seconds for the end, then terminate, then kill; remove the socket directory."""
         try:
-            for end, patience in ((None, grace_s), (self._process.terminate, 2.0), (self._process.kill, 2.0)):
+            ways = (
+                (None, grace_s),
+                (self._process.terminate, 2.0),
+                (self._process.kill, 2.0),
+            )
+            for end, patience in ways:
                 if end is not None:
                     end()
                 with contextlib.suppress(TimeoutError):
@@ -129,8 +143,11 @@ class EngineProcess:
     def _relay_output(self) -> None:
         """Read to the end even when writing fails: an engine whose output is not read blocks."""
         stream = self._process.stdout
-        while stream is not None and (chunk := os.read(stream.fileno(), TAIL_BYTES)):
-            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+        if stream is None:
+            return
+        while chunk := os.read(stream.fileno(), TAIL_BYTES):
+            whole = self._tail + chunk
+            self._tail = whole[-TAIL_BYTES:]
             with contextlib.suppress(OSError, ValueError):  # a full disk, a reader that is gone, a closed stream
                 print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 

@@ -119,7 +119,8 @@ class Clients:
         for client in clients:
             outputs = records.get(client.number, [])
             tokens = columns.get(client.number, NO_TOKENS)
-            shares.append((client, EngineOutputs(step.epoch, outputs, step.stats, tokens)))
+            share = EngineOutputs(step.epoch, outputs, step.stats, tokens)
+            shares.append((client, share))
         return shares
 
     def _post(self, identity: bytes, payload: bytes) -> bool:
@@ -134,8 +135,10 @@ class Clients:
     def _enter(self, identity: bytes, *, is_owner: bool) -> Client:
         if not is_owner:
             self._num_guests += 1
-        client = Client(identity, OWNER if is_owner else self._num_guests)
-        self._by_identity[identity] = self._by_number[client.number] = client
+        number = OWNER if is_owner else self._num_guests
+        client = Client(identity, number)
+        self._by_identity[identity] = client
+        self._by_number[number] = client
         return client
 
     def _end(self, output: EngineOutput) -> None:
@@ -147,7 +150,8 @@ class Clients:
         """The outputs by the number of their client."""
         records: dict[int, list[EngineOutput]] = {}
         for output in outputs:
-            records.setdefault(output.handle >> CLIENT_SHIFT, []).append(output)
+            number = output.handle >> CLIENT_SHIFT
+            records.setdefault(number, []).append(output)
         return records
 
     def _columns(self, tokens: TokenColumns) -> dict[int, TokenColumns]:

@@ -15,7 +15,11 @@ from core.tokens.tokenizer import Tokenizer
 
 
 class CompletionState:
-    """Everything known of one choice. tokenizer: None leaves the text empty. stops: the request's stop strings, if any."""
+    """Everything known of one choice.
+
+    tokenizer: None leaves the text empty.
+    stops: the request's stop strings, if any.
+    """
 
     def __init__(
         self,
@@ -28,8 +32,11 @@ class CompletionState:
         self.index = index
         self.text = ""
         self.token_ids: list[int] = []
-        self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
-        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.logprobs: list[PositionLogprobs] | None = None
+        self.cumulative_logprob: float | None = None
+        if params.logprobs is not None:
+            self.logprobs = []
+            self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self._params = params
@@ -62,23 +69,28 @@ class CompletionState:
         if output.logprobs is not None and self.logprobs is not None:
             self._append_logprobs(output.logprobs[:num_kept])
         if stop is not None:
-            self.finish_reason, self.stop_reason = "stop", stop
+            self.finish_reason = "stop"
+            self.stop_reason = stop
             return output.finish_reason is None
-        self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+        self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
         return False
 
     def abort(self, reason: FinishReason = "abort", sentence: str | None = None) -> None:
         """End the choice here, unless it has ended. sentence: more about the reason."""
-        if not self.finished:
-            if self._detokenizer is not None:
-                self._release(self._detokenizer.flush(), final=True)
-            self.finish_reason, self.stop_reason = reason, sentence
+        if self.finished:
+            return
+        if self._detokenizer is not None:
+            self._release(self._detokenizer.flush(), final=True)
+        self.finish_reason = reason
+        self.stop_reason = sentence
 
     def snapshot(self, *, delta: bool) -> CompletionOutput:
         """The state so far, or with `delta` what is new since the last snapshot."""
         text_from = self._reported_text if delta else 0
         tokens_from = self._reported_tokens if delta else 0
-        self._reported_text, self._reported_tokens = len(self.text), len(self.token_ids)
+        self._reported_text = len(self.text)
+        self._reported_tokens = len(self.token_ids)
         return CompletionOutput(
             index=self.index,
             text=self.text[text_from:],
@@ -107,7 +119,9 @@ class CompletionState:
                     return count, stop
         if output.finish_reason is None:
             return num_tokens, None
-        return num_tokens, self._release(self._detokenizer.flush(), matching=self._may_stop(len(shown)), final=True)
+        rest = self._detokenizer.flush()
+        stop = self._release(rest, matching=self._may_stop(len(shown)), final=True)
+        return num_tokens, stop
 
     def _may_stop(self, num_new: int) -> bool:
         """Stop strings count only in text after the first `min_tokens` tokens."""
@@ -135,6 +149,8 @@ def position_logprobs(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> Posi
     """Token id → Logprob, the chosen token first; without a tokenizer no token has a text."""
     found: PositionLogprobs = {}
     for token, value, rank in zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True):
-        if token not in found:
-            found[token] = Logprob(value, rank, None if tokenizer is None else tokenizer.token_text(token))
+        if token in found:
+            continue
+        text = None if tokenizer is None else tokenizer.token_text(token)
+        found[token] = Logprob(value, rank, text)
     return found

@@ -33,7 +33,8 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        self.probe = EngineRequest("core-engine-probe", 0, [0], SamplingParams(max_tokens=1, temperature=0.0), seed=0)
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        self.probe = EngineRequest("core-engine-probe", 0, [0], params, seed=0)
         self._num_faults = 0
         self._num_violations = 0
         self._num_idle = 0

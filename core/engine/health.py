@@ -18,7 +18,9 @@ LISTEN_S = 0.25
 async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> None:
     """Ask the engine for a sign of life, without waiting for it, and look for how long it has owed a word.
 
-    limit_s: seconds that it may. num_waiting: requests that live.
+    limit_s: seconds that it may.
+    num_waiting: requests that live.
+
     Raises EngineStalledError when it was silent for longer, EngineDeadError when it is gone.
     """
     sign_of_life = client.ping()

@@ -175,7 +175,8 @@ class InputProcessor:
         tokenizer = need_tokenizer(self.tokenizer, "a bad word", "bad_words")
         check_unicode("bad_words", "".join(params.bad_words))
         texts = [start + word.lstrip() for word in params.bad_words for start in ("", " ")]
-        found = dict.fromkeys(tuple(ids) for ids in tokenizer.encode_batch(texts, add_special_tokens=False))
+        encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
+        found = dict.fromkeys(map(tuple, encoded))
         found.pop((), None)
         for ids in found:
             check_token_ids("bad_words", ids, self.model)

@@ -26,8 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """outputs: one for each request with something to say. stopped: choices that met a stop string; the engine must be
-    told to forget them."""
+    """The outputs of one message of the engine.
+
+    outputs: one for each request with something to say.
+    stopped: choices that met a stop string; the engine must be told to forget them.
+    """
 
     outputs: list[RequestOutput] = field(default_factory=list)
     stopped: list[SequenceKey] = field(default_factory=list)

@@ -18,7 +18,8 @@ from core.tokens.tokenizer import Tokenizer
 class PromptLogprobs(Sequence[PositionLogprobs | None]):
     """One entry for each prompt token, the first one None. Slices are lists.
 
-    entries: for the second token and on. tokenizer: None leaves out the tokens' texts.
+    entries: for the second token and on.
+    tokenizer: None leaves out the tokens' texts.
     """
 
     def __init__(self, entries: Sequence[TokenLogprobs], tokenizer: Tokenizer | None) -> None:

@@ -58,7 +58,9 @@ class PromptParser:
                     f"{nearest(str(key), PROMPT_KEYS)}",
                     param="prompt",
                 )
-        text, token_ids, salt = prompt.get("prompt"), prompt.get("prompt_token_ids"), prompt.get("cache_salt")
+        text = prompt.get("prompt")
+        token_ids = prompt.get("prompt_token_ids")
+        salt = prompt.get("cache_salt")
         if text is not None and not isinstance(text, str):
             raise RequestError(f"'prompt' is a {type(text).__name__}; expected a string.", param="prompt")
         if salt is not None and not (isinstance(salt, str) and salt):

@@ -21,7 +21,12 @@ LONGEST_WAIT_S = 60
 
 
 class QueueLimit:
-    """max_requests, max_tokens: requests that wait, and their prompt tokens; 0 is no limit. clock: seconds."""
+    """The requests that wait for the engine, and how many may.
+
+    max_requests: requests that wait; 0 is no limit.
+    max_tokens: tokens of their prompts; 0 is no limit.
+    clock: seconds.
+    """
 
     def __init__(self, max_requests: int, max_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_requests = max_requests

@@ -65,7 +65,8 @@ def _make(base: Path) -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         with contextlib.suppress(FileNotFoundError):
-            lock = os.open(path / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            new_file = os.O_CREAT | os.O_EXCL | os.O_RDWR
+            lock = os.open(path / LOCK, new_file | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError:  # a file system without locks, where nothing ever counts as abandoned
@@ -79,14 +80,19 @@ def _make(base: Path) -> tuple[Path, int | None]:
 def _remove_abandoned(base: Path) -> None:
     for path in base.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _opened(path, None, os.O_DIRECTORY) as directory:
-            if os.fstat(directory).st_uid == os.getuid() and LOCK in (names := os.listdir(directory)):
+            if os.fstat(directory).st_uid != os.getuid():
+                continue
+            names = os.listdir(directory)
+            if LOCK in names:
                 _remove(path, directory, names)
 
 
 def _remove(path: Path, directory: int, names: list[str]) -> None:
     """Unless it is in use or holds something else. Raises OSError for that."""
     with _opened(LOCK, directory) as lock:
-        if not stat.S_ISREG(os.fstat(lock).st_mode) or not {LOCK, SOCKET}.issuperset(names):
+        is_file = stat.S_ISREG(os.fstat(lock).st_mode)
+        only_ours = {LOCK, SOCKET}.issuperset(names)
+        if not (is_file and only_ours):
             return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in sorted(names, key=LOCK.__eq__):  # the lock last: it is what says that the rest is ours

@@ -40,7 +40,9 @@ async def start_engine_and_tokenizer(
 ) -> tuple[ZmqClient, Tokenizer]:
     """The client that owns a new engine, and the tokenizer of its model, which is loaded meanwhile.
 
-    executor: MODULE:CLASS of another executor than the default. process: one that was spawned already.
+    executor: MODULE:CLASS of another executor than the default.
+    process: one that was spawned already.
+
     Raises what `ZmqClient.start` raises, and UserError when there is no tokenizer. Then no engine is left behind.
     """
     config, source = resolution.engine, resolution.manifest.tokenizer

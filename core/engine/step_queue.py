@@ -39,7 +39,7 @@ class StepQueue:
         return self.executor.execute(cast(StepPlan, ticket))
 
     def give_up(self) -> None:
-        """Nobody will ask for the results of what was submitted: those that have not begun need not begin."""
+        """Nobody will ask for the results of the steps submitted: steps that have not begun need not begin."""
 
     def copy(self, transfers: KVTransfers) -> list[Page] | None:
         """Make copies of KV blocks between steps; None when that failed."""

@@ -106,7 +106,7 @@ def _event(chunk: Chunk) -> bytes:
 
 
 async def written(output: RequestOutput, work: Callable[[], T]) -> T:
-    """The result of `work`, which writes `output`: at once when that is quick, else beside the streams of other clients."""
+    """The result of `work`, which writes `output`: at once when that is quick, else in a thread while others go on."""
     if num_entries(output) <= LIGHT:
         return work()
     return await asyncio.to_thread(work)

@@ -48,15 +48,22 @@ def create_app(
         openapi_url="/openapi.json" if docs else None,
     )
     app.state.context = _context(engine, server_config, model_config, cache_config)
-    routers = [module.router for module in (models, completions, chat, tokenize, cache, health, metrics)]
-    for router in routers:
-        app.include_router(router)
-    app.openapi = functools.cache(functools.partial(document, app, keys=bool(server_config.api_keys)))  # type: ignore[method-assign]
-    errors.install(app, [str(getattr(route, "path", "")) for router in routers for route in router.routes])
+    paths: list[str] = []
+    for module in (models, completions, chat, tokenize, cache, health, metrics):
+        app.include_router(module.router)
+        for route in module.router.routes:
+            paths.append(str(getattr(route, "path", "")))
+    has_keys = bool(server_config.api_keys)
+    make_document = functools.partial(document, app, keys=has_keys)
+    app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
+    errors.install(app, paths)
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
-    if server_config.api_keys:
-        pages = (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url) if docs else ()
-        app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=[*OPEN, *filter(None, pages)])
+    if has_keys:
+        open_paths = list(OPEN)
+        if docs:
+            pages = (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url)
+            open_paths += filter(None, pages)
+        app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=open_paths)
     app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:
         app.add_middleware(RequestIds)

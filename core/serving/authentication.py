@@ -52,12 +52,12 @@ class Authentication:
             status=401,
             code="invalid_api_key",
         )
-        await error_response(error, {"www-authenticate": "Bearer"})(scope, receive, send)
+        answer = error_response(error, {"www-authenticate": "Bearer"})
+        await answer(scope, receive, send)
 
     def _matching_key(self, scope: Scope) -> int | None:
         """Which key the request carries. All are compared, each in constant time."""
-        headers = scope["headers"]
-        header = next((value for name, value in headers if name == b"authorization"), b"")
+        header = _authorization(scope)
         scheme, _, token = header.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
@@ -68,6 +68,15 @@ class Authentication:
             if matching is None and any(matches):
                 matching = number
         return matching
+
+
+def _authorization(scope: Scope) -> bytes:
+    """The first header of that name; empty without one."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            header: bytes = value
+            return header
+    return b""
 
 
 def _digests(key: str) -> list[bytes]:

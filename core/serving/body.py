@@ -76,7 +76,8 @@ async def read_body(request: Request, body: Body) -> bytearray:
 
     Raises RequestError with status 413, 415 or 503, ClientGone.
     """
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    media_type, _, _ = request.headers.get("content-type", "application/json").partition(";")
+    content_type = media_type.strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise RequestError(
             f"The content type is '{content_type}'; expected 'application/json'.",
@@ -84,7 +85,8 @@ async def read_body(request: Request, body: Body) -> bytearray:
             code="unsupported_media_type",
         )
     declared = request.headers.get("content-length", "")
-    body.check(int(declared) if declared.isascii() and declared.isdigit() else 0)
+    is_number = declared.isascii() and declared.isdigit()
+    body.check(int(declared) if is_number else 0)
     try:
         async for part in request.stream():
             body.add(part)

@@ -41,12 +41,14 @@ class Connections:
     def admit(self, newcomer: Connection) -> bool:
         """Whether there is room, if need be by closing the connection that has been silent longest."""
         if len(self._open) >= self.limit:
-            victim = next((connection for connection in self._idle if not (connection.busy or connection.unsent)), None)
+            silent = (connection for connection in self._idle if not (connection.busy or connection.unsent))
+            victim = next(silent, None)
             if victim is None:
                 return False
             victim.transport.abort()
             self.forget(victim)
-        self._open[newcomer] = self._idle[newcomer] = None
+        self._open[newcomer] = None
+        self._idle[newcomer] = None
         return True
 
     def forget(self, connection: Connection) -> None:

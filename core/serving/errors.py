@@ -48,13 +48,17 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     """HTTP status and body for `error`. An exception of an unknown kind becomes a 500 without details."""
     if isinstance(error, RequestError):
         return error.status, ErrorBody(_describe_request(error))
+    status = 500
+    told = ErrorObject("The server failed on this request; its log says why.", "server_error")
     if isinstance(error, EngineDeadError):
-        return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_dead"))
-    if isinstance(error, EngineStalledError):
-        return 503, ErrorBody(ErrorObject(str(error), "service_unavailable", code="engine_stalled"))
-    if isinstance(error, CoreError):
-        return 500, ErrorBody(ErrorObject(str(error), "server_error", code="generation_failed"))
-    return 500, ErrorBody(ErrorObject("The server failed on this request; its log says why.", "server_error"))
+        status = 503
+        told = ErrorObject(str(error), "service_unavailable", code="engine_dead")
+    elif isinstance(error, EngineStalledError):
+        status = 503
+        told = ErrorObject(str(error), "service_unavailable", code="engine_stalled")
+    elif isinstance(error, CoreError):
+        told = ErrorObject(str(error), "server_error", code="generation_failed")
+    return status, ErrorBody(told)
 
 
 def _describe_request(error: RequestError) -> ErrorObject:
@@ -73,7 +77,8 @@ def _cut(text: str, most: int) -> str:
     """A text whose middle is left out when it is longer: errors quote what clients sent, which may be anything."""
     if len(text) <= most:
         return text
-    begin, end = text[: most // 2], text[-most // 2 :]
+    begin = text[: most // 2]
+    end = text[-most // 2 :]
     return f"{begin} … {end}"
 
 
@@ -114,10 +119,14 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
     """The answer to a request that no route takes."""
     path = request.url.path
     headers = dict(error.headers or {})
-    message, code = str(error.detail), None
+    message = str(error.detail)
+    code = None
     if error.status_code == 404:
-        message, code = f"There is nothing at {path}.{nearest(path, paths)}", "not_found"
+        message = f"There is nothing at {path}.{nearest(path, paths)}"
+        code = "not_found"
     elif error.status_code == 405:
         allowed = headers.get("allow") or headers.get("Allow", "other methods")
-        message, code = f"{path} does not take {request.method}; it takes {allowed}.", "method_not_allowed"
-    return error_response(RequestError(message, status=error.status_code, code=code), headers)
+        message = f"{path} does not take {request.method}; it takes {allowed}."
+        code = "method_not_allowed"
+    refused = RequestError(message, status=error.status_code, code=code)
+    return error_response(refused, headers)

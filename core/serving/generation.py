@@ -39,7 +39,9 @@ async def run_prompts(
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
-    user: whose request it is, for the fair policy. arrival: its place in the queue until here.
+    user: whose request it is, for the fair policy.
+    arrival: its place in the queue until here.
+
     Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
     params, prompts = prepared.params, prepared.prompts
@@ -51,7 +53,8 @@ async def run_prompts(
     queue = context.engine.queue
     try:
         arrival.end()
-        queue.enter({request_id: len(prompt.token_ids) for request_id, prompt in zip(ids, prompts, strict=True)})
+        num_tokens = [len(prompt.token_ids) for prompt in prompts]
+        queue.enter(dict(zip(ids, num_tokens, strict=True)))
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
             user=user,
@@ -63,7 +66,8 @@ async def run_prompts(
         for request_id, prompt in zip(ids, prompts, strict=True):
             given = prompt.as_input(prepared.body.cache_salt)
             runs.append(_run_one(context, given, copy.copy(params), request_id, terms))
-        async with aclosing(_alone(runs[0]) if len(runs) == 1 else _merge(runs)) as outputs:
+        together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
+        async with aclosing(together) as outputs:
             async for item in outputs:
                 yield item
     finally:

@@ -52,7 +52,11 @@ class HttpServer(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on `sockets` until `should_exit`."""
-        await super().serve([copy for each in sockets or [] for copy in (each, *_copies(each))])
+        listening: list[socket.socket] = []
+        for each in sockets or ():
+            listening.append(each)
+            listening += _copies(each)
+        await super().serve(listening)
 
     async def on_tick(self, counter: int) -> bool:
         """uvicorn's own clock also looks after silent connections."""

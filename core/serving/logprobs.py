@@ -108,7 +108,8 @@ class LogprobsFormatter:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+            escaped = [f"\\x{byte:02x}" for byte in data]
+            return "bytes:" + "".join(escaped)
 
     def _text(self, token_id: int, entry: Logprob | None) -> str:
         if self.tokens_as_ids:

@@ -28,7 +28,11 @@ class PathSet:
 
     def has(self, scope: Scope) -> bool:
         """Whether the request is for one of them, whatever its method."""
-        return any(route.matches(scope)[0] != Match.NONE for route in self.routes)
+        for route in self.routes:
+            match, _ = route.matches(scope)
+            if match != Match.NONE:
+                return True
+        return False
 
 
 def _nothing(request: Request) -> None:
@@ -46,11 +50,13 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = client_request_id(Headers(scope=scope)) or uuid4().hex
+        headers = Headers(scope=scope)
+        request_id = client_request_id(headers) or uuid4().hex
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                answer_headers = MutableHeaders(scope=message)
+                answer_headers["x-request-id"] = request_id
             await send(message)
 
         await self.app(scope, receive, send_with_id)
@@ -74,7 +80,8 @@ class HeadRequests:
             await send(message)
 
         # A copy: the server, which owns the scope, has to remember that it was HEAD.
-        await self.app({**scope, "method": "GET"}, receive, send_without_body)
+        as_get = {**scope, "method": "GET"}
+        await self.app(as_get, receive, send_without_body)
 
 
 class RootPath:

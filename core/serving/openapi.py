@@ -20,7 +20,9 @@ from core.serving.protocol.completions import CompletionRequest, CompletionRespo
 from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
-JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+JSON = "application/json"
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
 SCHEMAS = "#/components/schemas/"
 
 STATUSES = {
@@ -43,7 +45,13 @@ BODY = (413, 415)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """body, answer: what is sent as JSON; None: nothing. chunk: what a stream's events hold. errors: besides ALWAYS."""
+    """A route, as it is asked and as it answers.
+
+    answer: JSON of this struct, or the media type of a plain text; None: an empty body.
+    body: JSON of this struct; None: nothing.
+    chunk: what the events of a stream hold.
+    errors: statuses besides ALWAYS.
+    """
 
     answer: type[msgspec.Struct] | str | None = None
     body: type[msgspec.Struct] | None = None
@@ -72,11 +80,16 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
     for path, methods in made["paths"].items():
         known = OPERATIONS[path]
         guarded = keys and path not in OPEN
-        errors = sorted({*ALWAYS, *known.errors, *((401,) if guarded else ())})
+        errors = {*ALWAYS, *known.errors}
+        if guarded:
+            errors.add(401)
+        responses = {"200": _success(known)}
+        for status in sorted(errors):
+            responses[str(status)] = _error(status)
         for operation in methods.values():
-            operation["responses"] = {"200": _success(known)} | {str(status): _error(status) for status in errors}
+            operation["responses"] = responses
             if known.body is not None:
-                operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _reference(known.body)}}}
+                operation["requestBody"] = {"required": True, "content": _json(known.body)}
             if guarded:
                 operation["security"] = [{"ApiKey": []}]
     made["components"] = _components(keys)
@@ -86,9 +99,11 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
 def _success(known: Operation) -> dict[str, Any]:
     if known.answer is None:
         return {"description": "Yes; the body is empty."}
+    content: dict[str, Any] = {}
     if isinstance(known.answer, str):
-        return {"description": "The answer.", "content": {known.answer: {"schema": {"type": "string"}}}}
-    content: dict[str, Any] = {JSON: {"schema": _reference(known.answer)}}
+        content[known.answer] = {"schema": {"type": "string"}}
+    else:
+        content |= _json(known.answer)
     if known.chunk is not None:
         told = f"With `stream`: lines `data: {known.chunk.__name__}`, then `data: [DONE]`."
         content[EVENTS] = {"schema": {"type": "string", "description": told}}
@@ -99,17 +114,24 @@ def _error(status: int) -> dict[str, Any]:
     return {"$ref": f"#/components/responses/Error{status}"}
 
 
-def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": SCHEMAS + struct.__name__}
+def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """A body in JSON."""
+    schema = {"$ref": SCHEMAS + struct.__name__}
+    return {JSON: {"schema": schema}}
 
 
 def _components(keys: bool) -> dict[str, Any]:
     structs: list[type[msgspec.Struct]] = [ErrorBody]
     for known in OPERATIONS.values():
-        structs += [each for each in (known.answer, known.body, known.chunk) if isinstance(each, type)]
-    _, schemas = msgspec.json.schema_components(dict.fromkeys(structs), ref_template=SCHEMAS + "{name}")
-    content = {JSON: {"schema": _reference(ErrorBody)}}
-    responses = {f"Error{status}": {"description": told, "content": content} for status, told in STATUSES.items()}
+        for struct in (known.answer, known.body, known.chunk):
+            if isinstance(struct, type):
+                structs.append(struct)
+    distinct = dict.fromkeys(structs)
+    _, schemas = msgspec.json.schema_components(distinct, ref_template=SCHEMAS + "{name}")
+    content = _json(ErrorBody)
+    responses = {}
+    for status, told in STATUSES.items():
+        responses[f"Error{status}"] = {"description": told, "content": content}
     components: dict[str, Any] = {"schemas": schemas, "responses": responses}
     if keys:
         components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}

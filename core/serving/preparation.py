@@ -64,7 +64,11 @@ class Prompt(msgspec.Struct):
 
 
 class PreparedChat(msgspec.Struct):
-    """body: without what the answer does not need; of the messages the last one. model: the name to report."""
+    """A chat request, ready for the engine.
+
+    body: without what the answer does not need; of the messages the last one.
+    model: the name to report.
+    """
 
     body: ChatRequest
     model: str
@@ -73,7 +77,11 @@ class PreparedChat(msgspec.Struct):
 
 
 class PreparedCompletion(msgspec.Struct):
-    """body: without the prompts. model: the name to report."""
+    """A completion request, ready for the engine.
+
+    body: without the prompts.
+    model: the name to report.
+    """
 
     body: CompletionRequest
     model: str

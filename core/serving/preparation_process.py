@@ -52,7 +52,11 @@ class Refusal(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """result: msgpack of the kind's result, empty with a refusal. last: the process has grown and wants to be replaced."""
+    """The answer to one body.
+
+    result: msgpack of the kind's result, empty with a refusal.
+    last: the process has grown and wants to be replaced.
+    """
 
     result: bytes
     refusal: Refusal | None
@@ -75,7 +79,8 @@ def serve(stream: BufferedRWPair) -> None:
     preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer))
     at_start = _peak_memory()
     while payload := _read(stream):
-        answer = _answer(preparation, KINDS[payload[0]], memoryview(payload)[1:])
+        kind = KINDS[payload[0]]
+        answer = _answer(preparation, kind, memoryview(payload)[1:])
         del payload
         answer.last = _peak_memory() - at_start > GROWN_BYTES
         data = msgspec.msgpack.encode(answer)
@@ -89,7 +94,8 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
         result: Any = preparation.run(kind, data)
         return Answer(msgspec.msgpack.encode(result), None, False)
     except RequestError as error:
-        return Answer(b"", Refusal(str(error), error.param, error.status, error.code), False)
+        refusal = Refusal(str(error), error.param, error.status, error.code)
+        return Answer(b"", refusal, False)
     except MemoryError:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
         return Answer(b"", refusal, True)
@@ -102,7 +108,10 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
 def _read(stream: BufferedRWPair) -> bytes:
     """The next message; empty at the end."""
     head = stream.read(HEADER_BYTES)
-    return stream.read(int.from_bytes(head, "little")) if len(head) == HEADER_BYTES else b""
+    if len(head) < HEADER_BYTES:
+        return b""
+    num_bytes = int.from_bytes(head, "little")
+    return stream.read(num_bytes)
 
 
 def _peak_memory() -> int:

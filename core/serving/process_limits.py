@@ -63,7 +63,8 @@ def fit_connections(server: ServerConfig) -> ServerConfig:
         "Raise the limit with `ulimit -n %d`, or set --max-connections.",
         *(wanted, files, room, wanted + RESERVED_FILES),
     )
-    return msgspec.structs.replace(server, limits=msgspec.structs.replace(server.limits, max_connections=room))
+    limits = msgspec.structs.replace(server.limits, max_connections=room)
+    return msgspec.structs.replace(server, limits=limits)
 
 
 async def watch_files() -> None:
@@ -85,13 +86,20 @@ async def watch_files() -> None:
 def _raise(kind: int, wanted: int) -> int:
     """Raise a soft limit to `wanted`, as far as allowed; never lower it. Returns what it is now."""
     soft, hard = _limit(kind)
-    if soft < min(wanted, hard):
+    allowed = min(wanted, hard)
+    if soft < allowed:
+        _, raw_hard = resource.getrlimit(kind)
         with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
-            resource.setrlimit(kind, (min(wanted, hard), resource.getrlimit(kind)[1]))
-    return _limit(kind)[0]
+            resource.setrlimit(kind, (allowed, raw_hard))
+    soft, _ = _limit(kind)
+    return soft
 
 
 def _limit(kind: int) -> tuple[int, int]:
     """Soft and hard limit, comparable when there is none."""
-    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
+    soft, hard = resource.getrlimit(kind)
+    if soft == resource.RLIM_INFINITY:
+        soft = sys.maxsize
+    if hard == resource.RLIM_INFINITY:
+        hard = sys.maxsize
     return soft, hard

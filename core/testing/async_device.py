@@ -24,7 +24,8 @@ class OverwrittenError(Exception):
 class LateCopies:
     """Copies in the order in which they were begun; kernels wait for all of them.
 
-    made: copies that are done. waited: how often the host had to wait for one.
+    made: copies that are done.
+    waited: how often the host had to wait for one.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,8 @@ class LateCopies:
     def begin(self, device: Tensor, host: Tensor) -> Callable[[], None]:
         """Copy `host` later; what is returned waits for it."""
         number = self.made + len(self._waiting)
-        self._waiting.append((device, host, host.clone()))
+        then = host.clone()
+        self._waiting.append((device, host, then))
         return lambda: self._wait(number)
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -49,7 +51,8 @@ class LateCopies:
             self._copy()
 
     def _wait(self, number: int) -> None:
-        self.waited += number >= self.made
+        if number >= self.made:
+            self.waited += 1
         while number >= self.made:
             self._copy()
 
@@ -95,12 +98,19 @@ class FakeAsyncDevice:
 
 
 class FakeAsyncAttention:
-    """An attention backend on that device. inner: computes. kernels: of the `FakeAsyncDevice`."""
+    """An attention backend on that device.
+
+    inner: computes.
+    kernels: of the `FakeAsyncDevice`.
+    """
 
     def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
-        self._inner, self._calls = inner, kernels.calls
-        self.name, self.numerics = inner.name, inner.numerics
-        self.kv_layout, self.bind = inner.kv_layout, inner.bind
+        self._inner = inner
+        self._calls = kernels.calls
+        self.name = inner.name
+        self.numerics = inner.numerics
+        self.kv_layout = inner.kv_layout
+        self.bind = inner.bind
 
     def build(self, view: BatchView) -> Any:
         """See `AttentionBackend`: the first that looks at a step."""
@@ -108,8 +118,10 @@ class FakeAsyncAttention:
 
     def write(self, handle: Any, k: Tensor, v: Tensor, metadata: Any) -> None:
         """See `AttentionBackend`."""
-        self._calls.run("attention.write", self._inner.write, (handle, k, v, metadata), {})
+        args = (handle, k, v, metadata)
+        self._calls.run("attention.write", self._inner.write, args, {})
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
         """See `AttentionBackend`."""
-        self._calls.run("attention.forward", self._inner.forward, (handle, q, metadata, out), {})
+        args = (handle, q, metadata, out)
+        self._calls.run("attention.forward", self._inner.forward, args, {})

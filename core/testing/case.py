@@ -61,7 +61,8 @@ class Subject:
 
     model:     a checkpoint in the plugin's own format (loaders, quantization methods), None for the kit's tiny one.
     reference: the same checkpoint in plain numbers, None when there is none.
-    arguments: the plugin's own arguments. plugins: as for `--plugins`, for files and objects that are not installed.
+    arguments: the plugin's own arguments.
+    plugins:   as for `--plugins`, for files and objects that are not installed.
     is_broken: the manifest was asked for and cannot be used.
     """
 

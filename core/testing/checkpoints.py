@@ -59,7 +59,8 @@ class Sample:
 
     def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Copies of some tensors, by canonical name."""
-        return {name: tensor.clone() for name, tensor in self.loader.iter(self.manifest, list(names))}
+        read = self.loader.iter(self.manifest, list(names))
+        return {name: tensor.clone() for name, tensor in read}
 
 
 def random_tensors(config: Mapping[str, Any], seed: int = 0, *, uneven: bool = False) -> Iterator[tuple[str, Tensor]]:
@@ -80,9 +81,11 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0, *, uneven: bool = F
 
 def _sizes(rows: int, columns: int) -> Tensor:
     """[rows, columns]: neighbouring rows, and neighbouring groups of 16, 32 or 64 inputs, are of unlike sizes."""
-    of_row = 2.0 ** (torch.arange(rows) * 3 % 5 - 2)
-    groups = torch.tensor([1.0, 1.5, 4.0, 2.0, 6.0, 3.0, 1.0, 1.5])
-    of_column = groups[torch.arange(columns) // 16 % len(groups)]
+    exponent = torch.arange(rows) * 3 % 5 - 2
+    of_row = 2.0**exponent
+    of_group = torch.tensor([1.0, 1.5, 4.0, 2.0, 6.0, 3.0, 1.0, 1.5])
+    group = torch.arange(columns) // 16
+    of_column = of_group[group % len(of_group)]
     return of_row.unsqueeze(1) * of_column
 
 
@@ -96,7 +99,8 @@ def write_checkpoint(directory: Path, seed: int = 0, *, uneven: bool = False, **
     directory.mkdir(parents=True, exist_ok=True)
     config = {**TINY, **changes}
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(dict(random_tensors(config, seed, uneven=uneven)), str(directory / "model.safetensors"))
+    tensors = dict(random_tensors(config, seed, uneven=uneven))
+    save_file(tensors, str(directory / "model.safetensors"))
     write_tokenizer(directory)
     return directory
 

@@ -23,6 +23,8 @@ from core.plugin.contracts import BatchView, CapturedCalls, Runtime
 from core.testing.intercepted import ROWS, InterceptedKernels
 
 SIZES = (1, 2, 4, 8, 16)
+ROW_ARGUMENTS = {**ROWS, "rows": (1,), "attention.write": (1, 2), "attention.forward": (1, 2)}
+"""Of each call but `linear`, the arguments with a row for each row of the step."""
 
 
 class MovedError(Exception):
@@ -36,8 +38,10 @@ class Place:
         storage = tensor.untyped_storage()
         self._storage = StorageWeakRef(storage)
         self._address = storage.data_ptr()
-        self._dtype, self._offset = tensor.dtype, tensor.storage_offset()
-        self._shape, self._strides = tensor.shape, tensor.stride()
+        self._dtype = tensor.dtype
+        self._offset = tensor.storage_offset()
+        self._shape = tensor.shape
+        self._strides = tensor.stride()
 
     def tensor(self, name: str) -> Tensor:
         """The tensor. Raises MovedError."""
@@ -46,7 +50,8 @@ class Place:
             raise MovedError(f"{name}: the memory of a recorded tensor {tuple(self._shape)} was given back")
         if storage.data_ptr() != self._address:
             raise MovedError(f"{name}: a recorded tensor {tuple(self._shape)} has moved")
-        return torch.empty(0, dtype=self._dtype).set_(storage, self._offset, self._shape, self._strides)
+        tensor = torch.empty(0, dtype=self._dtype)
+        return tensor.set_(storage, self._offset, self._shape, self._strides)
 
 
 @dataclass(slots=True)
@@ -60,7 +65,10 @@ class RecordedCall:
 
     def arguments(self) -> list[Any]:
         """With tensors again. Raises MovedError."""
-        return [arg.tensor(self.name) if isinstance(arg, Place) else arg for arg in self.args]
+        found = []
+        for arg in self.args:
+            found.append(arg.tensor(self.name) if isinstance(arg, Place) else arg)
+        return found
 
 
 class GraphCalls:
@@ -71,7 +79,8 @@ class GraphCalls:
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Call, and keep the call when it is not part of another one that is kept."""
-        kept, self.recording = self.recording, None
+        kept = self.recording
+        self.recording = None  # what `function` calls is replayed with it
         try:
             result = function(*args, **options)
         finally:
@@ -86,7 +95,9 @@ class Graph:
     """The calls of `num_rows` rows."""
 
     def __init__(self, calls: list[RecordedCall], num_rows: int, replayed: Callable[[], None]) -> None:
-        self._calls, self._num_rows, self._replayed = calls, num_rows, replayed
+        self._calls = calls
+        self._num_rows = num_rows
+        self._replayed = replayed
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
         """Replay on all rows of the recording. Raises MovedError, and ValueError for more rows than there are."""
@@ -112,7 +123,8 @@ class FakeGraphRuntime:
     def __init__(self, inner: Runtime, sizes: Sequence[int] = SIZES) -> None:
         kernels = inner.kernels
         assert isinstance(kernels, KernelSet)
-        self._inner, self._sizes = inner, sizes
+        self._inner = inner
+        self._sizes = sizes
         self._graph_calls = GraphCalls()
         self.device = inner.device
         self.num_threads = inner.num_threads
@@ -157,15 +169,19 @@ class FakeGraphRuntime:
 class FakeGraphAttention:
     """An attention backend that goes by the tensors of a step alone, as a device's kernels do.
 
-    inner: computes, and takes padded steps; it may go by the lists. kernels: of the `FakeGraphRuntime`.
+    inner: computes, and takes padded steps; it may go by the lists.
+    kernels: of the `FakeGraphRuntime`.
     """
 
     capture = "any"
 
     def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
-        self._inner, self._calls = inner, kernels.calls
-        self.name, self.numerics = inner.name, inner.numerics
-        self.kv_layout, self.bind = inner.kv_layout, inner.bind
+        self._inner = inner
+        self._calls = kernels.calls
+        self.name = inner.name
+        self.numerics = inner.numerics
+        self.kv_layout = inner.kv_layout
+        self.bind = inner.bind
 
     def build(self, view: BatchView) -> BatchView:
         """Nothing of the step but where its tensors lie."""
@@ -182,10 +198,12 @@ class FakeGraphAttention:
         self._calls.run("attention.forward", self._forward, args, {})
 
     def _write(self, handle: Any, k: Tensor, v: Tensor, *step: Any) -> None:
-        self._inner.write(handle, k, v, self._inner.build(_view(*step)))
+        metadata = self._inner.build(_view(*step))
+        self._inner.write(handle, k, v, metadata)
 
     def _forward(self, handle: Any, q: Tensor, out: Tensor, *step: Any) -> None:
-        self._inner.forward(handle, q, self._inner.build(_view(*step)), out)
+        metadata = self._inner.build(_view(*step))
+        self._inner.forward(handle, q, metadata, out)
 
 
 def _tensors(view: BatchView) -> tuple[Tensor, ...]:
@@ -198,9 +216,11 @@ def _view(
     """The step that the tensors hold now. Raises ValueError when its padding is not what `BatchView` says."""
     query_lens = cu_seqlens.diff().tolist()
     lengths = seq_lens.tolist()
-    if any(length for rows, length in zip(query_lens, lengths, strict=True) if not rows):
-        raise ValueError(f"a sequence without rows has a length: rows {query_lens}, lengths {lengths}; expected 0")
-    if bool((slots[sum(query_lens) :] != -1).any()):
+    for rows, length in zip(query_lens, lengths, strict=True):
+        if rows == 0 and length != 0:
+            raise ValueError(f"a sequence without rows has a length: rows {query_lens}, lengths {lengths}; expected 0")
+    padded_slots = slots[sum(query_lens) :]
+    if bool((padded_slots != -1).any()):
         raise ValueError(f"a row that belongs to no sequence has a slot: {slots.tolist()}; expected -1")
     return BatchView(
         num_tokens=len(slots),
@@ -220,5 +240,6 @@ def _view(
 
 def _row_tensors(name: str, args: Sequence[Any]) -> list[Tensor]:
     """Arguments of a call with a row for each row of the step."""
-    rows = {**ROWS, "linear": (0, len(args) - 1), "rows": (1,), "attention.write": (1, 2), "attention.forward": (1, 2)}
-    return [args[index] for index in rows[name]]
+    if name == "linear":
+        return [args[0], args[-1]]
+    return [args[index] for index in ROW_ARGUMENTS[name]]

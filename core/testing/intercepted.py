@@ -43,7 +43,8 @@ class InterceptedLinear:
     capturable = True
 
     def __init__(self, inner: Any, calls: Calls) -> None:
-        self._inner, self._calls = inner, calls
+        self._inner = inner
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
         if name == "gated":  # the product and then the activation have the same bits
@@ -63,7 +64,8 @@ class InterceptedKernels(KernelSet):
     """A kernel set all of whose operations can be recorded, because `calls` sees each of them."""
 
     def __init__(self, inner: KernelSet, calls: Calls) -> None:
-        self._inner, self.calls = inner, calls
+        self._inner = inner
+        self.calls = calls
         self.providers = inner.providers
         self.device = inner.device
         self.numerics = inner.numerics
@@ -76,17 +78,20 @@ class InterceptedKernels(KernelSet):
 
     def linear(self, *args: Any, **options: Any) -> LinearKernel:
         """See `KernelSet`."""
-        kernel: Any = InterceptedLinear(self._inner.linear(*args, **options), self.calls)
+        inner = self._inner.linear(*args, **options)
+        kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 
     def heads(self, *args: Any, **options: Any) -> HeadsKernel:
         """See `KernelSet`."""
-        kernel: Any = InterceptedLinear(self._inner.heads(*args, **options), self.calls)
+        inner = self._inner.heads(*args, **options)
+        kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 
     def experts(self, *args: Any, **options: Any) -> Any:
         """See `KernelSet`."""
-        return InterceptedLinear(self._inner.experts(*args, **options), self.calls)
+        inner = self._inner.experts(*args, **options)
+        return InterceptedLinear(inner, self.calls)
 
     def _intercepted(self, op: str) -> Any:
         function = getattr(self._inner, op)

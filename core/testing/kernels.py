@@ -39,7 +39,8 @@ def says_what_it_lacks(subject: Subject) -> None:
         odd[f"a {query.format} matrix on an unknown device"] = query
     for what, query in odd.items():
         reasons = subject.loaded.supports(query)
-        if not reasons or not all(isinstance(reason, Reason) for reason in reasons):
+        sound = all(isinstance(reason, Reason) for reason in reasons)
+        if not (reasons and sound):
             raise Failure(f"supports answers {reasons!r} to {what}; expected a list with a Reason")
 
 
@@ -74,7 +75,8 @@ def embedding_equals_reference(subject: Subject) -> None:
         n, k = weight.shape
         ids = torch.tensor([0, n - 1, n // 2, n // 2])
         out = torch.full((4, k), torch.nan)
-        subject.loaded.linear(weight, activation=activation).rows(ids, out)
+        kernel = subject.loaded.linear(weight, activation=activation)
+        kernel.rows(ids, out)
         exact = weight.rows(ids).dequantize()
         tolerance = 1e-2 if activation == "bf16" else 1e-6
         close(out, exact, tolerance, f"rows of {label}")
@@ -90,7 +92,8 @@ def memory_is_told(subject: Subject) -> None:
         n = weight.shape[0]
         padded_rows = -(-n // side) * side
         # A plain float32 matrix may be kept in 16 bits.
-        least = weight.nbytes * (0.5 if isinstance(weight, Dense) else 1.0)
+        smallest = 0.5 if isinstance(weight, Dense) else 1.0
+        least = weight.nbytes * smallest
         most = weight.nbytes * (padded_rows / n)
         if not least <= kernel.nbytes <= most * 1.05 + 4096:
             raise Failure(f"{label}: tells {kernel.nbytes} bytes, expected from {least:.0f} to {most:.0f}")
@@ -156,9 +159,10 @@ def _served(subject: Subject) -> Iterator[tuple[Activation, CanonicalWeight, str
 
 
 def _described(weight: CanonicalWeight) -> str:
-    size = weight.group_size if isinstance(weight, HasGroups) else 0
-    groups = f", groups of {size}" if 0 < size < weight.shape[1] else ""
-    return f"{weight_format(weight)} {weight.shape}{groups}"
+    described = f"{weight_format(weight)} {weight.shape}"
+    if isinstance(weight, HasGroups) and 0 < weight.group_size < weight.shape[1]:
+        described += f", groups of {weight.group_size}"
+    return described
 
 
 def _compare_linear(kernels: Kernels, activation: Activation, weight: CanonicalWeight, label: str) -> None:

@@ -112,15 +112,20 @@ def damage_is_a_sentence(subject: Subject) -> None:
     if not source.exists():
         raise Skipped("the checkpoint does not lie in the file system")
     _manifest(subject)
-    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
+    files = [source]
+    if source.is_dir():
+        files = sorted(path for path in source.iterdir() if path.is_file())
     for number, file in enumerate(files):
         for how in ("cut", "overwritten"):
             folder = subject.directory / f"damaged-{number}-{how}"
             folder.mkdir()
             for path in files:
                 shutil.copy(path, folder)
-            target, data = folder / file.name, file.read_bytes()
-            target.write_bytes(data[: len(data) // 2] if how == "cut" else b"\xff" * min(len(data), 4096))
+            target = folder / file.name
+            data = file.read_bytes()
+            half = data[: len(data) // 2]
+            noise = b"\xff" * min(len(data), 4096)
+            target.write_bytes(half if how == "cut" else noise)
             _read_all(subject, str(folder if source.is_dir() else target), f"{file.name}, {how}")
             shutil.rmtree(folder)
 
@@ -151,9 +156,12 @@ def _resolved(loader: object, ref: str) -> CheckpointManifest:
 def _manifest(subject: Subject) -> CheckpointManifest:
     """Raises Skipped when there is no checkpoint of the loader's own format."""
     ref = _ref(subject)
-    claims = subject.manifest.implements("core_claim")
-    if subject.model is None and claims and subject.manifest.call("core_claim", facts=file_facts(ref)) is None:
-        raise Skipped("it reads another format than the kit writes; give a small checkpoint of its own with --model")
+    if subject.model is None and subject.manifest.implements("core_claim"):
+        claim = subject.manifest.call("core_claim", facts=file_facts(ref))
+        if claim is None:
+            raise Skipped(
+                "it reads another format than the kit writes; give a small checkpoint of its own with --model"
+            )
     return _resolved(subject.loaded, ref)
 
 

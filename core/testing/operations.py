@@ -38,16 +38,19 @@ def _rms_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("heads")
     x = torch.randn(rows, 6, 32, generator=random)
     weight = torch.randn(32, generator=random)
-    kernels.rms_norm_heads(x[:, :4], weight, 1e-6)
+    some_heads = x[:, :4]
+    kernels.rms_norm_heads(some_heads, weight, 1e-6)
     return [x]
 
 
 def _rotary(kernels: Kernels, rows: int) -> list[Tensor]:
     random = generator("rotary")
     x = torch.randn(rows, 6, 32, generator=random)
+    q = x[:, :4]
+    k = x[:, 4:]
     angles = torch.rand(64, 16, generator=random) * 6
     positions = torch.randint(0, 64, (rows,), generator=random)
-    kernels.rotary(x[:, :4], x[:, 4:], angles.cos(), angles.sin(), positions)
+    kernels.rotary(q, k, angles.cos(), angles.sin(), positions)
     return [x]
 
 
@@ -86,7 +89,8 @@ def _take_rows(kernels: Kernels, rows: int) -> list[Tensor]:
     assert isinstance(kernels, HasTakeRows)
     x = _rows(40, 97, generator("take"))
     memory, out = _room(rows, 97)
-    kernels.take_rows(x, torch.arange(rows) * 7 % 40, out)
+    ids = torch.arange(rows) * 7 % 40
+    kernels.take_rows(x, ids, out)
     return [memory]
 
 

@@ -27,18 +27,25 @@ class Padding:
 
     def view(self, view: BatchView) -> BatchView:
         """The step with padding. Padded sequences show the blocks of the first one: whoever uses them spoils it."""
-        live, num_seqs = view.num_tokens, view.num_seqs + self.sequences
+        live = view.num_tokens
+        padded_rows = (self.rows,)
+        padded_seqs = (self.sequences,)
+        ends = torch.full(padded_seqs, live, dtype=torch.int32)
+        lengths = torch.zeros(padded_seqs, dtype=torch.int32)
+        tables = view.block_table[:1].expand(self.sequences, -1)
+        slots = torch.full(padded_rows, -1)
+        positions = torch.zeros(padded_rows, dtype=torch.int64)
         padded = replace(
             view,
             num_tokens=live + self.rows,
-            num_seqs=num_seqs,
+            num_seqs=view.num_seqs + self.sequences,
             query_lens=view.query_lens + [0] * self.sequences,
             seq_lens_list=view.seq_lens_list + [0] * self.sequences,
-            cu_seqlens_q=torch.cat([view.cu_seqlens_q, torch.full((self.sequences,), live, dtype=torch.int32)]),
-            seq_lens=torch.cat([view.seq_lens, torch.zeros(self.sequences, dtype=torch.int32)]),
-            block_table=torch.cat([view.block_table, view.block_table[:1].expand(self.sequences, -1)]),
-            slot_mapping=torch.cat([view.slot_mapping, torch.full((self.rows,), -1)]),
-            positions=torch.cat([view.positions, torch.zeros(self.rows, dtype=torch.int64)]),
+            cu_seqlens_q=torch.cat([view.cu_seqlens_q, ends]),
+            seq_lens=torch.cat([view.seq_lens, lengths]),
+            block_table=torch.cat([view.block_table, tables]),
+            slot_mapping=torch.cat([view.slot_mapping, slots]),
+            positions=torch.cat([view.positions, positions]),
         )
         if not self.bare:
             return padded
@@ -49,7 +56,9 @@ class Padding:
 
     def tensor(self, x: Tensor) -> Tensor:
         """x [T, ...] with NaN in the padded rows."""
-        return torch.cat([x, torch.full((self.rows, *x.shape[1:]), torch.nan, dtype=x.dtype)])
+        shape = (self.rows, *x.shape[1:])
+        padding = torch.full(shape, torch.nan, dtype=x.dtype)
+        return torch.cat([x, padding])
 
 
 NO_PADDING = Padding(0, 0)

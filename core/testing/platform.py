@@ -48,7 +48,8 @@ def proposals_are_valid(subject: Subject) -> None:
             device = Device(subject.row.name, "a device", memory, memory, processors=4)
             facts = CheckpointFacts("model", "safetensors", "llama", tensor_dtypes=("BF16",))
             view = PlatformView(context, facts, values, (), device)
-            for name, proposal in (subject.manifest.call("core_propose", view=view) or {}).items():
+            proposals = subject.manifest.call("core_propose", view=view) or {}
+            for name, proposal in proposals.items():
                 if not proposal.reason.strip():
                     raise Failure(f"it proposes {name} without a reason; `core config explain` has nothing to show")
                 row = foreign.named(name)
@@ -65,7 +66,8 @@ def proposals_are_valid(subject: Subject) -> None:
 def opens_its_devices(subject: Subject) -> None:
     """open gives a complete runtime for every device that the probe found."""
     runtime = _runtime(subject)
-    lacking = [name for name in (*Runtime.__annotations__, *_methods(Runtime)) if not hasattr(runtime, name)]
+    expected = [*Runtime.__annotations__, *_methods(Runtime)]
+    lacking = [name for name in expected if not hasattr(runtime, name)]
     if lacking:
         raise Failure(f"open answered a {type(runtime).__name__} without {', '.join(lacking)}; see Runtime")
 
@@ -88,9 +90,11 @@ def memory_is_zeroed(subject: Subject) -> None:
     import torch
 
     runtime = _runtime(subject)
-    first, second = runtime.allocate(4096), runtime.allocate(4096)
+    first = runtime.allocate(4096)
+    second = runtime.allocate(4096)
     for memory in (first, second):
-        if memory.dtype is not torch.uint8 or tuple(memory.shape) != (4096,) or bool(memory.any()):
+        is_bytes = memory.dtype is torch.uint8 and tuple(memory.shape) == (4096,)
+        if not is_bytes or bool(memory.any()):
             raise Failure(
                 f"allocate(4096) gave {memory.dtype} {tuple(memory.shape)}, expected 4096 zeroed bytes of uint8"
             )
@@ -162,4 +166,8 @@ def _opened(platform: Any, device: str) -> Any:
 
 
 def _methods(contract: type) -> list[str]:
-    return [name for name, value in vars(contract).items() if callable(value) and not name.startswith("_")]
+    names = []
+    for name, value in vars(contract).items():
+        if callable(value) and not name.startswith("_"):
+            names.append(name)
+    return names

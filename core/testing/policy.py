@@ -16,7 +16,8 @@ from core.plugin.table import load_plugin
 from core.testing.case import Failure, Subject
 
 SLOW_FACTOR = 20
-FEW, MANY = 200, 20_000
+FEW = 200
+MANY = 20_000
 
 
 class Entry:
@@ -29,12 +30,16 @@ class Entry:
 
 def loses_nothing(subject: Subject) -> None:
     """What is pushed comes out once, unless it is removed; lengths agree."""
-    policy, source = _fresh(subject), random.Random(1)
+    policy = _fresh(subject)
+    source = random.Random(1)
     queue = policy.make_queue()
     inside: set[Entry] = set()
     for number in range(600):
         entry = Entry(policy, number, f"user{number % 7}", source.randrange(3))
-        (queue.restore if number % 5 == 4 else queue.push)(entry)
+        if number % 5 == 4:
+            queue.restore(entry)
+        else:
+            queue.push(entry)
         inside.add(entry)
         if number % 3 == 0:
             gone = source.choice(sorted(inside, key=lambda item: item.order))
@@ -62,13 +67,14 @@ def orders_differ(subject: Subject) -> None:
 
 def orders_repeat(subject: Subject) -> None:
     """The same arrivals have the same orders again, so that who is preempted does not depend on the run."""
-    first, second = _orders(_fresh(subject)), _orders(_fresh(subject))
-    if first != second:
-        number = next(index for index, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
-        raise Failure(
-            f"order answered {first[number]} for arrival {number} and {second[number]} for the same one again; make it "
-            "from the request and the number of the arrival alone"
-        )
+    first = _orders(_fresh(subject))
+    second = _orders(_fresh(subject))
+    for number, (order, again) in enumerate(zip(first, second, strict=True)):
+        if order != again:
+            raise Failure(
+                f"order answered {order} for arrival {number} and {again} for the same one again; make it "
+                "from the request and the number of the arrival alone"
+            )
 
 
 def takes_charges(subject: Subject) -> None:
@@ -88,7 +94,8 @@ def takes_charges(subject: Subject) -> None:
 
 def is_fast(subject: Subject) -> None:
     """An operation costs about the same whether hundreds or tens of thousands wait."""
-    few, many = (min(_seconds(subject, count) for _ in range(3)) for count in (FEW, MANY))
+    few = min(_seconds(subject, FEW) for _ in range(3))
+    many = min(_seconds(subject, MANY) for _ in range(3))
     if many > SLOW_FACTOR * few:
         raise Failure(
             f"with {MANY} waiting an operation takes {many * 1e6:.1f} µs, with {FEW} {few * 1e6:.1f} µs; "
@@ -122,4 +129,5 @@ def _seconds(subject: Subject, count: int) -> float:
         queue.peek()
         queue.restore(queue.pop())
         queue.remove(entry)
-    return (time.thread_time() - begin) / len(entries)
+    spent = time.thread_time() - begin
+    return spent / len(entries)

@@ -27,7 +27,10 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generate_greedily(tiny_checkpoint: Path) -> Generate:
     """generate_greedily(prompts, max_tokens=8, model=None, **arguments) -> token ids, greedy, one list a prompt.
 
-    prompts: lists of token ids. arguments: as for `core.LLM`. The engine runs in this process and is closed again.
+    prompts: lists of token ids.
+    arguments: as for `core.LLM`.
+
+    The engine runs in this process and is closed again.
     """
 
     def generate(

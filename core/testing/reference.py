@@ -103,7 +103,11 @@ def batch_view(
             positions.append(position)
             slots.append(block * block_size + position % block_size)
     width = max(len(table) for table in tables)
-    padded_tables = [list(table) + [0] * (width - len(table)) for table in tables]
+    padded_tables = []
+    for table in tables:
+        padding = [0] * (width - len(table))
+        padded_tables.append([*table, *padding])
+    starts = torch.tensor([0, *query_lens], dtype=torch.int32)
     return BatchView(
         num_tokens=sum(query_lens),
         num_seqs=len(query_lens),
@@ -112,12 +116,18 @@ def batch_view(
         max_seq_len=max(seq_lens),
         query_lens=list(query_lens),
         seq_lens_list=list(seq_lens),
-        cu_seqlens_q=torch.tensor([0, *query_lens], dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        cu_seqlens_q=starts.cumsum(0, dtype=torch.int32),
         seq_lens=torch.tensor(list(seq_lens), dtype=torch.int32),
         block_table=torch.tensor(padded_tables, dtype=torch.int32),
         slot_mapping=torch.tensor(slots),
         positions=torch.tensor(positions),
     )
+
+
+def changed_blocks(raw: Tensor, before: Tensor) -> set[int]:
+    """Ids of the blocks in which a cache, uint8 [num_blocks, bytes], is no longer as `before`."""
+    changed = (raw != before).any(1)
+    return set(changed.nonzero()[:, 0].tolist())
 
 
 def as_cached(x: Tensor, dtype: str, scale: float = 1.0) -> Tensor:
@@ -177,7 +187,8 @@ class Conversation:
             held_c = as_cached(c, dtype, params.k_scale)
             held_pe = as_cached(k_pe, dtype, params.k_scale)
             held_k = torch.cat([held_c, held_pe], -1)
-            return cls(q, torch.cat([c, k_pe], -1), c, (held_k, held_c))
+            latent_and_key = torch.cat([c, k_pe], -1)
+            return cls(q, latent_and_key, c, (held_k, held_c))
         v = torch.randn(length, like.num_kv_heads, like.head_size_v, generator=random) * sizes
         if dtype in LAYER_SCALES:
             v *= 4000
@@ -218,13 +229,15 @@ class PagedRun:
         self.conversations = list(conversations)
         self.changed: set[str] = set()
         needed = [-(-len(c.k) // block_size) for c in conversations]
-        shuffled = torch.randperm(sum(needed), generator=random) + 1  # no sequence owns block 0
+        num_blocks = sum(needed)
+        shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
         self.tables = [table.tolist() for table in shuffled.flip(0).split(needed)]
         size = backend.kv_layout(spec, block_size, dtype).block_bytes
-        self.raw = torch.zeros(sum(needed) + 2, size, dtype=torch.uint8)
+        self.raw = torch.zeros(num_blocks + 2, size, dtype=torch.uint8)
         like = as_attention(spec)
         self.params = layer_params(like, dtype)
-        if like.sinks or like.alibi or dtype in LAYER_SCALES:
+        has_params = like.sinks or like.alibi or dtype in LAYER_SCALES
+        if has_params:  # backends that serve none of them may lack this argument
             self.handle = backend.bind(spec, block_size, dtype, self.raw, self.params)
         else:
             self.handle = backend.bind(spec, block_size, dtype, self.raw)
@@ -243,7 +256,9 @@ class PagedRun:
             parts = []
             for i in alive:
                 whole = getattr(self.conversations[i], name)
-                parts.append(whole[seq_lens[i] - query_lens[i] : seq_lens[i]])
+                stop = seq_lens[i]
+                start = stop - query_lens[i]
+                parts.append(whole[start:stop])
             given[name] = self.padding.tensor(torch.cat(parts))
         before = {name: tensor.clone() for name, tensor in given.items()}
         k = given["k"]
@@ -282,6 +297,7 @@ class PagedRun:
                 done[i] += query_len
                 query_lens.append(query_len)
             alive = [i for i, n in enumerate(query_lens) if n]
-            for i, part in zip(alive, self.step(query_lens, done), strict=True):
+            parts = self.step(query_lens, done)
+            for i, part in zip(alive, parts, strict=True):
                 outs[i].append(part)
         return [torch.cat(parts) for parts in outs]

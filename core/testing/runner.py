@@ -24,7 +24,10 @@ TIME_LIMIT = 300.0
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the helper checks; see `core.testing.case.Subject`. name: as the user wrote it, `DIST:name` included."""
+    """A plugin for the helper to check; see `core.testing.case.Subject`.
+
+    name: as the user wrote it, `DIST:name` included.
+    """
 
     kind: str
     name: str
@@ -50,7 +53,8 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
         tempfile.TemporaryFile() as words,
     ):
         # The helper may be killed, and ends without tidying up: its temporary files lie where they are removed here.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder}
+        search_path = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": folder}
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words, env=environment
         )
@@ -61,9 +65,10 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
                 running = line.started or running
             if child.wait(timeout=10):
                 words.seek(0)
-                said = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+                said = words.read().decode(errors="replace").strip()
+                last = said.splitlines()[-1] if said else "without a word"
                 how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-                yield _last(task, running, f"the process ended with {how}: {said[0]}")
+                yield _last(task, running, f"the process ended with {how}: {last}")
         except subprocess.TimeoutExpired:
             yield _last(task, running, f"no answer within {time_limit:g} s")
         finally:
@@ -79,7 +84,8 @@ def _lines(child: subprocess.Popen[bytes], until: float) -> Iterator[Line]:
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
         while True:
-            if not selector.select(max(until - time.monotonic(), 0.0)):
+            left = max(until - time.monotonic(), 0.0)
+            if not selector.select(left):
                 raise subprocess.TimeoutExpired(child.args, 0.0)
             data = os.read(child.stdout.fileno(), 1 << 16)
             if not data:

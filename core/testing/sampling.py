@@ -25,6 +25,13 @@ DRAWS = 64
 ODD_SEED = 0x9E3779B97F4A7C15
 LOWEST_LOG = -3.4e38
 """As the logarithm of a probability that no token falls below."""
+ASKED_LOGPROBS = (
+    (2, 17, 5),
+    (0, 3, 0),
+    (1, 2, 3),
+    (1, 499, 7),
+)
+"""Row of logits, chosen token, number of most likely tokens."""
 FILTERS = (
     SamplingParams(temperature=0.7, top_k=5),
     SamplingParams(temperature=1.0, top_p=0.6),
@@ -44,8 +51,12 @@ def optional_kernel(subject: Subject, name: str) -> Any:
 def race_equals_sampler(subject: Subject) -> None:
     """race draws the tokens that the sampler draws, to the bit, with every filter and without."""
     race = optional_kernel(subject, "race")
-    rows = [FILTERS[i % len(FILTERS)] for i in range(DRAWS)]
-    keys = [NoiseKey(i * ODD_SEED % 2**64, 1000 * i, i % 3) for i in range(DRAWS)]
+    rows: list[SamplingParams] = []
+    keys: list[NoiseKey] = []
+    for i in range(DRAWS):
+        rows.append(FILTERS[i % len(FILTERS)])
+        seed = i * ODD_SEED % 2**64
+        keys.append(NoiseKey(seed, index=1000 * i, choice=i % 3))
     logits = torch.randn(DRAWS, VOCABULARY, generator=generator("race")) * 2
     which = torch.arange(DRAWS)
     words = torch.tensor([_words(key) for key in keys])
@@ -53,22 +64,30 @@ def race_equals_sampler(subject: Subject) -> None:
     out = torch.empty(DRAWS, dtype=torch.int64)
 
     race(logits, which, words, temperatures, out)
-    _compare_draws("without filters", out, _sampled(logits, keys, rows, filtered=False), keys, rows)
-    race(logits, which, words, temperatures, out, _limits(rows))
-    _compare_draws("with filters", out, _sampled(logits, keys, rows, filtered=True), keys, rows)
+    expected = _sampled(logits, keys, rows, filtered=False)
+    _compare_draws("without filters", out, expected, keys, rows)
+
+    limits = _limits(rows)
+    race(logits, which, words, temperatures, out, limits)
+    expected = _sampled(logits, keys, rows, filtered=True)
+    _compare_draws("with filters", out, expected, keys, rows)
 
 
 def _words(key: NoiseKey) -> tuple[int, int, int, int, int]:
     """A key as the kernel takes it: the seed's low and high half, index, choice, purpose."""
-    return key.seed & 0xFFFFFFFF, key.seed >> 32, key.index, key.choice, key.purpose
+    low = key.seed & 0xFFFFFFFF
+    high = key.seed >> 32
+    return low, high, key.index, key.choice, key.purpose
 
 
 def _limits(rows: list[SamplingParams]) -> tuple[Tensor, Tensor, Tensor]:
     """top_k, top_p and the logarithm of min_p of every row, as the kernel takes them."""
     top_k = torch.tensor([params.top_k for params in rows]).clamp_min(0)
     top_p = torch.tensor([params.top_p for params in rows], dtype=torch.float64)
-    log_min_p = torch.tensor([math.log(params.min_p) if params.min_p else LOWEST_LOG for params in rows])
-    return top_k, top_p, log_min_p
+    logs = []
+    for params in rows:
+        logs.append(math.log(params.min_p) if params.min_p else LOWEST_LOG)
+    return top_k, top_p, torch.tensor(logs)
 
 
 def _sampled(logits: Tensor, keys: list[NoiseKey], rows: list[SamplingParams], filtered: bool) -> list[int]:
@@ -76,9 +95,13 @@ def _sampled(logits: Tensor, keys: list[NoiseKey], rows: list[SamplingParams], f
     entrants = []
     for row, key, params in zip(logits, keys, rows, strict=True):
         temperature = torch.tensor(params.temperature, dtype=torch.float32)
-        z = ((row - row.max()) / temperature).numpy()
-        ids, kept = survivors(z, params) if filtered else (None, z)
-        entrants.append(Entrant(key, kept, ids))
+        below_largest = row - row.max()
+        z = (below_largest / temperature).numpy()
+        if filtered:
+            ids, kept = survivors(z, params)
+            entrants.append(Entrant(key, kept, ids))
+        else:
+            entrants.append(Entrant(key, z, None))
     return list(winners(entrants))
 
 
@@ -95,22 +118,23 @@ def logprobs_equal_sampler(subject: Subject) -> None:
     logprobs = optional_kernel(subject, "logprobs")
     logits = torch.randn(3, VOCABULARY, generator=generator("logprobs")) * 4
     logits[1, :4] = logits[1].max()  # equal ones: the lower id comes first
-    which = [2, 0, 1, 1]
-    chosen = [17, 3, 2, 499]
-    counts = [5, 0, 3, 7]
-    ids = torch.zeros(len(which), 1 + max(counts), dtype=torch.int64)
-    values = torch.zeros(ids.shape, dtype=torch.float64)
-    ranks = torch.zeros(len(which), dtype=torch.int64)
-    logprobs(logits, torch.tensor(which), torch.tensor(chosen), torch.tensor(counts), ids, values, ranks)
-    for i, (row, token, count) in enumerate(zip(which, chosen, counts, strict=True)):
+    asked = ASKED_LOGPROBS
+    which, chosen, counts = (torch.tensor(column) for column in zip(*asked, strict=True))
+    width = 1 + int(counts.max())
+    ids = torch.zeros(len(asked), width, dtype=torch.int64)
+    values = torch.zeros(len(asked), width, dtype=torch.float64)
+    ranks = torch.zeros(len(asked), dtype=torch.int64)
+    logprobs(logits, which, chosen, counts, ids, values, ranks)
+    for i, (row, token, count) in enumerate(asked):
         expected = token_logprobs(logits[row].numpy(), token, count)
-        got = (ids[i, : count + 1].tolist(), int(ranks[i]))
+        got_ids = ids[i, : count + 1].tolist()
+        got = (got_ids, int(ranks[i]))
         wanted = (expected.token_ids, expected.ranks[0])
         if got != wanted:
             raise Failure(
                 f"logprobs of token {token} and the {count} most likely: ids and rank {got}, expected {wanted}"
             )
-        differences = [abs(a - b) for a, b in zip(values[i].tolist(), expected.logprobs, strict=False)]
-        apart = max(differences)
+        got_values = values[i, : count + 1].tolist()
+        apart = max(abs(a - b) for a, b in zip(got_values, expected.logprobs, strict=True))
         if not apart <= 1e-5:
             raise Failure(f"logprobs of token {token}: {apart:.2g} away from the sampler's, allowed are 1e-05")

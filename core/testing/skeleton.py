@@ -34,8 +34,12 @@ def write_package(kind: str, name: str, parent: Path) -> list[Path]:
         raise UserError(
             f"{folder}: exists already; remove it, choose another name or --path, or add to it with --into {folder}."
         )
-    sources = [(path, path.relative_to(TEMPLATES / part)) for part in ("common", kind) for path in _files(part)]
-    texts = {folder / renamed(str(relative), plain, kind): _text(source, plain, kind) for source, relative in sources}
+    texts = {}
+    for part in ("common", kind):
+        for source in _files(part):
+            relative = source.relative_to(TEMPLATES / part)
+            target = folder / renamed(str(relative), plain, kind)
+            texts[target] = _text(source, plain, kind)
     return [folder, *_written(texts)]
 
 
@@ -49,7 +53,7 @@ def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
     module = _module_folder(folder)
     texts = {}
     for source in _files(kind):
-        part = source.relative_to(TEMPLATES / kind).parts[0]
+        part, *_ = source.relative_to(TEMPLATES / kind).parts
         text = _text(source, plain, kind)
         if part == "tests":
             texts[folder / "tests" / f"test_{plain}.py"] = _moved(text, plain, module.name)
@@ -68,10 +72,13 @@ def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
 
 def _checked(kind: str, name: str) -> str:
     """The plugin's name as an identifier. Raises UserError for an unknown kind or an impossible name."""
-    if kind not in kinds():
-        raise UserError(f"core plugins new {kind}: no such kind; known: {', '.join(kinds())}.{nearest(kind, kinds())}")
+    known = kinds()
+    if kind not in known:
+        names = ", ".join(known)
+        raise UserError(f"core plugins new {kind}: no such kind; known: {names}.{nearest(kind, known)}")
     plain = normalize(name)
-    if not plain.isidentifier() or keyword.iskeyword(plain) or not plain.isascii() or plain in RESERVED_NAMES:
+    taken = keyword.iskeyword(plain) or plain in RESERVED_NAMES
+    if taken or not plain.isidentifier() or not plain.isascii():
         raise UserError(f"core plugins new {kind} {name}: expected a name of letters, digits and '-', such as 'rows8'.")
     return plain
 
@@ -80,7 +87,10 @@ def _module_folder(folder: Path) -> Path:
     """The one folder of Python modules of a package. Raises UserError."""
     if not (folder / "pyproject.toml").is_file():
         raise UserError(f"--into {folder}: no pyproject.toml there; expected the folder of a package.")
-    found = [path.parent for path in sorted(folder.glob("*/__init__.py")) if path.parent.name != "tests"]
+    found = []
+    for path in sorted(folder.glob("*/__init__.py")):
+        if path.parent.name != "tests":
+            found.append(path.parent)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise UserError(f"--into {folder}: expected one folder with an __init__.py, found {names}.")
@@ -92,19 +102,21 @@ def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
     text = project.read_text(encoding="utf-8")
     group = _group(kind)
     try:
-        known = tomllib.loads(text).get("project", {}).get("entry-points", {}).get(group, {})
+        table = tomllib.loads(text).get("project", {})
     except ValueError as error:
         raise UserError(f"{project}: cannot be read: {error}.") from error
+    known = table.get("entry-points", {}).get(group, {})
     if name in map(normalize, known):
         raise UserError(f"{project}: has a {kind} plugin '{name}' already; choose another name.")
-    head, line = f'[project.entry-points."{group}"]', f'{name} = "{target}"'
+    head = f'[project.entry-points."{group}"]'
+    line = f'{name} = "{target}"'
     if head in text:
         return text.replace(head, f"{head}\n{line}", 1)
     return f"{text.rstrip()}\n\n{head}\n{line}\n"
 
 
 def _moved(text: str, name: str, module: str) -> str:
-    """A file of a package of its own as one beside others: its modules are called NAME_manifest, and so on."""
+    """A file of a package of one plugin, for a package of several: its modules are called NAME_manifest, and so on."""
     return re.sub(rf"\bcore_{name}\.(\w+)", rf"{module}.{name}_\1", text)
 
 
@@ -136,13 +148,14 @@ def renamed(text: str, name: str, kind: str) -> str:
         "my-plugin": name.replace("_", "-"),
         PLACEHOLDER: name,
     }
-    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
+    any_word = "|".join(map(re.escape, words))
+    return re.sub(any_word, lambda found: words[found[0]], text)
 
 
 def _files(part: str) -> list[Path]:
-    skipped = ("__pycache__", ".egg-info")
-    return sorted(
-        path
-        for path in (TEMPLATES / part).rglob("*")
-        if path.is_file() and not any(word in str(path) for word in skipped)
-    )
+    found = []
+    for path in sorted((TEMPLATES / part).rglob("*")):
+        built = "__pycache__" in str(path) or ".egg-info" in str(path)
+        if path.is_file() and not built:
+            found.append(path)
+    return found

@@ -27,26 +27,34 @@ Key = tuple[str, int]
 def keeps_its_budget(subject: Subject) -> None:
     """Drafts are lists of token ids, one a sequence, never longer than the budget; a budget of 0 gives none."""
     known = decoder_spec(subject.sample.manifest.config).vocab_size
+    keys = [(f"request-{n}", 0) for n in range(3)]
     for budget in (0, 1, 3, 8):
         proposer = _fresh(subject)
-        keys = [(f"request-{n}", 0) for n in range(3)]
         for key in keys:
             proposer.on_start(key, _text(str(key), 30))
+        budgets = [budget, 0, budget]
         for step in range(6):
             deltas = [_text(f"{key}{step}", 1 + step % 3) for key in keys]
-            drafts = proposer.propose(ProposerInput(keys, deltas, [budget, 0, budget]))
+            drafts = proposer.propose(ProposerInput(keys, deltas, budgets))
             if len(drafts) != len(keys):
                 raise Failure(f"propose answered {len(drafts)} lists for {len(keys)} sequences")
-            for mine, limit in zip(drafts, (budget, 0, budget), strict=True):
-                if len(mine) > limit:
-                    raise Failure(f"propose answered {len(mine)} drafts, the budget was {limit}")
-                if not all(isinstance(token, int) and 0 <= token < known for token in mine):
-                    raise Failure(f"propose answered {mine!r}, expected token ids of the vocabulary, 0 to {known - 1}")
+            for mine, limit in zip(drafts, budgets, strict=True):
+                _check_drafts(mine, limit, known)
+
+
+def _check_drafts(drafts: list[Any], budget: int, vocab_size: int) -> None:
+    if len(drafts) > budget:
+        raise Failure(f"propose answered {len(drafts)} drafts, the budget was {budget}")
+    for token in drafts:
+        if not (isinstance(token, int) and 0 <= token < vocab_size):
+            raise Failure(f"propose answered {drafts!r}, expected token ids of the vocabulary, 0 to {vocab_size - 1}")
 
 
 def repeats_itself(subject: Subject) -> None:
     """The same history gives the same drafts again."""
-    if _drafts(_fresh(subject), ("a", 0)) != _drafts(_fresh(subject), ("a", 0)):
+    first = _drafts(_fresh(subject), ("a", 0))
+    second = _drafts(_fresh(subject), ("a", 0))
+    if first != second:
         raise Failure("the same sequence got other drafts the second time; results would depend on the run")
 
 
@@ -55,7 +63,7 @@ def ignores_neighbours(subject: Subject) -> None:
     alone = _drafts(_fresh(subject), ("a", 0))
     company = _drafts(_fresh(subject), ("a", 0), neighbours=[("b", 0), ("a", 1)])
     if alone != company:
-        raise Failure(f"alone a sequence got {alone}, beside others {company}")
+        raise Failure(f"alone a sequence got {alone}, in company {company}")
 
 
 def starts_anew(subject: Subject) -> None:
@@ -93,7 +101,10 @@ def tells_its_weights(subject: Subject) -> None:
         raise Failure(
             f"it holds {held} bytes of weights that no memory plan counts; tell them with core_weights_nbytes"
         )
-    if told is not None and abs(told - held) > max(SMALL // 16, told // 100):
+    if told is None:
+        return
+    allowed = max(SMALL // 16, told // 100)
+    if abs(told - held) > allowed:
         raise Failure(f"core_weights_nbytes tells {told} bytes, the loaded object holds {held}")
 
 
@@ -108,7 +119,8 @@ def held_bytes(thing: Any) -> int:
             continue
         seen.add(id(part))
         if isinstance(part, torch.Tensor):
-            found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+            storage = part.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
         elif isinstance(part, np.ndarray):
             found[part.ctypes.data] = part.nbytes
         elif isinstance(part, dict):
@@ -116,11 +128,20 @@ def held_bytes(thing: Any) -> int:
         elif isinstance(part, (list, tuple, set, frozenset)):
             pending += part
         else:
-            pending += [part.__self__] if isinstance(part, MethodType) else []
-            pending += [getattr(part, "__dict__", {})]
-            slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ())]
-            pending += [getattr(part, name, None) for name in slots]
+            pending += _attributes(part)
     return sum(found.values())
+
+
+def _attributes(thing: Any) -> list[Any]:
+    """Everything that an object holds: its `__dict__`, its slots, and the object that a method belongs to."""
+    held: list[Any] = []
+    if isinstance(thing, MethodType):
+        held.append(thing.__self__)
+    held.append(getattr(thing, "__dict__", {}))
+    for kind in type(thing).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            held.append(getattr(thing, name, None))
+    return held
 
 
 CHECKS = (
@@ -142,19 +163,26 @@ def _text(seed: str, length: int) -> list[int]:
     """Tokens with repetitions, the same in every run."""
     source = random.Random(seed)
     phrase = [source.randrange(4, VOCABULARY) for _ in range(5)]
-    return [phrase[i % 5] if source.random() < 0.8 else source.randrange(4, VOCABULARY) for i in range(length)]
+    tokens = []
+    for i in range(length):
+        repeated = source.random() < 0.8
+        tokens.append(phrase[i % 5] if repeated else source.randrange(4, VOCABULARY))
+    return tokens
 
 
 def _drafts(proposer: Any, key: Key, neighbours: list[Key] | None = None) -> list[list[int]]:
-    """Four steps of one sequence, beside others that start and finish in between."""
+    """Four steps of one sequence, while others start and finish."""
     others = list(neighbours or ())
     for each in [*others, key]:
-        proposer.on_start(each, _text(each[0], 40))
+        request_id, _ = each
+        proposer.on_start(each, _text(request_id, 40))
     found = []
     for step in range(4):
         if step == 2 and others:
             proposer.on_finished(others.pop())
         keys = [*others, key]
-        deltas = [_text(f"{each[0]} {step}", 2) for each in keys]
-        found.append(list(proposer.propose(ProposerInput(keys, deltas, [4] * len(keys)))[-1]))
+        deltas = [_text(f"{request_id} {step}", 2) for request_id, _ in keys]
+        budgets = [4] * len(keys)
+        drafts = proposer.propose(ProposerInput(keys, deltas, budgets))
+        found.append(list(drafts[-1]))
     return found

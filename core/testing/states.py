@@ -20,21 +20,28 @@ from core.plugin.contracts import HasExampleState
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.padding import NO_PADDING, Padding
-from core.testing.reference import NAN_BYTE, batch_view
+from core.testing.reference import NAN_BYTE, batch_view, changed_blocks
 
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
 BLOCK_BYTES = 96
 """So small that a state takes several blocks."""
+STATE_BLOCK_SIZE = 1 << 20
+"""Tokens a block, as a step tells: so many that every position lies in the first one of a table."""
 
 
 def short_conv(inputs: Tensor, params: dict[str, Tensor]) -> Tensor:
     """The op's formula in float64 for one whole sequence: out [L, C] of inputs [L, 3 C]."""
     b, c, x = inputs.double().chunk(3, dim=1)
     taps = params["conv.weight"].double()[:, 0]
-    padded = torch.cat([torch.zeros(taps.shape[1] - 1, len(taps), dtype=torch.float64), b * x])
-    convolved = torch.stack([(window * taps.t()).sum(0) for window in padded.unfold(0, taps.shape[1], 1).mT])
-    return c * (convolved + params["conv.bias"].double() if "conv.bias" in params else convolved)
+    channels, kernel = taps.shape
+    past = torch.zeros(kernel - 1, channels, dtype=torch.float64)
+    padded = torch.cat([past, b * x])
+    windows = padded.unfold(0, kernel, 1)
+    convolved = (windows * taps).sum(-1)
+    if "conv.bias" in params:
+        convolved = convolved + params["conv.bias"].double()
+    return c * convolved
 
 
 FORMULAS = {"short_conv": short_conv}
@@ -44,7 +51,9 @@ EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=Tr
 class StateRun:
     """Some sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
-    sequences: inputs [L, W] of each. tables: block ids of each. padding: of every step.
+    sequences: inputs [L, W] of each.
+    tables: block ids of each.
+    padding: of every step.
     """
 
     def __init__(
@@ -55,38 +64,57 @@ class StateRun:
         random: torch.Generator,
         padding: Padding = NO_PADDING,
     ) -> None:
-        self.backend, self.spec, self.sequences = backend, spec, list(sequences)
+        self.backend = backend
+        self.spec = spec
+        self.sequences = list(sequences)
         self.padding = padding
-        count = -(-backend.state_layout(spec, STATE_DTYPE) // BLOCK_BYTES)
-        ids = (torch.randperm(count * len(sequences), generator=random) + 1).tolist()
-        self.tables = [ids[i * count : (i + 1) * count] for i in range(len(sequences))]
-        self.raw = torch.zeros(len(ids) + 2, BLOCK_BYTES, dtype=torch.uint8)
+        state_bytes = backend.state_layout(spec, STATE_DTYPE)
+        state_blocks = -(-state_bytes // BLOCK_BYTES)
+        num_blocks = state_blocks * len(sequences)
+        shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
+        self.tables = shuffled.view(len(sequences), state_blocks).tolist()
+        self.raw = torch.zeros(num_blocks + 2, BLOCK_BYTES, dtype=torch.uint8)
         own = generator("params")
-        self.params = {name: torch.randn(shape, generator=own) for name, shape in spec.params.items()}
+        self.params: dict[str, Tensor] = {}
+        for name, shape in spec.params.items():
+            self.params[name] = torch.randn(shape, generator=own)
         self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
     def step(self, spans: Sequence[tuple[int, int, int]]) -> list[Tensor]:
         """Compute tokens [start, stop) of some sequences: (index, start, stop) each; returns their outputs."""
-        lens = [stop - start for _, start, stop in spans]
-        view = batch_view(lens, [stop for *_, stop in spans], [self.tables[i] for i, *_ in spans], 1 << 20)
-        view = self.padding.view(view)
-        inputs = self.padding.tensor(torch.cat([self.sequences[i][start:stop] for i, start, stop in spans]))
-        copy, out = inputs.clone(), torch.full((len(inputs), self.spec.output_size), torch.nan)
-        self.backend.forward_state(self.handle, inputs, self.backend.build_state(view), out)
-        same_bits(inputs.nan_to_num(), copy.nan_to_num(), "the inputs after the step")
-        return list(out[: sum(lens)].split(lens))
+        query_lens: list[int] = []
+        seq_lens: list[int] = []
+        tables: list[list[int]] = []
+        new_inputs: list[Tensor] = []
+        for i, start, stop in spans:
+            query_lens.append(stop - start)
+            seq_lens.append(stop)
+            tables.append(self.tables[i])
+            new_inputs.append(self.sequences[i][start:stop])
+        view = batch_view(query_lens, seq_lens, tables, STATE_BLOCK_SIZE)
+        inputs = self.padding.tensor(torch.cat(new_inputs))
+        before = inputs.clone()
+        out = torch.full((len(inputs), self.spec.output_size), torch.nan)
+        metadata = self.backend.build_state(self.padding.view(view))
+        self.backend.forward_state(self.handle, inputs, metadata, out)
+        same_bits(inputs.nan_to_num(), before.nan_to_num(), "the inputs after the step")
+        live = out[: sum(query_lens)]
+        return list(live.split(query_lens))
 
     def all(self, chunk: int = 0) -> list[Tensor]:
         """Every sequence to its end, at most `chunk` tokens of each a step (0: at once)."""
         outs: list[list[Tensor]] = [[] for _ in self.sequences]
-        start, longest = 0, max(map(len, self.sequences))
-        while start < longest:
-            ends = [min(start + (chunk or longest), len(inputs)) for inputs in self.sequences]
-            spans = [(i, start, stop) for i, stop in enumerate(ends) if stop > start]
-            for (i, *_), part in zip(spans, self.step(spans), strict=True):
+        longest = max(map(len, self.sequences))
+        stride = chunk or longest
+        for start in range(0, longest, stride):
+            spans = []
+            for i, inputs in enumerate(self.sequences):
+                stop = min(start + stride, len(inputs))
+                if stop > start:
+                    spans.append((i, start, stop))
+            for (i, _, _), part in zip(spans, self.step(spans), strict=True):
                 outs[i].append(part)
-            start += chunk or longest
         return [torch.cat(parts) for parts in outs]
 
 
@@ -94,11 +122,13 @@ def states_are_what_the_formula_says(subject: Subject) -> None:
     """Layers with a state: ops that the core describes equal their formula, alone and in a batch."""
     tried = 0
     for spec, what in _examples(subject):
-        if spec.op not in FORMULAS:
+        formula = FORMULAS.get(spec.op)
+        if formula is None:
             continue
-        run = StateRun(subject.loaded, spec, _random(spec, what), generator(what))
+        run = _run(subject, spec, what)
         for inputs, got in zip(run.sequences, run.all(), strict=True):
-            close(got, FORMULAS[spec.op](inputs, run.params), TOLERANCE, f"{what}, {len(inputs)} tokens")
+            expected = formula(inputs, run.params)
+            close(got, expected, TOLERANCE, f"{what}, {len(inputs)} tokens")
         tried += 1
     if not tried:
         raise Skipped("the core describes none of its ops; compare with a formula of your own")
@@ -107,10 +137,9 @@ def states_are_what_the_formula_says(subject: Subject) -> None:
 def states_survive_cuts(subject: Subject) -> None:
     """Layers with a state: prompts in chunks, then one token after the other, equal the whole prompt at once."""
     for spec, what in _examples(subject):
-        sequences = _random(spec, what)
-        whole = StateRun(subject.loaded, spec, sequences, generator(what)).all()
+        whole = _run(subject, spec, what).all()
         for chunk in (1, 3, 7):
-            cut = StateRun(subject.loaded, spec, sequences, generator(what)).all(chunk)
+            cut = _run(subject, spec, what).all(chunk)
             for mine, expected in zip(cut, whole, strict=True):
                 close(mine, expected, TOLERANCE, f"{what} in chunks of {chunk}, {len(mine)} tokens")
 
@@ -121,19 +150,20 @@ def states_are_kept_apart(subject: Subject) -> None:
         mine, *_, other = _random(spec, what)
         alone = StateRun(subject.loaded, spec, [mine], generator(what)).all()[0]
         run = StateRun(subject.loaded, spec, [other * torch.nan, mine, other], generator(what))
-        first = run.step([(0, 0, 5), (1, 0, 9), (2, 0, 4)])[1]
-        second = run.step([(1, 9, 12), (2, 4, 20), (0, 5, 6)])[0]
-        third = run.step([(1, 12, len(mine))])[0]
-        close(torch.cat([first, second, third]), alone, TOLERANCE, f"{what} in company")
+        _, first, _ = run.step([(0, 0, 5), (1, 0, 9), (2, 0, 4)])
+        second, _, _ = run.step([(1, 9, 12), (2, 4, 20), (0, 5, 6)])
+        (third,) = run.step([(1, 12, len(mine))])
+        got = torch.cat([first, second, third])
+        close(got, alone, TOLERANCE, f"{what} in company")
 
 
 def states_begin_afresh(subject: Subject) -> None:
     """Layers with a state: a sequence that begins in blocks of another one starts from nothing."""
     for spec, what in _examples(subject):
-        sequences = _random(spec, what)
-        run = StateRun(subject.loaded, spec, sequences, generator(what))
+        run = _run(subject, spec, what)
         first = run.all()
-        for got, expected in zip(run.all(3), first, strict=True):
+        again = run.all(3)
+        for got, expected in zip(again, first, strict=True):
             close(got, expected, TOLERANCE, f"{what}, computed again in blocks that hold an old state")
 
 
@@ -143,11 +173,11 @@ def states_stay_in_their_blocks(subject: Subject) -> None:
         told = subject.loaded.state_layout(spec, STATE_DTYPE)
         if not 0 < told <= spec.state_bytes:
             raise Failure(f"{what}: state_layout tells {told!r} bytes, the plan {spec.state_bytes} (4 a number)")
-        run = StateRun(subject.loaded, spec, _random(spec, what), generator(what))
+        run = _run(subject, spec, what)
         before = run.raw.clone()
         run.step([(0, 0, 6), (3, 0, 1)])
-        changed = {int(block) for block in (run.raw != before).any(1).nonzero().flatten()}
-        foreign = changed - {*run.tables[0], *run.tables[3]}
+        own = run.tables[0] + run.tables[3]
+        foreign = changed_blocks(run.raw, before).difference(own)
         if foreign:
             raise Failure(f"{what}: the step changed block {min(foreign)}, which is not in a table of its sequences")
 
@@ -161,10 +191,8 @@ def states_know_padding(subject: Subject) -> None:
         paddings.append(Padding(bare=True))
     for spec, what in _examples(subject):
         for padding in paddings:
-            plain, padded = (
-                StateRun(subject.loaded, spec, _random(spec, what), generator(what), own)
-                for own in (NO_PADDING, padding)
-            )
+            plain = _run(subject, spec, what)
+            padded = _run(subject, spec, what, padding)
             for got, expected in zip(padded.all(7), plain.all(7), strict=True):
                 same_bits(got, expected, f"{what} with {padding.rows} padded rows")
             same_bits(padded.raw, plain.raw, f"{what} with {padding.sequences} padded sequences: the cache")
@@ -175,10 +203,10 @@ def states_are_invariant_as_claimed(subject: Subject) -> None:
     if not promises(subject.manifest, "fast", "state"):
         raise Skipped("it does not claim it; `core config explain` says so to users")
     for spec, what in _examples(subject):
-        sequences = _random(spec, what)
-        alone = StateRun(subject.loaded, spec, sequences[-1:], generator(what)).all()[0]
+        last = _random(spec, what)[-1]
+        (alone,) = StateRun(subject.loaded, spec, [last], generator(what)).all()
         for chunk in (0, 1, 7):
-            got = StateRun(subject.loaded, spec, sequences, generator(what)).all(chunk)[-1]
+            *_, got = _run(subject, spec, what).all(chunk)
             same_bits(got, alone, f"{what} in a batch, in chunks of {chunk}, compared with alone and at once")
 
 
@@ -202,12 +230,7 @@ def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
     if not ops:
         raise Failure("it serves layers with a state; declare which ones (capability state_ops)")
     for op in ops:
-        backend = subject.loaded
-        if op not in EXAMPLES and not isinstance(backend, HasExampleState):
-            raise Failure(
-                f"the kit does not know the op '{op}'; add example_state(op), which answers a small StateSpec"
-            )
-        examples = EXAMPLES[op] if op in EXAMPLES else [backend.example_state(op)]
+        examples = _examples_of(subject.loaded, op)
         served = [spec for spec in examples if not _reasons(subject, spec)]
         if not served:
             raise Failure(f"it declares the op '{op}' but refuses every layer with it")
@@ -215,9 +238,25 @@ def _examples(subject: Subject) -> Iterator[tuple[StateSpec, str]]:
             yield spec, f"{op} of {spec.sizes or spec.input_size}"
 
 
+def _examples_of(backend: Any, op: str) -> list[StateSpec]:
+    """Layers with one op: the kit's, or the backend's own for an op that the kit does not know. Raises Failure."""
+    if op in EXAMPLES:
+        return EXAMPLES[op]
+    if isinstance(backend, HasExampleState):
+        return [backend.example_state(op)]
+    raise Failure(f"the kit does not know the op '{op}'; add example_state(op), which answers a small StateSpec")
+
+
 def _reasons(subject: Subject, spec: StateSpec) -> list[Reason]:
+    """As selection asks: capabilities first, then the plugin."""
     query = StateQuery(spec, subject.device)
-    return state_reasons(subject.manifest.spec, query) or list(subject.manifest.call("core_supports", query=query))
+    declared = state_reasons(subject.manifest.spec, query)
+    return declared or list(subject.manifest.call("core_supports", query=query))
+
+
+def _run(subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING) -> StateRun:
+    """The random sequences of a layer, in an unused cache: the same ones and the same blocks for every call."""
+    return StateRun(subject.loaded, spec, _random(spec, what), generator(what), padding)
 
 
 def _random(spec: StateSpec, what: str) -> list[Tensor]:

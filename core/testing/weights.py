@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 
 from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
@@ -19,7 +20,12 @@ from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroup
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale, as checkpoints have them."""
-INT_GROUPS = ((4, 32, False), (4, 32, True), (8, 32, False), (8, 16, True))
+INT_GROUPS = (
+    (4, 32, False),
+    (4, 32, True),
+    (8, 32, False),
+    (8, 16, True),
+)
 """Bits, inputs that share a scale, and whether groups have a minimum instead of a zero point."""
 FP8_BLOCK = (16, 32)
 """Rows and columns that share a scale."""
@@ -27,67 +33,84 @@ FP8_BLOCK = (16, 32)
 
 def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
     """Weights of every format that can have `shape`, in each of its forms; a new format is one more line."""
-    n, k = shape
+    num_rows, num_columns = shape
+    row_scales = (num_rows, 1)
     random = generator(f"weights {shape}")
-    w = torch.randn(n, k, generator=random) * 0.1
+    w = torch.randn(shape, generator=random) * 0.1
     yield Dense(w)
     yield Dense(w.half())
     yield Dense(w.bfloat16())
     for bits, group, has_minimum in INT_GROUPS:
-        if k % group == 0:
+        if num_columns % group == 0:
             yield _int_groups(shape, bits, group, has_minimum, random)
     steps = torch.randint(-127, 128, shape, dtype=torch.int8, generator=random)
-    yield Int8Channel(steps, _scale((n, 1), random))
-    rows, columns = FP8_BLOCK
-    blocks = (-(-n // rows), -(-k // columns))
+    yield Int8Channel(steps, _scale(row_scales, random))
+    block_rows, block_columns = FP8_BLOCK
+    blocks_down = -(-num_rows // block_rows)
+    blocks_across = -(-num_columns // block_columns)
+    block_scales = (blocks_down, blocks_across)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        values = torch.randn(n, k, generator=random).to(dtype)
-        yield FP8.from_scale(values, _scale((n, 1), random))
-        yield FP8.from_scale(values, _scale(blocks, random), FP8_BLOCK)
+        values = torch.randn(shape, generator=random).to(dtype)
+        yield FP8.from_scale(values, _scale(row_scales, random))
+        yield FP8.from_scale(values, _scale(block_scales, random), FP8_BLOCK)
     for kind in CODES:
-        if k % BLOCKS[kind] == 0:
+        if num_columns % BLOCKS[kind] == 0:
             yield _codebook(shape, kind, random)
 
 
 def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
     """Precisions to which inputs may be rounded; by groups only where groups of the weight fill its inputs."""
-    whole = not isinstance(weight, HasGroups) or weight.shape[1] % weight.group_size == 0
-    return ("none", "bf16", "int8", "int8_row") if whole else ("none", "bf16", "int8_row")
+    if isinstance(weight, HasGroups):
+        num_columns = weight.shape[1]
+        if num_columns % weight.group_size != 0:
+            return ("none", "bf16", "int8_row")
+    return ("none", "bf16", "int8", "int8_row")
 
 
 def linear_query(device: str, weight: CanonicalWeight, activation: Activation) -> KernelQuery:
-    """What a provider is asked about a matrix, as `KernelSet` asks."""
-    attributes: dict[str, Any] = {"group_size": weight.group_size} if isinstance(weight, HasGroups) else {}
-    return KernelQuery("linear", device, weight_format(weight), activation, weight.shape, attributes)
+    """The question to a provider whether it serves a matrix, as `KernelSet` asks it."""
+    attributes: dict[str, Any] = {}
+    if isinstance(weight, HasGroups):
+        attributes["group_size"] = weight.group_size
+    kind = weight_format(weight)
+    return KernelQuery("linear", device, kind, activation, weight.shape, attributes)
 
 
-def _scale(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+def _scale(shape: tuple[int, ...], random: Generator) -> Tensor:
     """Uneven scales: no two rows or groups share one."""
-    return torch.rand(shape, generator=random) * 0.01 + 0.001
+    uneven = torch.rand(shape, generator=random)
+    return uneven * 0.01 + 0.001
 
 
-def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, random: torch.Generator) -> IntGroups:
-    n, k = shape
-    values = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8, generator=random)
-    scale = _scale((n, k // group), random).half()
+def _packed(num_rows: int, row_bytes: int, random: Generator) -> Tensor:
+    """Codes of several weights a byte; every code occurs."""
+    return torch.randint(0, 256, (num_rows, row_bytes), dtype=torch.uint8, generator=random)
+
+
+def _int_groups(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, random: Generator) -> IntGroups:
+    num_rows, num_columns = shape
+    values = _packed(num_rows, num_columns * bits // 8, random)
+    groups = (num_rows, num_columns // group)
+    scale = _scale(groups, random).half()
     if not has_minimum:
         middle = 1 << (bits - 1)
         return IntGroups(bits, group, values, scale, zero=middle)
-    minimum = torch.randn(n, k // group, generator=random) * 0.05
+    minimum = torch.randn(groups, generator=random) * 0.05
     return IntGroups(bits, group, values, scale, minimum.half())
 
 
-def _codebook(shape: tuple[int, int], kind: str, random: torch.Generator) -> Codebook:
-    n, k = shape
+def _codebook(shape: tuple[int, int], kind: str, random: Generator) -> Codebook:
+    num_rows, num_columns = shape
     block_size = BLOCKS[kind]
-    values = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, generator=random)
-    blocks = (n, k // block_size)
+    values = _packed(num_rows, num_columns // 2, random)
+    blocks = (num_rows, num_columns // block_size)
     if kind == "mxfp4":
         exponents = torch.randint(118, 124, blocks, dtype=torch.uint8, generator=random)
         return Codebook(kind, block_size, values, exponents)
     if kind == "nvfp4":
+        (scale_dtype,) = SCALES[kind]
         scale = _scale(blocks, random) * 1000
-        row_scale = _scale((n, 1), random)
-        return Codebook(kind, block_size, values, scale.to(SCALES[kind][0]), row_scale)
+        row_scale = _scale((num_rows, 1), random)
+        return Codebook(kind, block_size, values, scale.to(scale_dtype), row_scale)
     scale = _scale(blocks, random) * 10
     return Codebook(kind, block_size, values, scale)

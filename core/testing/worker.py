@@ -25,7 +25,7 @@ HEAVY = ("torch", "transformers", "numpy", "triton", "jax")
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the helper does: import the manifest of `row`, and load the plugin when `load`."""
+    """The helper's task: import the manifest of `row`, and load the plugin when `load`."""
 
     row: ResolvedPlugin
     load: bool
@@ -35,9 +35,13 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """heavy: large libraries that the manifest brought in. seconds: of its import. loaded: class of what was built.
+    """The outcome of a task.
 
-    error: why it could not be imported or loaded, empty when it could. skipped: why it was not tried.
+    heavy: large libraries that the manifest brought in.
+    seconds: time of its import.
+    loaded: class of what was built.
+    error: why it could not be imported or loaded, empty when it could.
+    skipped: why it was not tried.
     """
 
     heavy: tuple[str, ...] = ()
@@ -50,7 +54,8 @@ class Answer(msgspec.Struct, frozen=True):
 def ask(task: Task) -> Answer:
     """Run the helper; whatever happens to it becomes an Answer."""
     command = python_command("core.testing.worker", msgspec.json.encode(task).decode())
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    search_path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": search_path}
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=TIME_LIMIT, env=environment, stdin=subprocess.DEVNULL, check=False
@@ -60,9 +65,10 @@ def ask(task: Task) -> Answer:
     try:
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=Answer)
     except (msgspec.MsgspecError, IndexError):
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["without a word"]
+        words = done.stderr.decode(errors="replace").strip()
+        last = words.splitlines()[-1] if words else "without a word"
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Answer(error=f"a fresh process ended with {how}: {last[0]}")
+        return Answer(error=f"a fresh process ended with {how}: {last}")
 
 
 def _work(task: Task) -> Answer:
@@ -93,7 +99,9 @@ def main(argv: Sequence[str]) -> int:
     """Helper process: the answer is the last line of the real standard output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    answers.write(msgspec.json.encode(_work(msgspec.json.decode(argv[0], type=Task))) + b"\n")
+    task = msgspec.json.decode(argv[0], type=Task)
+    answer = _work(task)
+    answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
     os._exit(0)
 

@@ -24,7 +24,8 @@ class Conversation:
 
     messages: {role, content, ...}; content is text or a list of text parts.
     add_generation_prompt: None means true, unless the final message is to be continued.
-    chat_template_kwargs:  further variables for the template. reasoning_effort: one of them under OpenAI's name.
+    chat_template_kwargs:  further variables for the template.
+    reasoning_effort:      one of them under OpenAI's name.
     chat_template:         always refused: templates are code, and come from the checkpoint or the command line.
     """
 
@@ -52,12 +53,7 @@ class Conversation:
                 "chat_template is not accepted in a request; start the server with --chat-template.",
                 param="chat_template",
             )
-        if self.tools and self.tool_choice != "none":
-            raise RequestError("tools are not served; leave them out or set tool_choice to 'none'.", param="tools")
-        if not self.tools and self.tool_choice not in (None, "none", "auto"):
-            raise RequestError(
-                "tool_choice names a tool, but tools are not served; set it to 'none'.", param="tool_choice"
-            )
+        self._check_tools()
         if self.add_generation_prompt and self.continue_final_message:
             raise RequestError(
                 "add_generation_prompt and continue_final_message exclude each other; set only one.",
@@ -69,6 +65,16 @@ class Conversation:
                     f"chat_template_kwargs may not set '{name}'; use the request's own fields.",
                     param="chat_template_kwargs",
                 )
+
+    def _check_tools(self) -> None:
+        """Refuse tools, unless the request says that none may be called."""
+        if self.tools and self.tool_choice != "none":
+            raise RequestError("tools are not served; leave them out or set tool_choice to 'none'.", param="tools")
+        names_tool = self.tool_choice not in (None, "none", "auto")
+        if names_tool and not self.tools:
+            raise RequestError(
+                "tool_choice names a tool, but tools are not served; set it to 'none'.", param="tool_choice"
+            )
 
     @property
     def opens_answer(self) -> bool:

@@ -27,7 +27,8 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)
     async with intake(request, context.preparer.chat) as (prepared, arrival):
-        body, model = prepared.body, prepared.model
+        body = prepared.body
+        model = prepared.model
         answer_id = response_id(request, "chatcmpl", body.request_id)
         user = user_of(request, body.user)
         outputs = run_prompts(context, prepared, answer_id, user, arrival)

@@ -35,13 +35,15 @@ async def create_completion(request: Request) -> Response:
             model=prepared.model,
             choices=[],
         )
-        outputs = run_prompts(context, prepared, head.id, user_of(request, body.user), arrival)
+        user = user_of(request, body.user)
+        outputs = run_prompts(context, prepared, head.id, user, arrival)
         writer = CompletionWriter(context, body, prepared.prompts)
         if not body.stream:
             whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
             return json_response(whole)
         first = await until_disconnect(request.receive, anext(outputs))
-        return EventStream(AnswerStream(context, body, first, outputs).events(head, writer))
+        stream = AnswerStream(context, body, first, outputs)
+        return EventStream(stream.events(head, writer))
 
 
 async def _whole(
@@ -50,7 +52,8 @@ async def _whole(
     choices: list[CompletionChoice] = []
     async with aclosing(outputs):
         async for prompt_index, output in outputs:
-            choices += await written(output, partial(writer.choices, prompt_index, output))
+            write = partial(writer.choices, prompt_index, output)
+            choices += await written(output, write)
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     return head

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads
+from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
 from core_plugins.attention.torch_sdpa.latent import LatentLayer
 from core_plugins.attention.torch_sdpa.states import OPS, ShortConv, StateMetadata
 
@@ -90,12 +90,12 @@ class TorchSDPA:
         kv_type = KV_TYPES[dtype]
         num_blocks = raw.shape[0]
         heads = spec.num_kv_heads
-        rows = block_size * heads
-        k_bytes = rows * spec.head_size * kv_type.item_bytes
-        v_bytes = rows * spec.head_size_v * kv_type.item_bytes
-        scale_bytes = rows * SCALE_BYTES if kv_type.scaled else 0
-        parts = raw.split([k_bytes, v_bytes, scale_bytes, scale_bytes], dim=1)
-        k, v, k_scales, v_scales = parts
+        num_heads = block_size * heads
+        k_bytes = num_heads * spec.head_size * kv_type.item_bytes
+        v_bytes = num_heads * spec.head_size_v * kv_type.item_bytes
+        scale_bytes = num_heads * SCALE_BYTES if kv_type.scaled else 0
+        sizes = [k_bytes, v_bytes, scale_bytes, scale_bytes]
+        k, v, k_scales, v_scales = raw.split(sizes, dim=1)
         k_shape = (num_blocks, block_size, heads, spec.head_size)
         v_shape = (num_blocks, block_size, heads, spec.head_size_v)
         keys = StoredHeads(k, k_scales, k_shape, dtype, params.k_scale)
@@ -129,20 +129,22 @@ class TorchSDPA:
         attend = _by_query if self.by_query else _together
         read_dtype = torch.float32 if self.by_query else q.dtype
         for index, seq_len in enumerate(view.seq_lens_list):
-            mine = slice(metadata.starts[index], metadata.starts[index + 1])
-            if mine.start == mine.stop:
+            begin = metadata.starts[index]
+            end = metadata.starts[index + 1]
+            if begin == end:
                 continue
-            first_position = seq_len - (mine.stop - mine.start)
+            first_position = seq_len - (end - begin)
             first_block = 0
             if window is not None:
-                first_block = max(0, first_position - window + 1) // block_size
+                first_key = max(0, first_position - window + 1)
+                first_block = first_key // block_size
             num_blocks = -(-seq_len // block_size)
             blocks = view.block_table[index, first_block:num_blocks].long()
             past = first_block * block_size
             keys = handle.keys.read(blocks, read_dtype)
             values = handle.values.read(blocks, read_dtype)
             positions = range(first_position, seq_len)
-            attend(q[mine], keys, values, positions, past, handle, out[mine])
+            attend(q[begin:end], keys, values, positions, past, handle, out[begin:end])
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
@@ -156,13 +158,15 @@ class TorchSDPA:
         attend = handle.attend_by_query if self.by_query else handle.attend
         dtype = torch.float32 if self.by_query else q_latent.dtype
         for index, seq_len in enumerate(view.seq_lens_list):
-            mine = slice(metadata.starts[index], metadata.starts[index + 1])
-            if mine.start == mine.stop:
+            begin = metadata.starts[index]
+            end = metadata.starts[index + 1]
+            if begin == end:
                 continue
             num_blocks = -(-seq_len // view.block_size)
             blocks = view.block_table[index, :num_blocks].long()
             c, k_pe = handle.read(blocks, dtype)
-            attend(q_latent[mine], q_pe[mine], c[:seq_len], k_pe[:seq_len], out[mine])
+            queries = (q_latent[begin:end], q_pe[begin:end])
+            attend(*queries, c[:seq_len], k_pe[:seq_len], out[begin:end])
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
         """The numbers of the state, in float32."""
@@ -191,7 +195,8 @@ def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
     mask = _mask(len(positions), positions.stop, past, spec.window, q.device)
     plain = spec.cap is None and handle.sinks is None and handle.slopes is None
     attend = _fused if plain else _explicit
-    out[:] = attend(queries, keys, values, mask, handle).transpose(0, 1)
+    by_head = attend(queries, keys, values, mask, handle)
+    out[:] = by_head.transpose(0, 1)
 
 
 def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
@@ -200,15 +205,17 @@ def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
     for row, position in enumerate(positions):
         first = 0 if window is None else max(0, position - window + 1)
         seen = slice(first - past, position - past + 1)
-        query = q[row].float().unsqueeze(1).clone(memory_format=torch.contiguous_format)
-        keys = k[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        values = v[seen].transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        out[row] = _explicit(query, keys, values, None, handle)[:, 0]
+        query = aligned(q[row].float().unsqueeze(1))
+        keys = aligned(k[seen].transpose(0, 1))
+        values = aligned(v[seen].transpose(0, 1))
+        by_head = _explicit(query, keys, values, None, handle)
+        out[row] = by_head[:, 0]
 
 
 def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device: torch.device) -> Tensor | None:
     """Which keys each query sees, bool [num_queries, keys], or None when all do."""
-    if num_queries == 1 and (window is None or seq_len - past <= window):
+    in_window = window is None or seq_len - past <= window
+    if num_queries == 1 and in_window:
         return None
     query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
@@ -244,8 +251,12 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: Laye
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     if handle.sinks is None:
-        return scores.softmax(-1).to(v.dtype) @ v
+        weights = scores.softmax(-1).to(v.dtype)
+        return weights @ v
     # A sink is one more key whose value is zero: it takes weight, and its column is dropped.
-    sinks = handle.sinks.to(scores).view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+    num_queries = scores.shape[1]
+    sinks = handle.sinks.to(scores).view(-1, 1, 1)
+    sinks = sinks.expand(-1, num_queries, 1)
     weights = torch.cat([scores, sinks], -1).softmax(-1)
-    return weights[..., :-1].to(v.dtype) @ v
+    weights = weights[..., :-1].to(v.dtype)
+    return weights @ v

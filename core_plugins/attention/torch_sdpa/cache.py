@@ -78,6 +78,11 @@ class StoredHeads:
         return values
 
 
+def aligned(x: Tensor) -> Tensor:
+    """A copy without gaps, whose address does not depend on where x lies: bits of products can depend on both."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def _largest(dtype: torch.dtype) -> float:
     """The magnitude at which values are cut off; 0: nowhere, since the type reaches as far as bfloat16."""
     if dtype is torch.int8:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core.api.specs import KV_TYPES, LatentSpec
 from core.plugin.contracts import AttentionParams
-from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads
+from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
 
 
 class LatentLayer:
@@ -27,8 +27,8 @@ class LatentLayer:
         latent_bytes = block_size * spec.rank * kv_type.item_bytes
         key_bytes = block_size * spec.rope_size * kv_type.item_bytes
         scale_bytes = block_size * SCALE_BYTES if kv_type.scaled else 0
-        parts = raw.split([latent_bytes, key_bytes, scale_bytes, scale_bytes], dim=1)
-        c, k_pe, c_scales, k_scales = parts
+        sizes = [latent_bytes, key_bytes, scale_bytes, scale_bytes]
+        c, k_pe, c_scales, k_scales = raw.split(sizes, dim=1)
         latent_shape = (num_blocks, block_size, 1, spec.rank)
         key_shape = (num_blocks, block_size, 1, spec.rope_size)
         self.scale = spec.scale
@@ -48,15 +48,17 @@ class LatentLayer:
 
     def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
         """out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe [L, Dr]."""
-        products = torch.matmul(q_latent, c.T) + torch.matmul(q_pe, k_pe.T)
+        num_queries = len(q_latent)
+        num_keys = len(c)
+        products = q_latent @ c.T + q_pe @ k_pe.T
         scores = products.float() * self.scale
-        if len(q_latent) > 1:
-            key_positions = torch.arange(len(c), device=c.device)
-            query_positions = key_positions[len(c) - len(q_latent) :]
-            hidden = key_positions > query_positions.unsqueeze(1)
+        if num_queries > 1:
+            key = torch.arange(num_keys, device=c.device)
+            query = key[num_keys - num_queries :].unsqueeze(1)
+            hidden = key > query
             scores = scores.masked_fill(hidden.unsqueeze(1), float("-inf"))
         weights = scores.softmax(-1).to(c.dtype)
-        out.copy_(torch.matmul(weights, c))
+        out.copy_(weights @ c)
 
     def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
         """The same, each query alone with just its keys, at aligned addresses: equal bits for any chunks."""
@@ -64,8 +66,8 @@ class LatentLayer:
         for row in range(len(q_latent)):
             seen = past + row + 1
             this = slice(row, row + 1)
-            latent = q_latent[this].float().clone(memory_format=torch.contiguous_format)
-            rotated = q_pe[this].float().clone(memory_format=torch.contiguous_format)
+            latent = aligned(q_latent[this].float())
+            rotated = aligned(q_pe[this].float())
             seen_c = c[:seen].clone()
             seen_k_pe = k_pe[:seen].clone()
             self.attend(latent, rotated, seen_c, seen_k_pe, out[this])

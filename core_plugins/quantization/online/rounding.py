@@ -24,14 +24,15 @@ BLOCKS = {"nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
 
 def quantize(weight: Tensor, form: str) -> CanonicalWeight:
     """weight [N, K] of any float type in the canonical format `form`. Raises ValueError when a value is not finite."""
-    n, k = weight.shape
-    step = max(1, ELEMENTS // max(k, 1))
+    num_rows, num_columns = weight.shape
+    step = max(1, ELEMENTS // max(num_columns, 1))
+    round_rows = _ROUND[form]
     parts = []
-    for start in range(0, n, step):
+    for start in range(0, num_rows, step):
         rows = weight[start : start + step].float()
         if not bool(rows.isfinite().all()):
             raise ValueError("holds values that are not finite")
-        parts.append(_ROUND[form](rows))
+        parts.append(round_rows(rows))
     return fuse(parts)
 
 
@@ -40,14 +41,20 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
 
 
+def _row_maxima(w: Tensor) -> Tensor:
+    """[N, 1]: the largest magnitude of each row."""
+    return w.abs().amax(-1, keepdim=True)
+
+
 def _int8_channel(w: Tensor) -> Int8Channel:
-    scale = w.abs().amax(-1, keepdim=True) / 127.0
-    steps = (w * _inverse(scale)).round_().clamp_(-127, 127)
+    scale = _row_maxima(w) / 127.0
+    steps = w * _inverse(scale)
+    steps.round_().clamp_(-127, 127)
     return Int8Channel(steps.to(torch.int8), scale)
 
 
 def _fp8(w: Tensor) -> FP8:
-    scale = w.abs().amax(-1, keepdim=True) / E4M3_LARGEST
+    scale = _row_maxima(w) / E4M3_LARGEST
     scaled = w * _inverse(scale)
     # e4m3fn has no infinity: a value that rounding puts just above the largest would become not-a-number.
     scaled.clamp_(-E4M3_LARGEST, E4M3_LARGEST)
@@ -62,7 +69,8 @@ def _nearest(blocks: Tensor, kind: str) -> Tensor:
     place = torch.zeros(blocks.shape, dtype=torch.uint8)
     for midpoint in midpoints.tolist():
         place += blocks > midpoint
-    return order.to(torch.uint8)[place.int()]
+    index = order.to(torch.uint8)
+    return index[place.int()]
 
 
 def _nearest_e2m1(blocks: Tensor) -> Tensor:
@@ -78,8 +86,9 @@ def _nearest_e2m1(blocks: Tensor) -> Tensor:
     large = (size / 2).round() + 4
     at_least_2 = torch.where(size < 4, middle, large)
     magnitude = torch.where(size < 2, small, at_least_2)
+    code = magnitude.clamp_(max=7).to(torch.uint8)
     sign = (blocks < 0).to(torch.uint8)
-    return magnitude.clamp_(max=7).to(torch.uint8) | (sign << 3)
+    return code | (sign << 3)
 
 
 def _in_blocks(w: Tensor, kind: str) -> Tensor:
@@ -112,7 +121,8 @@ def _mxfp4(w: Tensor) -> Codebook:
     blocks = _in_blocks(w, "mxfp4")
     # frexp's mantissa lies in [1/2, 1), so 3 less than its exponent leaves a magnitude in [4, 8).
     largest = blocks.abs().amax(-1)
-    exponent = torch.frexp(largest).exponent.sub(3).clamp(-126, 126)
+    _, exponent = torch.frexp(largest)
+    exponent = exponent.sub(3).clamp(-126, 126)
     low, low_error = _at_power(blocks, exponent)
     high, high_error = _at_power(blocks, exponent + 1)
     takes_low = low_error <= high_error
@@ -126,9 +136,11 @@ def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
     """e2m1 codes of blocks [N, B, 32] with the scale 2^exponent [N, B], and the squared error of each block [N, B]."""
     scaled = torch.ldexp(blocks, -exponent.unsqueeze(-1))
     index = _nearest_e2m1(scaled)
-    rounded = torch.tensor(CODES["mxfp4"])[index.int()]
+    codes = torch.tensor(CODES["mxfp4"])
+    rounded = codes[index.int()]
     scaled_error = (rounded - scaled).square().sum(-1)
-    return index, torch.ldexp(scaled_error, 2 * exponent)
+    error = torch.ldexp(scaled_error, 2 * exponent)
+    return index, error
 
 
 def _nvfp4(w: Tensor) -> Codebook:
