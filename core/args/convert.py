@@ -14,10 +14,9 @@ from typing import Any
 
 from core.api.errors import nearest
 from core.args.numbers import human_int
+from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field
 
-TRUE = frozenset({"true", "yes", "on", "1"})
-FALSE = frozenset({"false", "no", "off", "0"})
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
 _NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
@@ -63,14 +62,6 @@ def limits(ge: float | None, gt: float | None, le: float | None) -> str:
     if le is None:
         return low
     return f"{low} {'to' if low else 'up to'} {le:g}"
-
-
-def loose(text: str) -> Any:
-    """The value of a dotted key: JSON when it reads as JSON, else the text itself."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _as_written(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from core.api.errors import nearest
 from core.args.arg import Arg
-from core.args.convert import FALSE, TRUE, loose
+from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field, flag_of
 
 Kind = Literal["not yet", "elsewhere", "removed", "older"]

@@ -14,7 +14,8 @@ from typing import Any
 from core.api.errors import nearest
 from core.args import lookup
 from core.args.arg import HIDDEN, Given
-from core.args.convert import convert, describe, loose
+from core.args.convert import convert, describe
+from core.args.plain import loose
 from core.args.schema import Field, schema
 
 ORIGIN = "command line"

@@ -29,24 +29,8 @@ from core_plugins.platforms.cpu.checks import (
 )
 from core_plugins.platforms.cpu.experts import NativeExperts, choose
 from core_plugins.platforms.cpu.extension import kernels_or_reason
-from core_plugins.platforms.cpu.kernels_manifest import NUMERICS
+from core_plugins.platforms.cpu.kernels_manifest import NUMERICS, OPERATIONS
 from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons, prepared_nbytes
-
-OPERATIONS = (
-    "linear",
-    "rms_norm",
-    "rms_norm_heads",
-    "rotary",
-    "gated",
-    "add",
-    "scale",
-    "soft_cap",
-    "take_rows",
-    "race",
-    "logprobs",
-    "route",
-    "experts",
-)
 
 
 class NativeKernels:
@@ -70,7 +54,7 @@ class NativeKernels:
         if query.device != "cpu":
             reasons.append(Reason("device", "cpu", query.device))
         if query.op not in OPERATIONS:
-            reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+            reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
         if query.op == "linear":
             reasons += linear_reasons(query)
         return reasons
