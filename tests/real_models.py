@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,5 +51,10 @@ def smollm2_bf16_path() -> Path:
         subprocess.run(
             [sys.executable, "-P", "-c", TO_SAFETENSORS, str(smollm2_path().resolve()), str(partial)], check=True
         )
-        os.replace(partial, target)
+        try:
+            os.replace(partial, target)
+        except OSError:  # another process of the suite was first
+            if not target.exists():
+                raise
+            shutil.rmtree(partial)
     return target
