@@ -162,8 +162,9 @@ def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:
         dtypes = {name: tensor.dtype for name, tensor in part.tensors().items()}
         return type(part), part.shape[1], part.attributes(), dtypes
 
-    expected = layout(parts[0])
-    return all(layout(part) == expected for part in parts[1:])
+    first, *others = parts
+    # A part alone is never looked at: a plugin's own format may lack `tensors`.
+    return all(layout(part) == layout(first) for part in others)
 
 
 def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
