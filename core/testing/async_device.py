@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.layers.kernels import KernelSet
 from core.plugin.contracts import BatchView, Runtime
-from core.testing.intercepted import InterceptedKernels
+from core.testing.intercepted import InterceptedKernels, InterceptedRuntime
 
 
 class OverwrittenError(Exception):
@@ -64,33 +63,12 @@ class LateCopies:
         device.copy_(host)
 
 
-class FakeAsyncDevice:
+class FakeAsyncDevice(InterceptedRuntime):
     """The runtime `inner` (of a CPU) with `upload`. copies: what is under way, and counters."""
 
     def __init__(self, inner: Runtime) -> None:
-        kernels = inner.kernels
-        assert isinstance(kernels, KernelSet)
-        self._inner = inner
         self.copies = LateCopies()
-        self.device = inner.device
-        self.num_threads = inner.num_threads
-        self.kernels = InterceptedKernels(kernels, self.copies)
-
-    def activation_dtype(self, dtype: str) -> torch.dtype:
-        """As the inner runtime."""
-        return self._inner.activation_dtype(dtype)
-
-    def available_memory(self) -> int:
-        """As the inner runtime."""
-        return self._inner.available_memory()
-
-    def allocate(self, nbytes: int) -> Tensor:
-        """As the inner runtime."""
-        return self._inner.allocate(nbytes)
-
-    def close(self) -> None:
-        """As the inner runtime."""
-        self._inner.close()
+        super().__init__(inner, self.copies)
 
     def upload(self, device: Tensor, host: Tensor) -> Callable[[], None]:
         """Copy when the next kernel is called."""

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from core.layers.kernels import KernelSet
 from core.plugin.contracts import BatchView, CapturedCalls, Runtime
-from core.testing.intercepted import ROWS, InterceptedKernels
+from core.testing.intercepted import ROWS, InterceptedKernels, InterceptedRuntime
 
 SIZES = (1, 2, 4, 8, 16)
 ROW_ARGUMENTS = {**ROWS, "rows": (1,), "attention.write": (1, 2), "attention.forward": (1, 2)}
@@ -113,7 +112,7 @@ class Graph:
         self._replayed()
 
 
-class FakeGraphRuntime:
+class FakeGraphRuntime(InterceptedRuntime):
     """The runtime `inner` (of a CPU) with `capture` and `capture_sizes`.
 
     sizes: numbers of rows that are recorded, of every kind.
@@ -121,32 +120,11 @@ class FakeGraphRuntime:
     """
 
     def __init__(self, inner: Runtime, sizes: Sequence[int] = SIZES) -> None:
-        kernels = inner.kernels
-        assert isinstance(kernels, KernelSet)
-        self._inner = inner
         self._sizes = sizes
         self._graph_calls = GraphCalls()
-        self.device = inner.device
-        self.num_threads = inner.num_threads
-        self.kernels = InterceptedKernels(kernels, self._graph_calls)
+        super().__init__(inner, self._graph_calls)
         self.recorded: Counter[int] = Counter()
         self.replayed: Counter[int] = Counter()
-
-    def activation_dtype(self, dtype: str) -> torch.dtype:
-        """As the inner runtime."""
-        return self._inner.activation_dtype(dtype)
-
-    def available_memory(self) -> int:
-        """As the inner runtime."""
-        return self._inner.available_memory()
-
-    def allocate(self, nbytes: int) -> Tensor:
-        """As the inner runtime."""
-        return self._inner.allocate(nbytes)
-
-    def close(self) -> None:
-        """As the inner runtime."""
-        self._inner.close()
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
         """The same for every kind."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from core.layers.kernels import OPERATIONS, KernelSet
-from core.plugin.contracts import HeadsKernel, LinearKernel
+from core.plugin.contracts import HeadsKernel, LinearKernel, Runtime
 
 ROWS = {
     "rms_norm": (0, 3),
@@ -100,3 +101,31 @@ class InterceptedKernels(KernelSet):
             self.calls.run(op, function, args, options)
 
         return call
+
+
+class InterceptedRuntime:
+    """The runtime `inner` (of a CPU), whose kernel calls all pass through `calls`."""
+
+    def __init__(self, inner: Runtime, calls: Calls) -> None:
+        kernels = inner.kernels
+        assert isinstance(kernels, KernelSet)
+        self._inner = inner
+        self.device = inner.device
+        self.num_threads = inner.num_threads
+        self.kernels = InterceptedKernels(kernels, calls)
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """As the inner runtime."""
+        return self._inner.activation_dtype(dtype)
+
+    def available_memory(self) -> int:
+        """As the inner runtime."""
+        return self._inner.available_memory()
+
+    def allocate(self, nbytes: int) -> Tensor:
+        """As the inner runtime."""
+        return self._inner.allocate(nbytes)
+
+    def close(self) -> None:
+        """As the inner runtime."""
+        self._inner.close()
