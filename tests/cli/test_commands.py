@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,21 +25,22 @@ def core(*words, timeout=60, **environment):
 @pytest.mark.parametrize("words", FAST, ids=" ".join)
 def test_quick_commands_import_no_torch(words):
     code = (
-        "import sys, time, resource; begin = time.perf_counter(); from core.cli.main import main; "
-        f"code = main({words!r}); seconds = time.perf_counter() - begin; "
-        "print(code, 'torch' in sys.modules, seconds, file=sys.stderr)"
+        "import sys; from core.cli.main import main; "
+        f"code = main({words!r}); print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     best = 9.0
-    for _ in range(3):
-        begin = time.perf_counter()
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
-        best = min(best, time.perf_counter() - begin)
-        exit_code, torch_loaded, _ = done.stderr.split()[-3:]
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # seconds of a processor: what else the machine does takes wall time from a command, not these
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        exit_code, torch_loaded = done.stderr.split()[-2:]
         assert (exit_code, torch_loaded) == ("0", "False")
         if best < 0.4:
             break
-    print(f"core {' '.join(words)}: {best:.2f} s")
-    assert best < 0.4 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1)), f"{best:.2f} s"
+    # a processor that shares its core with another one is slower as well, by less than half
+    assert best < 0.6, f"core {' '.join(words)}: {best:.2f} s of a processor"
 
 
 def test_version_and_module_entry():
