@@ -113,7 +113,7 @@ class Configuration(Mapping[str, Any]):
             self.fail(name, value, f"one of {', '.join(known)}", nearest(value, known))
         return known[value]
 
-    def items(self, name: str, kind: type[T], length: int | None = None) -> list[T]:
+    def list_of(self, name: str, kind: type[T], length: int | None = None) -> list[T]:
         """A list of `kind`, of a length if one is given; empty when absent."""
         value = self.get(name)
         if value is None:

@@ -91,10 +91,10 @@ def test_a_value_that_cannot_be_is_a_sentence(accessor: str, value: object, expe
 def test_lists_and_choices_name_what_they_take() -> None:
     config = Configuration({"layer_types": ["full", 3], "hidden_act": "sulu"})
     with pytest.raises(UserError, match="a list of str"):
-        config.items("layer_types", str)
+        config.list_of("layer_types", str)
     with pytest.raises(UserError, match=r"'sulu'.*one of silu, gelu. Did you mean 'silu'"):
         config.choice("hidden_act", {"silu": 1, "gelu": 2})
-    assert Configuration({}).items("layer_types", str) == []
+    assert Configuration({}).list_of("layer_types", str) == []
 
 
 def test_plain_mappings_work_as_before() -> None:
