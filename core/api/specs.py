@@ -26,6 +26,8 @@ class LayerSpec(msgspec.Struct, frozen=True):
     shape: (N, K), or (E, N, K) for experts.
     bias:  whether the model has a bias here.
     summed: whether ranks may divide its inputs, so that their partial sums are added.
+    sections: rows of each thing that lies in it one after another, such as queries, keys and values; each is divided
+        among ranks on its own. Empty: it holds one thing.
     """
 
     name: str
@@ -33,6 +35,7 @@ class LayerSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     bias: bool = False
     summed: bool = False
+    sections: tuple[int, ...] = ()
 
 
 class DensePlan(msgspec.Struct, frozen=True):
@@ -66,10 +69,37 @@ class Unsupported(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
+    """Rows in rotary pairs (2i, 2i + 1) that become (i, i + count / 2), as kernels rotate.
+
+    head: rows of a head. first: where a head's rotating rows begin. count: of them.
+    start, stop: the rows that are heads; stop None: to the end.
+    """
+
+    head: int
+    first: int
+    count: int
+    start: int = 0
+    stop: int | None = None
+
+
+class Groups(msgspec.Struct, frozen=True, tag=True):
+    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together."""
+
+    groups: int
+    sizes: tuple[int, ...]
+
+
+RowOrder = RotaryPairs | Groups
+"""How the rows of a matrix, of its bias or of a norm's weights are put in the order of the engine."""
+
+
 class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None.
 
     sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
+    chunked: the window is the query's own chunk of `window` positions, up to the query (Llama 4).
+    causal: False: every query sees every key of its sequence (encoders), which must be computed in one step.
     """
 
     num_heads: int
@@ -81,6 +111,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     cap: float | None = None
     sinks: bool = False
     alibi: bool = False
+    chunked: bool = False
+    causal: bool = True
 
     @property
     def kind(self) -> LayerKind:
@@ -174,9 +206,13 @@ MixerSpec = AttentionSpec | LatentSpec | StateSpec
 class RopeSpec(msgspec.Struct, frozen=True):
     """Rotary embedding of one layer.
 
-    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position) or `yarn` (uses factor,
-    original_max_position and what follows it). interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put
-    in the order of the kernels' pairs, (i, i + D/2), when weights are loaded. attention_factor: multiplies cos and sin.
+    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position), `yarn` (uses factor,
+        original_max_position and what follows it), or `longrope` (each pair's frequency is divided by its number in
+        `long_factors` where the engine's longest sequence is beyond original_max_position, else in `short_factors`).
+    interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put in the order of the kernels' pairs,
+        (i, i + D/2), when weights are loaded.
+    attention_factor: multiplies cos and sin.
+    size: numbers of a head that rotate, its first ones; None: the whole head.
     """
 
     theta: float
@@ -190,6 +226,9 @@ class RopeSpec(msgspec.Struct, frozen=True):
     truncate: bool = True
     attention_factor: float = 1.0
     interleaved: bool = False
+    size: int | None = None
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
 from core.config.waivers import promises
-from core.models import lfm2
+from core.models.families import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.plugin.contracts import HasExampleState
 from core.testing.case import Failure, Skipped, Subject

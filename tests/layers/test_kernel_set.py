@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from core.api.block_spec import MLPSpec
 from core.api.reason import Reason
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels, ReferenceLinear
-from core.models.mlp import GatedMLP
+from core.models.mlp import DenseMLP
 from core.plugin import contracts
 from core.weights.formats import Dense
 
@@ -48,9 +51,9 @@ def test_the_preferred_gate_runs_although_a_product_could_gate_by_itself(provide
     gate_up = Linear([kernels.linear(Dense(torch.ones(8, 4)), activation="none")])
     down = Linear([kernels.linear(Dense(torch.eye(4)), activation="none")])
     out = torch.empty(1, 4)
-    GatedMLP(kernels, gate_up, down, "silu").run(
-        torch.ones(1, 4), torch.empty(1, 8), torch.empty(1, 4), out, accumulate=False
-    )
+    views = SimpleNamespace(mlp_views=lambda mlp: (torch.empty(1, 8), torch.empty(1, 4)))
+    mlp = DenseMLP(kernels, MLPSpec(size=4), gate_up, down)
+    mlp(torch.ones(1, 4), views, out, accumulate=False)
     assert out.tolist() == [[expected] * 4]
 
 
