@@ -5,7 +5,7 @@ Owns: those checks, and random sequences to run. Never does: know a layout. Call
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class StateRun:
     sequences: inputs [L, W] of each.
     tables: block ids of each.
     padding: of every step.
+    params: the op's tensors; random ones without.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class StateRun:
         sequences: Sequence[Tensor],
         random: torch.Generator,
         padding: Padding = NO_PADDING,
+        params: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.backend = backend
         self.spec = spec
@@ -56,13 +58,7 @@ class StateRun:
         shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
         self.tables = shuffled.view(len(sequences), state_blocks).tolist()
         self.raw = torch.zeros(num_blocks + 2, BLOCK_BYTES, dtype=torch.uint8)
-        own = generator("params")
-        self.params: dict[str, Tensor] = {}
-        for name, shape in spec.params.items():
-            param = torch.randn(shape, generator=own)
-            if len(shape) == 2:
-                param /= shape[1] ** 0.5  # products with matrices keep the size of what they are given
-            self.params[name] = param
+        self.params = _params(spec) if params is None else params
         self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
@@ -237,6 +233,18 @@ def _reasons(subject: Subject, spec: StateSpec) -> list[Reason]:
     query = StateQuery(spec, subject.device)
     declared = state_reasons(subject.manifest.spec, query)
     return declared or list(subject.manifest.call("core_supports", query=query))
+
+
+def _params(spec: StateSpec) -> dict[str, Tensor]:
+    """Random ones, the same for every call."""
+    own = generator("params")
+    params: dict[str, Tensor] = {}
+    for name, shape in spec.params.items():
+        param = torch.randn(shape, generator=own)
+        if len(shape) == 2:
+            param /= shape[1] ** 0.5  # products with matrices keep the size of what they are given
+        params[name] = param
+    return params
 
 
 def _run(subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING) -> StateRun:
