@@ -28,7 +28,14 @@ HIDDEN = 40
 LENGTHS = (19, 8, 1)
 LIMIT = 2e-5
 COMMON = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-PREFIXED = {"mamba_n_heads": 6, "mamba_d_head": 10, "mamba_d_state": 7, "mamba_n_groups": 2, "mamba_d_conv": 3}
+PREFIXED = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 10,
+    "mamba_d_state": 7,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 8,
+}
 EXPANDED = {**PREFIXED, "mamba_n_heads": 8, "mamba_proj_bias": True, "rms_norm_eps": 1e-3}
 LIMITS = {"time_step_limit": (0.3, 1.5)}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
@@ -93,6 +100,7 @@ CASES = {
             "state_size": 7,
             "n_groups": 2,
             "conv_kernel": 3,
+            "chunk_size": 8,
             "use_bias": True,
             "use_conv_bias": False,
             "layer_norm_epsilon": 1e-3,
@@ -115,6 +123,7 @@ CASES = {
             "ssm_state_size": 7,
             "n_groups": 3,
             "conv_kernel": 5,
+            "chunk_size": 8,
             "use_bias": True,
             "time_step_min": 0.4,
             "layer_norm_epsilon": 1e-3,
@@ -130,6 +139,7 @@ CASES = {
             "mamba_d_state": 7,
             "mamba_ngroups": 2,
             "mamba_d_conv": 3,
+            "chunk_size": 8,
             "time_step_min": 0.4,
             "add_bias_linear": True,
             "layers_block_type": ["linear_attention", "hybrid"],

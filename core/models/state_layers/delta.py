@@ -62,13 +62,15 @@ def kimi_linear(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
         return None
     values.demand(hf_config, "hidden_act", "silu")
     size = positive(inner, "head_dim", hf_config.get("linear_head_dim", 128))
+    heads = positive(inner, "num_heads", hf_config.get("linear_num_heads", 32))
     return kda(
-        heads=positive(inner, "num_heads", hf_config.get("linear_num_heads", 32)),
+        heads=heads,
         key_size=size,
         value_size=size,
         kernel=positive(inner, "short_conv_kernel_size", hf_config.get("linear_conv_kernel_dim", 4)),
         decay_rank=size,
         gate_rank=size,
+        rate_shape=(1, 1, heads, 1),
         norm_eps=values.number(hf_config, "rms_norm_eps", 1e-5),
     )
 

@@ -25,7 +25,7 @@ sizes:   heads (H), key_size (K), value_size (V), kernel, decay_rank, gate_rank.
 numbers: norm_eps, qk_eps, decay_floor (absent: none).
 params:  conv1d.weight [2·H·K + H·V, 1, kernel], or its parts q_conv1d.weight, k_conv1d.weight and v_conv1d.weight;
          f_b_proj.weight [H·K, decay_rank] and g_b_proj.weight [H·V, gate_rank] where these are not 0;
-         A_log [H] (any shape with so many numbers in a checkpoint); dt_bias [H·K]; o_norm.weight [V].
+         A_log of H numbers, in any shape; dt_bias [H·K]; o_norm.weight [V].
 """
 
 from __future__ import annotations
@@ -46,8 +46,13 @@ def kda(
     norm_eps: float = 1e-5,
     qk_eps: float = 1e-6,
     joined_conv: bool = False,
+    rate_shape: tuple[int, ...] | None = None,
 ) -> StateSpec:
-    """A layer with the op. joined_conv: whether the taps of q, k and v are one tensor."""
+    """A layer with the op.
+
+    joined_conv: whether the taps of q, k and v are one tensor.
+    rate_shape: of A_log, where it is not [H].
+    """
     keys = heads * key_size
     values = heads * value_size
     numbers = {"norm_eps": norm_eps, "qk_eps": qk_eps}
@@ -58,7 +63,7 @@ def kda(
         params["f_b_proj.weight"] = (keys, decay_rank)
     if gate_rank:
         params["g_b_proj.weight"] = (values, gate_rank)
-    params.update({"A_log": (heads,), "dt_bias": (keys,), "o_norm.weight": (value_size,)})
+    params.update({"A_log": rate_shape or (heads,), "dt_bias": (keys,), "o_norm.weight": (value_size,)})
     decay = "f_a_proj" if decay_rank else "f_proj"
     gate = "g_a_proj" if gate_rank else "g_proj"
     return StateSpec(
