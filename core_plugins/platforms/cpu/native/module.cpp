@@ -57,6 +57,12 @@ class Arguments {
         if (!value) failed_ = true;
         return value;
     }
+    ActivationSpec activation() {
+        ActivationSpec value = {};
+        value.kind = (int)integer();
+        for (float &number : value.numbers) number = real();
+        return value;
+    }
     bool ok() const { return !failed_; }
 
   private:
@@ -248,11 +254,11 @@ KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
-KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation
-    Arguments a(items, count, 7);
+KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation: its kind and four numbers
+    Arguments a(items, count, 11);
     LinearRun c = {};
     c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
-    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = (int)a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = a.activation();
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
@@ -275,14 +281,16 @@ KERNEL(py_take_rows) { // x, x_stride, which, count, out, out_stride, width
     return a.ok() ? perform<run_take>(c) : nullptr;
 }
 
-KERNEL(py_rms_norm) { // x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width
-    Arguments a(items, count, 11);
+// x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width, weight_stride, bias, centred
+KERNEL(py_norm) {
+    Arguments a(items, count, 14);
     NormCall c = {};
     c.x = a.pointer<float>(), c.row_stride = a.integer(), c.head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.weight = a.pointer<float>(), c.eps = a.real();
     c.rows = a.integer(), c.heads = a.integer(), c.width = a.integer();
-    return a.ok() ? perform<run_rms_norm>(c) : nullptr;
+    c.weight_stride = a.integer(), c.bias = a.pointer<float>(), c.centred = (int)a.integer();
+    return a.ok() ? perform<run_norm>(c) : nullptr;
 }
 
 KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, positions
@@ -295,14 +303,24 @@ KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, 
 }
 
 template <void (*Run)(const RowsCall &)> PyObject *rows_call(PyObject *const *items, Py_ssize_t count) {
-    Arguments a(items, count, 8); // x, x_stride, out, out_stride, rows, width, activation, factor
+    Arguments a(items, count, 7); // x, x_stride, out, out_stride, rows, width, factor
     RowsCall c = {};
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
-    c.rows = a.integer(), c.width = a.integer(), c.activation = (int)a.integer(), c.factor = a.real();
+    c.rows = a.integer(), c.width = a.integer(), c.factor = a.real();
     return a.ok() ? perform<Run>(c) : nullptr;
 }
 
-KERNEL(py_gated) { return rows_call<run_gated>(items, count); }
+// x, x_stride, out, out_stride, rows, width, activation: its kind and four numbers
+template <void (*Run)(const RowsCall &)> PyObject *active_call(PyObject *const *items, Py_ssize_t count) {
+    Arguments a(items, count, 11);
+    RowsCall c = {};
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.rows = a.integer(), c.width = a.integer(), c.activation = a.activation();
+    return a.ok() ? perform<Run>(c) : nullptr;
+}
+
+KERNEL(py_gated) { return active_call<run_gated>(items, count); }
+KERNEL(py_activate) { return active_call<run_activate>(items, count); }
 KERNEL(py_add) { return rows_call<run_add>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
@@ -317,12 +335,14 @@ KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top
     return a.ok() ? perform<run_race>(c) : nullptr;
 }
 
-// logits, stride, experts, rows, top_k, sigmoid, renormalize, groups, top_groups, pair_groups, factor, bias, ids, weights
+// logits, stride, experts, rows, top_k, scores, renormalize, epsilon, jitter, groups, top_groups, pair_groups, factor, bias,
+// ids, weights
 KERNEL(py_route) {
-    Arguments a(items, count, 14);
+    Arguments a(items, count, 16);
     RouteCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.experts = a.integer(), c.rows = a.integer();
-    c.top_k = a.integer(), c.sigmoid = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.top_k = a.integer(), c.scores = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.epsilon = a.real(), c.jitter = a.real();
     c.groups = a.integer(), c.top_groups = a.integer(), c.pair_groups = (int)a.integer(), c.factor = a.real();
     c.bias = a.pointer<float>(), c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
     if (!a.ok()) return nullptr;
@@ -331,11 +351,12 @@ KERNEL(py_route) {
 
 void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
 
-// gate_up, down: lists of as many weights, which the caller keeps alive; activation
+// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, activation: its kind and numbers
 KERNEL(py_experts_pack) {
-    Arguments a(items, count, 3);
+    Arguments a(items, count, 9);
     PyObject *lists[2] = {a.object(), a.object()};
-    const long activation = a.integer();
+    const int plain = (int)a.integer(), weight_inputs = (int)a.integer();
+    const ActivationSpec activation = a.activation();
     if (!a.ok()) return nullptr;
     const Py_ssize_t experts = PyList_Size(lists[0]);
     if (experts < 1 || PyList_Size(lists[1]) != experts)
@@ -343,7 +364,7 @@ KERNEL(py_experts_pack) {
     ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
     if (!layer) return PyErr_NoMemory();
     const PackedLinear **weights = (const PackedLinear **)(layer + 1);
-    *layer = {experts, (int)activation, weights, weights + experts};
+    *layer = {experts, activation, plain, weight_inputs, weights, weights + experts};
     for (Py_ssize_t i = 0; i < 2 * experts; i++) {
         PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
         weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
@@ -468,8 +489,8 @@ KERNEL(py_tape_run) { // tape, rows, batch
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
-    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(rms_norm), METHOD(rotary), METHOD(gated),
-    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
+    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(norm), METHOD(rotary), METHOD(gated),
+    METHOD(activate), METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop),
