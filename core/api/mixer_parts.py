@@ -107,7 +107,8 @@ def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     for name, rows in state.inputs.items():
         part = LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias)
         inputs.append(part)
-    output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), state.bias)
+    output_bias = state.bias if state.output_bias is None else state.output_bias
+    output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), output_bias)
     buffers = {"state_in": state.input_size, "state_out": state.output_size}
     params = {}
     for name, shape in state.params.items():

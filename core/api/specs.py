@@ -131,12 +131,16 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     The core multiplies with the projections in front and behind; a backend owns what lies between them.
 
-    op:          what a backend must know, such as `short_conv` (below).
+    op:          what a backend must know, such as `short_conv` (below); the others are described in `core.models.state_ops`.
     inputs:      projections of the layer's input, name → outputs; side by side, in this order, they are the op's input.
     output_size: numbers that the op gives for a token; `out_proj` takes them.
     state_size:  numbers that the op keeps of a sequence.
-    sizes:       numbers that the op is made of. params: tensors of its own, name in the layer → shape.
+    sizes:       whole numbers that the op is made of.
+    numbers:     real numbers that it is made of. An absent one means what the op's description says.
+    choices:     variants of it, by word.
+    params:      tensors of its own, name in the layer → shape.
     bias:        whether the projections have one.
+    output_bias: whether `out_proj` has one, where that differs.
 
     `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
     over `kernel` tokens, the newest last, with params `conv.weight` [channels, 1, kernel] and, if there is one,
@@ -148,8 +152,11 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     output_size: int
     state_size: int
     sizes: dict[str, int] = {}
+    numbers: dict[str, float] = {}
+    choices: dict[str, str] = {}
     params: dict[str, tuple[int, ...]] = {}
     bias: bool = False
+    output_bias: bool | None = None
 
     @property
     def kind(self) -> LayerKind:

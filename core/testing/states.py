@@ -14,13 +14,13 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
 from core.config.waivers import promises
-from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.plugin.contracts import HasExampleState
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.padding import NO_PADDING, Padding
 from core.testing.reference import NAN_BYTE, batch_view, changed_blocks
+from core.testing.state_formulas import EXAMPLES, FORMULAS
 
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
@@ -28,24 +28,6 @@ BLOCK_BYTES = 96
 """So small that a state takes several blocks."""
 STATE_BLOCK_SIZE = 1 << 20
 """Tokens a block, as a step tells: so many that every position lies in the first one of a table."""
-
-
-def short_conv(inputs: Tensor, params: dict[str, Tensor]) -> Tensor:
-    """The op's formula in float64 for one whole sequence: out [L, C] of inputs [L, 3 C]."""
-    b, c, x = inputs.double().chunk(3, dim=1)
-    taps = params["conv.weight"].double()[:, 0]
-    channels, kernel = taps.shape
-    past = torch.zeros(kernel - 1, channels, dtype=torch.float64)
-    padded = torch.cat([past, b * x])
-    windows = padded.unfold(0, kernel, 1)
-    convolved = (windows * taps).sum(-1)
-    if "conv.bias" in params:
-        convolved = convolved + params["conv.bias"].double()
-    return c * convolved
-
-
-FORMULAS = {"short_conv": short_conv}
-EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=True), lfm2.short_conv(16, 2)]}
 
 
 class StateRun:
@@ -77,7 +59,10 @@ class StateRun:
         own = generator("params")
         self.params: dict[str, Tensor] = {}
         for name, shape in spec.params.items():
-            self.params[name] = torch.randn(shape, generator=own)
+            param = torch.randn(shape, generator=own)
+            if len(shape) == 2:
+                param /= shape[1] ** 0.5  # products with matrices keep the size of what they are given
+            self.params[name] = param
         self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
@@ -127,7 +112,7 @@ def states_are_what_the_formula_says(subject: Subject) -> None:
             continue
         run = _run(subject, spec, what)
         for inputs, got in zip(run.sequences, run.all(), strict=True):
-            expected = formula(inputs, run.params)
+            expected = formula(spec, inputs, run.params)
             close(got, expected, TOLERANCE, f"{what}, {len(inputs)} tokens")
         tried += 1
     if not tried:
