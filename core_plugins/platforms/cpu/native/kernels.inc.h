@@ -24,10 +24,13 @@ namespace {
 #include "race.inc.h"
 #include "logprobs.inc.h"
 #include "experts.inc.h"
+#include "state_bytes.inc.h"
+#include "state_rows.inc.h"
+#include "states.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      norm,      rotary,
     gated,           activate, add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
-    route,           combine,      logprobs,
+    route,           combine,      logprobs,   state_convolve, state_select, state_update, state_finish,
 };

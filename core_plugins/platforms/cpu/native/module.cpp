@@ -13,6 +13,8 @@
 #include <Python.h>
 #include <stdlib.h>
 
+#include <initializer_list>
+
 #include "native.h"
 #include "pool.h"
 #include "prefault.h"
@@ -22,6 +24,7 @@ namespace {
 
 const char kCapsule[] = "core_plugins.platforms.cpu._native.linear";
 const char kTapeCapsule[] = "core_plugins.platforms.cpu._native.tape";
+const char kStateCapsule[] = "core_plugins.platforms.cpu._native.state";
 const char kExpertsCapsule[] = "core_plugins.platforms.cpu._native.experts";
 
 // Reads arguments one by one; `ok` tells at the end whether all were there and readable.
@@ -62,6 +65,10 @@ class Arguments {
         value.kind = (int)integer();
         for (float &number : value.numbers) number = real();
         return value;
+    }
+    const PackedLinear *linear_or_none() {
+        if (left_ > 0 && *items_ == Py_None) return object(), nullptr;
+        return linear();
     }
     bool ok() const { return !failed_; }
 
@@ -116,6 +123,7 @@ void select_rows(LogprobsCall &c, long first, long count) {
     c.ids += first * c.width, c.values += first * c.width, c.ranks += first;
 }
 void select_rows(AttentionCall &c, long, long count) { c.batch = count; }
+void select_rows(StateCall &c, long, long count) { c.batch = count; }
 
 // What `Run` returns, as a status; `Failure` is what false means.
 template <auto Run, Status Failure> struct Operation {
@@ -142,6 +150,9 @@ template <auto Run, Status Failure> struct Operation {
     }
     static void record(const AttentionCall &call) {
         tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, kSequences);
+    }
+    static void record(const StateCall &call) {
+        tape_record(replay<StateCall>, &call, sizeof(call), call.batch, kSequences);
     }
 };
 
@@ -434,6 +445,43 @@ KERNEL(py_attention) {
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
+void destroy_state(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kStateCapsule)); }
+
+// op, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
+// dt_min, dt_max, z_scale, dt_scale, decay_floor, taps, bias, rate, dt_bias, skip, norm_weight, b_weight, c_weight, first, second:
+// weights, which the caller keeps alive, or None
+KERNEL(py_state_pack) {
+    Arguments a(items, count, 30);
+    StateLayer l = {};
+    l.op = (int)a.integer(), l.channels = a.integer(), l.kernel = a.integer();
+    l.heads = a.integer(), l.rows = a.integer(), l.length = a.integer();
+    l.key_heads = a.integer(), l.groups = a.integer(), l.rank = a.integer(), l.gate_rank = a.integer();
+    l.norm = (int)a.integer(), l.norm_groups = a.integer();
+    for (float *number : {&l.norm_eps, &l.qk_eps, &l.beta_scale, &l.dt_min, &l.dt_max, &l.z_scale, &l.dt_scale, &l.decay_floor})
+        *number = a.real();
+    for (const float **table : {&l.taps, &l.bias, &l.rate, &l.dt_bias, &l.skip, &l.norm_weight, &l.b_weight, &l.c_weight})
+        *table = a.pointer<float>();
+    l.first = a.linear_or_none(), l.second = a.linear_or_none();
+    if (!a.ok()) return nullptr;
+    StateLayer *layer = (StateLayer *)malloc(sizeof l);
+    if (!layer) return PyErr_NoMemory();
+    *layer = l;
+    return PyCapsule_New(layer, kStateCapsule, destroy_state);
+}
+
+// layer, x, x_stride, out, out_stride, raw, block_bytes, cu_seqlens, seq_lens, block_table, table_stride, batch
+KERNEL(py_state) {
+    Arguments a(items, count, 12);
+    PyObject *capsule = a.object();
+    StateCall c = {};
+    c.layer = capsule ? (StateLayer *)PyCapsule_GetPointer(capsule, kStateCapsule) : nullptr;
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.raw = a.pointer<uint8_t>(), c.block_bytes = a.integer();
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer();
+    return c.layer && a.ok() ? perform<run_state>(c) : nullptr;
+}
+
 KERNEL(py_prefault) { // address, bytes
     Arguments a(items, count, 2);
     void *address = a.pointer<void>();
@@ -493,7 +541,7 @@ PyMethodDef methods[] = {
     METHOD(activate), METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
-    METHOD(prefault),     METHOD(prefault_stop),
+    METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
     {nullptr, nullptr, 0, nullptr},
 };
 

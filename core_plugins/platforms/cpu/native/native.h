@@ -272,6 +272,49 @@ struct LogprobsCall {
     int64_t *ranks;                         // [rows] of the chosen one
 };
 
+enum StateOp { kShortConv = 0, kMamba1 = 1, kMamba2 = 2, kGatedDelta = 3, kKda = 4 };
+enum StateNorm { kNoNorm = 0, kAfterGate = 1, kBeforeGate = 2, kPlainNorm = 3, kWeightedNorm = 4 }; // the last two: mamba1
+constexpr long kStateTaps = 8;      // of a convolution
+constexpr long kStateChannels = 256; // of a task of it
+constexpr long kStateRow = 256;     // numbers of a row of a recurrent state
+constexpr long kStateRows = 512;    // rows of a head's state, or of a task of mamba1 (64)
+constexpr long kStateTokens = 16;   // that a row of the state goes through at once
+
+// A layer with a state; core/models/state_ops and StateSpec tell what it computes. The recurrent state is [heads, rows, length].
+struct StateLayer {
+    int op;
+    long channels, kernel;      // of the convolution
+    long heads, rows, length;
+    long key_heads, groups;     // of q and k; of B and C
+    long rank, gate_rank;       // of mamba1's dt; of kda's decays and gates (0: as wide as they are used)
+    int norm;                   // a StateNorm
+    long norm_groups;
+    float norm_eps, qk_eps, beta_scale, dt_min, dt_max, z_scale, dt_scale;
+    float decay_floor;          // 0: none
+    const float *taps, *bias;   // [kernel, channels], [channels] or null
+    const float *rate;          // -exp(A_log): [heads], or of mamba1 [rows, length]
+    const float *dt_bias, *skip, *norm_weight, *b_weight, *c_weight;
+    const PackedLinear *first, *second; // x_proj and dt_proj; the second halves of kda's decay and gate; or null
+};
+
+// One step of it. A state is the bytes, one after another, of the first blocks in its row of the table.
+struct StateCall {
+    const StateLayer *layer;
+    const float *x; // [tokens, inputs]
+    long x_stride;
+    float *out; // [tokens, outputs]
+    long out_stride;
+    uint8_t *raw;
+    long block_bytes;
+    const int32_t *cu_seqlens, *seq_lens; // [batch + 1], [batch]: 0 in padded sequences
+    const int32_t *block_table;           // [batch, table_stride]
+    long table_stride, batch;
+    float *mixed;                         // [tokens, channels], behind the convolution
+    const float *first, *second;          // what the layer's own products gave, or null
+    long first_stride, second_stride;
+    long unit;                            // rows of the state that a task takes
+};
+
 // Some rows of one kv head: of one sequence, or of several that share the spans, one after the other. A sequence's row r is
 // its query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
@@ -304,6 +347,10 @@ struct KernelTable {
     void (*route)(const RouteCall *, long begin, long end);
     void (*combine)(const CombineCall *, long begin, long end);
     void (*logprobs)(const LogprobsCall *, long begin, long end);
+    void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
+    void (*state_select)(const StateCall *, float *selected, long begin, long end); // norms of mamba1's dt, B and C, in place
+    void (*state_update)(const StateCall *, long sequence, long task, float *memory);
+    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms over all heads
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -354,6 +401,10 @@ void run_logprobs(const LogprobsCall &call);
 // experts.cpp; false: out of memory
 bool run_route(const RouteCall &call); // `work` is its own
 bool run_experts(const ExpertsCall &call);
+
+// states.cpp
+constexpr size_t kStateFloats = kStateRows * kStateRow + kStateTokens * (3 * kStateRow + 3 * kStateRows); // of an update's memory
+bool run_state(const StateCall &call); // false: out of memory
 
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);
