@@ -57,6 +57,43 @@ def test_the_preferred_gate_runs_although_a_product_could_gate_by_itself(provide
     assert out.tolist() == [[expected] * 4]
 
 
+class Old(Gates):
+    """Serves operations of the first contract: two activations, whole heads."""
+
+    features = ()
+
+    def supports(self, query):
+        return [] if query.op in ("gated", "rotary") else [Reason("op", "gated", query.op)]
+
+    def rotary(self, q, k, cos, sin, positions):
+        q.fill_(1.0)
+
+
+def test_a_call_goes_to_the_first_provider_that_has_what_it_needs():
+    kernels = KernelSet([Old()])
+    x = torch.ones(1, 8)
+    out = torch.empty(1, 4)
+    kernels.gated(x, "gelu_tanh", out)
+    assert out.tolist() == [[1.0] * 4]
+    kernels.gated(2 * x, "relu2", out)
+    assert out.tolist() == [[8.0] * 4]
+    q = torch.zeros(1, 1, 8)
+    angles = torch.zeros(1, 4)
+    position = torch.zeros(1, dtype=torch.int64)
+    kernels.rotary(q, q, angles, angles, position)
+    assert q.sum() == 8
+    kernels.rotary(q, torch.zeros(1, 1, 8), angles[:, :2].contiguous(), angles[:, :2].contiguous(), position)
+    assert q.tolist() == [[[0.0] * 4 + [1.0] * 4]]
+
+
+def test_what_can_be_recorded_is_told_by_operation():
+    bare = KernelSet([ReferenceKernels()])
+    assert not bare.recorded
+    able = ReferenceKernels()
+    able.capturable = True
+    assert KernelSet([able]).recorded >= {"layer_norm", "activate", "relu2", "route", "gated"}
+
+
 def test_optional_parts_are_seen_where_they_are_and_only_there():
     bare = ReferenceKernels()
     assert isinstance(bare, contracts.Kernels)
