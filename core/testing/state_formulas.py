@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.api.specs import StateSpec
-from core.models.lfm2 import short_conv
+from core.models.families.lfm2 import short_conv
 from core.models.state_ops.gated_delta import FUSED, gated_delta
 from core.models.state_ops.kda import kda
 from core.models.state_ops.mamba1 import mamba1
