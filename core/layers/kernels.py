@@ -61,6 +61,7 @@ class KernelSet:
     logprobs: the kernel for log-probabilities of the best provider that has one, or None.
     route: the choice of experts.
     capturable: whether every operation can be recorded by the runtime's `capture`.
+    route_capturable: the same of `route`, which models without experts never call.
     """
 
     name = "kernel_set"
@@ -86,8 +87,9 @@ class KernelSet:
         self.race: RaceKernel | None = next(races, None)
         telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
         self.logprobs: LogprobsKernel | None = next(telling, None)
-        routing = (p.route for p in self._serving("route") if isinstance(p, HasRoute))
-        self.route: RouteKernel = next(routing)
+        router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
+        self.route: RouteKernel = router.route
+        self.route_capturable = is_recordable(router)
         self._plain_linears: set[type] = set()
 
     def _bind_operations(self) -> None:

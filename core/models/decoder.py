@@ -182,10 +182,9 @@ class Decoder:
         ends = (self.weights.embedding, self.weights.head)
         linears: list[LinearKernel | HeadsKernel] = [kernel for kernel in ends if kernel is not None]
         for block in self.weights.blocks:
-            if not block.mlp.linears:  # experts, whose kernels nothing can record
+            if not block.mlp.capturable:
                 return False
             linears += block.mixer.linears
-            linears += block.mlp.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property

@@ -12,7 +12,7 @@ from core.api.decoder_spec import ExpertsSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.step_views import StepViews
-from core.plugin.contracts import ExpertsKernel, GatedLinear, LinearKernel
+from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
 
 
 class GatedMLP:
@@ -27,9 +27,10 @@ class GatedMLP:
         self._gated_gate_up: GatedLinear | None = kernels.gate_within(gate_up)
 
     @property
-    def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record; empty means that it cannot."""
-        return [*self.gate_up.kernels, *self.down.kernels]
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        linears = [*self.gate_up.kernels, *self.down.kernels]
+        return all(is_recordable(linear) for linear in linears)
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the MLP of `views.normed`."""
@@ -71,7 +72,16 @@ class ExpertsMLP:
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
             self.nbytes += shared.nbytes
-        self.linears: list[LinearKernel] = []
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        if self.held is not None:  # choices of other ranks' experts are dropped by torch
+            return False
+        if self.shared is not None and not self.shared.capturable:
+            return False
+        parts = [*self.router.kernels, self.experts]
+        return self.kernels.route_capturable and all(is_recordable(part) for part in parts)
 
     def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of `views.normed`."""

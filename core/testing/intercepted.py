@@ -72,6 +72,7 @@ class InterceptedKernels(KernelSet):
         self.numerics = inner.numerics
         self.native = inner.native
         self.capturable = True
+        self.route_capturable = True
         for op in (*OPERATIONS, "route"):
             setattr(self, op, self._intercepted(op))
         self.race = None if inner.race is None else self._intercepted("race")

@@ -68,7 +68,7 @@ class RouteKernel(Protocol):
 
 
 class ExpertsKernel(Protocol):
-    """The prepared experts of one layer, each H → 2 · I → H with a gated activation."""
+    """The prepared experts of one layer, each H → 2 · I → H with a gated activation. Optional part: `Recordable`."""
 
     nbytes: int
 

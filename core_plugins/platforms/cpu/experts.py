@@ -82,6 +82,8 @@ class NativeExperts:
 
     __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
 
+    capturable = True
+
     def __init__(
         self, native: ModuleType, gate_up: Sequence[PackedLayer], down: Sequence[PackedLayer], activation: int
     ) -> None:
