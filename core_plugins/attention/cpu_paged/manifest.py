@@ -32,6 +32,7 @@ def core_spec() -> PluginSpec:
         name="cpu_paged",
         summary="paged attention on the native CPU kernels",
         capabilities={
+            "layer_kinds": ["full", "sliding", "latent"],
             "devices": ["cpu"],
             "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,

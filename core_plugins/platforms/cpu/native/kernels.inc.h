@@ -14,6 +14,7 @@ namespace {
 #include "stage.inc.h"
 #include "small_ops.inc.h"
 #include "kv_elements.inc.h"
+#include "latent.inc.h"
 #include "span.inc.h"
 #include "attention_span.inc.h"
 #include "attention.inc.h"
