@@ -24,6 +24,8 @@ LONG_FACTORS = {
     "partial_rotary_factor": 0.5,
 }
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 5000.0, "factor": 1.0, "alpha": 50.0}
+UNCAPPED = {"attn_logit_softcapping": None}
+"""The code of Gemma 3 has the key and does not look at it."""
 
 DENSE: dict[str, dict[str, Changes]] = {
     "llama": {
@@ -86,9 +88,9 @@ DENSE: dict[str, dict[str, Changes]] = {
     "gemma": {"plain": {}},
     "gemma2": {"plain": {}},
     "gemma3_text": {
-        "plain": {},
-        "pattern": {"layer_types": None, "_sliding_window_pattern": 2, "num_hidden_layers": 5},
-        "uncapped": {"final_logit_softcapping": None, "attn_logit_softcapping": None},
+        "plain": {**UNCAPPED},
+        "pattern": {**UNCAPPED, "layer_types": None, "_sliding_window_pattern": 2, "num_hidden_layers": 5},
+        "uncapped": {**UNCAPPED, "final_logit_softcapping": None},
     },
     "vaultgemma": {"plain": {}},
     "gemma3n_text": {

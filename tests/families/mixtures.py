@@ -27,8 +27,8 @@ MIXTURES: dict[str, dict[str, Changes]] = {
     },
     "deepseek_v2": {
         "plain": {"topk_method": "group_limited_greedy", "norm_topk_prob": False},
-        "no query rank": {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
-        "yarn": {"rope_parameters": LATENT_YARN},
+        "no query rank": {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False},
+        "yarn": {"rope_parameters": LATENT_YARN, "norm_topk_prob": False},
     },
     "deepseek_v3": {
         "plain": {},
@@ -47,6 +47,7 @@ MIXTURES: dict[str, dict[str, Changes]] = {
             "expert_ffn_hidden_size": 40,
             "zero_expert_num": 2,
             "moe_topk": 3,
+            "head_dim": 8,
         }
     },
     "glm4_moe": {"plain": {}, "unnormed": {"use_qk_norm": False}},
