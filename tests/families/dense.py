@@ -44,7 +44,10 @@ DENSE: dict[str, dict[str, Changes]] = {
     "diffllama": {"plain": {}},
     "doge": {"plain": {}},
     "ernie4_5": {"plain": {}},
-    "exaone4": {"plain": {"layer_types": SLIDING}, "no window": {"sliding_window": None, "layer_types": ["full_attention"] * 4}},
+    "exaone4": {
+        "plain": {"layer_types": SLIDING},
+        "no window": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    },
     "helium": {"plain": {"head_dim": 12}},
     "hyperclovax": {"plain": {}, "no post norm": {"use_post_norm": False}},
     "jais2": {"plain": {}},
