@@ -20,8 +20,8 @@ from torch import Tensor
 
 from core.api.errors import CoreError
 from core.models.families import FAMILIES
-from tests.families.architectures import ENCODERS, everything, variants
-from tests.families.comparison import distances, hidden_distance
+from tests.families.architectures import everything, variants
+from tests.families.comparison import distances
 from tests.families.harness import Harness
 from tests.families.oracle import Reference, build, hidden_states, reference
 from tests.families.reads import keys_read
@@ -118,10 +118,7 @@ def _try(model_type: str, variant: str, *, trace: bool) -> bool:
     expected = reference(model_type, variant)
     try:
         harness = Harness(expected.path)
-        if model_type in ENCODERS:
-            found = {"whole": hidden_distance(harness, expected)}
-        else:
-            found = distances(harness, expected)
+        found = distances(harness, expected)
     except CoreError as error:
         print(f"{model_type}, {variant}: REFUSED: {error}")
         return False

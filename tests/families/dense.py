@@ -100,7 +100,6 @@ DENSE: dict[str, dict[str, Changes]] = {
         "plain": {
             "vocab_size_per_layer_input": 263,
             "hidden_size_per_layer_input": 12,
-            "num_kv_shared_layers": 1,
             "laurel_rank": 6,
             "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
             "intermediate_size": [88, 88, 88, 88],

@@ -49,6 +49,7 @@ class Reference:
     logits: float32 [T, V] of each prompt; hidden states [T, H] of encoders.
     prompt: token ids of the one that is continued.
     tokens: the greedy continuation of `prompt`; none for encoders.
+    encodes: whether this is an encoder.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Reference:
     logits: list[Tensor]
     prompt: list[int]
     tokens: list[int]
+    encodes: bool
 
 
 def reference(model_type: str, variant: str = "plain") -> Reference:
@@ -68,7 +70,7 @@ def reference(model_type: str, variant: str = "plain") -> Reference:
     if not path.exists():
         _make(path, model_type, variant)
     told = torch.load(path / "reference.pt", weights_only=True)
-    return Reference(path, told["prompts"], told["logits"], told["prompt"], told["tokens"])
+    return Reference(path, told["prompts"], told["logits"], told["prompt"], told["tokens"], model_type in ENCODERS)
 
 
 def build(model_type: str, variant: str = "plain") -> PreTrainedModel:

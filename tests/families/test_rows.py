@@ -12,8 +12,8 @@ from core.api.errors import ConfigError, UserError
 from core.models.families import FAMILIES, decoder_spec
 from tests.families import results
 from tests.families.architectures import ENCODERS, tiny_config, variants
-from tests.families.comparison import distances, hidden_distance
-from tests.families.harness import Harness
+from tests.families.comparison import distances
+from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 
 TOLERANCE = 2e-4
@@ -53,10 +53,7 @@ def test_every_row_has_a_reference(model_type):
 def test_logits_equal_transformers(model_type, variant):
     expected = reference(model_type, variant)
     harness = Harness(expected.path)
-    if model_type in ENCODERS:
-        found = {"whole": hidden_distance(harness, expected)}
-    else:
-        found = distances(harness, expected)
+    found = distances(harness, expected)
     results.write(model_type, variant, family=harness.spec.family, difference=max(found.values()))
     allowed, _ = TOLERANCES.get((model_type, variant), (TOLERANCE, ""))
     assert max(found.values()) < allowed, found
@@ -97,7 +94,7 @@ def test_tokens_equal_transformers(model_type, variant):
         preemptions = llm._client.stats().num_preemptions
     wrong = {way: found for way, found in tokens.items() if found != expected.tokens}
     assert not wrong, f"expected {expected.tokens}"
-    assert preemptions > 0
+    assert preemptions > 0 or not _grows(expected.path)
     results.write(model_type, variant, tokens=NUM_TOKENS)
 
 
@@ -122,6 +119,11 @@ def _tight_llm(path):
             if "KV cache of" not in str(error):
                 raise
     raise AssertionError(f"no pool of {FEW_BLOCKS[-1]} blocks holds one request")
+
+
+def _grows(path):
+    """Whether some layer keeps every token, so that a small pool makes requests give way."""
+    return any(mixer.kind == "full" for mixer in cached_mixers(Harness(path).spec))
 
 
 def _generate(llm, prompts, params):

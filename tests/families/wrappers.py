@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 Changes = dict[str, Any]
+LLAMA4_VISION = {
+    "image_size": 28,
+    "patch_size": 14,
+    "vision_output_dim": 32,
+    "projector_input_dim": 32,
+    "projector_output_dim": 32,
+}
 
 WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "gemma3": ("gemma3_text", "plain", {"hidden_size": 32, "image_size": 28, "patch_size": 14}),
