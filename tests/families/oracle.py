@@ -29,7 +29,7 @@ from core.testing.checkpoints import write_tokenizer
 from tests.families.architectures import ENCODERS, WRAPPERS, tiny_config, tiny_values
 
 CACHE = Path(__file__).parent.parent / ".cache" / "families"
-VERSION = 2
+VERSION = 3
 """Of the way in which weights and results are made; a new one makes them anew."""
 LENGTHS = (37, 11)
 NUM_TOKENS = 32
@@ -77,11 +77,7 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     """The model, with random weights."""
     torch.manual_seed(11)
     config = tiny_config(model_type, variant)
-    kind: Any = AutoModelForCausalLM
-    if model_type in ENCODERS:
-        kind = AutoModel
-    elif model_type in WRAPPERS:
-        kind = AutoModelForImageTextToText
+    kind = _auto_class(model_type)
     with torch.device("meta"):
         size = kind.from_config(config).num_parameters()
     if size > MOST_PARAMETERS:
@@ -89,6 +85,21 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
     randomize(model)
     return model.eval()
+
+
+def load(path: Path, model_type: str) -> PreTrainedModel:
+    """The model as transformers reads it from a checkpoint, which is what counts: some configurations change on the way."""
+    kind = _auto_class(model_type)
+    model: PreTrainedModel = kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def _auto_class(model_type: str) -> Any:
+    if model_type in ENCODERS:
+        return AutoModel
+    if model_type in WRAPPERS:
+        return AutoModelForImageTextToText
+    return AutoModelForCausalLM
 
 
 def randomize(model: PreTrainedModel) -> None:
@@ -165,17 +176,17 @@ def _greedy(model: PreTrainedModel) -> tuple[list[int], list[int]]:
 
 def _make(path: Path, model_type: str, variant: str) -> None:
     """Write the checkpoint and the results, all or nothing."""
-    model = build(model_type, variant)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=CACHE))
+    build(model_type, variant).save_pretrained(made)
+    write_tokenizer(made)
+    model = load(made, model_type)
     prompts = [_prompt(number, length) for number, length in enumerate(LENGTHS)]
     logits = [logits_of(model, ids) for ids in prompts]
     prompt: list[int] = []
     tokens: list[int] = []
     if model_type not in ENCODERS:
         prompt, tokens = _greedy(model)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=CACHE))
-    model.save_pretrained(made)
-    write_tokenizer(made)
     told = {"prompts": prompts, "logits": logits, "prompt": prompt, "tokens": tokens}
     torch.save(told, made / "reference.pt")
     try:
