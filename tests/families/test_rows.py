@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,22 +11,13 @@ import torch
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
 from core.models.families import FAMILIES, decoder_spec
-from tests.families import results
+from tests.families import document, results
 from tests.families.architectures import ENCODERS, tiny_config, variants
 from tests.families.comparison import distances
+from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES
 from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 
-TOLERANCE = 2e-4
-TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {}
-"""Variant → its own tolerance, and why."""
-REFUSED = {
-    ("qwen3_moe", "window"): "use_sliding_window is set",
-    ("llama", "dynamic"): "rope_type is 'dynamic'",
-}
-"""Variants that a row does not serve, and what its error says."""
-QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
-"""The model types whose tokens are compared in every run of the suite."""
 FEW_BLOCKS = (4, 6, 8, 11, 15, 20, 25, 30, 36, 44, 60)
 """Sizes of a pool; the first one that is taken has room for one of four requests, or a little more."""
 
@@ -96,6 +88,14 @@ def test_tokens_equal_transformers(model_type, variant):
     assert not wrong, f"expected {expected.tokens}"
     assert preemptions > 0 or not _grows(expected.path)
     results.write(model_type, variant, tokens=NUM_TOKENS)
+
+
+@pytest.mark.models
+def test_the_document_has_every_family():
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    absent = [family.name for family in FAMILIES if f"\n| {family.name} |" not in text]
+    assert not absent, "python -m tests.families.document > docs/models.md"
+    assert not document.missing(FAMILIES, results.read())
 
 
 def _llm(path, **settings):

@@ -1,0 +1,18 @@
+"""What is expected of variants that are not like the others. Data alone.
+
+Owns: the tolerance, its exceptions, and what is refused. Called by: the tests of rows, the document.
+"""
+
+from __future__ import annotations
+
+TOLERANCE = 2e-4
+"""Largest absolute difference of a logit."""
+TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {}
+"""Architecture and variant → a tolerance of its own, and why."""
+REFUSED: dict[tuple[str, str], str] = {
+    ("qwen3_moe", "window"): "use_sliding_window is set",
+    ("llama", "dynamic"): "rope_type is 'dynamic'",
+}
+"""Architecture and variant that a row does not serve → what its error says."""
+QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
+"""Architectures whose tokens are compared in every run of the suite."""
