@@ -56,9 +56,9 @@ DENSE: dict[str, dict[str, Changes]] = {
     "seed_oss": {"plain": {}},
     "smollm3": {"plain": {"no_rope_layers": [1, 0, 1, 0]}},
     "stablelm": {
-        "plain": {},
-        "parallel": {"use_parallel_residual": True},
-        "normed": {"qk_layernorm": True},
+        "plain": {"hidden_size": 64},
+        "parallel": {"hidden_size": 64, "use_parallel_residual": True},
+        "normed": {"hidden_size": 64, "qk_layernorm": True},
     },
     "starcoder2": {"plain": {}},
     "youtu": {"plain": {}},

@@ -14,5 +14,12 @@ REFUSED: dict[tuple[str, str], str] = {
     ("llama", "dynamic"): "rope_type is 'dynamic'",
 }
 """Architecture and variant that a row does not serve → what its error says."""
+UNMENDED: dict[tuple[str, str], str] = {
+    ("gemma3_text", "usual"): "absent keys do not take the defaults of Gemma3TextConfig",
+    ("mixtral", "usual"): "absent keys do not take the defaults of MixtralConfig",
+    ("deepseek_v2", "usual"): "absent keys do not take the defaults of DeepseekV2Config",
+    ("deepseek_v3", "usual"): "absent keys do not take the defaults of DeepseekV3Config",
+}
+"""Architecture and variant that a row serves wrongly → how. The entry goes when the row is right: its test fails then."""
 QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
 """Architectures whose tokens are compared in every run of the suite."""

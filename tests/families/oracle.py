@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from core.testing.checkpoints import write_tokenizer
-from tests.families.architectures import ENCODERS, WRAPPERS, tiny_config, tiny_values
+from tests.families.architectures import ENCODERS, USUAL, WRAPPERS, tiny_config, tiny_values, told
 
 CACHE = Path(__file__).parent.parent / ".cache" / "families"
 VERSION = 3
@@ -69,8 +69,9 @@ def reference(model_type: str, variant: str = "plain") -> Reference:
     path = CACHE / f"{name}-{digest}"
     if not path.exists():
         _make(path, model_type, variant)
-    told = torch.load(path / "reference.pt", weights_only=True)
-    return Reference(path, told["prompts"], told["logits"], told["prompt"], told["tokens"], model_type in ENCODERS)
+    known = torch.load(path / "reference.pt", weights_only=True)
+    encodes = model_type in ENCODERS
+    return Reference(path, known["prompts"], known["logits"], known["prompt"], known["tokens"], encodes)
 
 
 def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
@@ -178,7 +179,10 @@ def _make(path: Path, model_type: str, variant: str) -> None:
     """Write the checkpoint and the results, all or nothing."""
     CACHE.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=CACHE))
-    build(model_type, variant).save_pretrained(made)
+    model = build(model_type, variant)
+    model.save_pretrained(made)
+    if variant == USUAL:
+        (made / "config.json").write_text(json.dumps(told(model.config)))
     write_tokenizer(made)
     model = load(made, model_type)
     prompts = [_prompt(number, length) for number, length in enumerate(LENGTHS)]
@@ -187,8 +191,8 @@ def _make(path: Path, model_type: str, variant: str) -> None:
     tokens: list[int] = []
     if model_type not in ENCODERS:
         prompt, tokens = _greedy(model)
-    told = {"prompts": prompts, "logits": logits, "prompt": prompt, "tokens": tokens}
-    torch.save(told, made / "reference.pt")
+    results = {"prompts": prompts, "logits": logits, "prompt": prompt, "tokens": tokens}
+    torch.save(results, made / "reference.pt")
     try:
         os.replace(made, path)
     except OSError:  # another process was first

@@ -12,9 +12,9 @@ from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
 from core.models.families import FAMILIES, decoder_spec
 from tests.families import document, results
-from tests.families.architectures import ENCODERS, tiny_config, variants
+from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances
-from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES
+from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES, UNMENDED
 from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 
@@ -41,14 +41,26 @@ def test_every_row_has_a_reference(model_type):
     assert variants(model_type), f"tests/families has no tiny configuration of {model_type}"
 
 
-@pytest.mark.parametrize("model_type, variant", SERVED)
+def _logit_rows():
+    """Every variant; configurations of sizes alone are left to `make test-models`, but for a few."""
+    for model_type, variant in SERVED:
+        marks = []
+        if variant == USUAL and model_type not in QUICK:
+            marks.append(pytest.mark.models)
+        wrong = UNMENDED.get((model_type, variant))
+        if wrong is not None:
+            marks.append(pytest.mark.xfail(reason=wrong, strict=True, raises=AssertionError))
+        yield pytest.param(model_type, variant, marks=marks)
+
+
+@pytest.mark.parametrize("model_type, variant", _logit_rows())
 def test_logits_equal_transformers(model_type, variant):
     expected = reference(model_type, variant)
     harness = Harness(expected.path)
     found = distances(harness, expected)
-    results.write(model_type, variant, family=harness.spec.family, difference=max(found.values()))
     allowed, _ = TOLERANCES.get((model_type, variant), (TOLERANCE, ""))
     assert max(found.values()) < allowed, found
+    results.write(model_type, variant, family=harness.spec.family, difference=max(found.values()))
 
 
 @pytest.mark.parametrize("model_type, variant", [row for row in ROWS if row in REFUSED])
