@@ -109,6 +109,7 @@ WAYS = {
     "blocks from host memory": {"num_gpu_blocks_override": 12, "kv_offloading_size": 0.01, "rounds": 3},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
+    "not recorded": {"enforce_eager": True},
 }
 
 
@@ -140,6 +141,16 @@ def plainest(checkpoints: dict[str, Path], numerics: str) -> list:
 @pytest.mark.parametrize("way", WAYS)
 def test_bits_are_equal(checkpoints, numerics, plainest, way) -> None:
     assert sampled(checkpoints["v3"], numerics, **WAYS[way]) == plainest
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_step_is_recorded(checkpoints, dtype) -> None:
+    """Latent layers, a dense MLP, the router, its experts and the shared one."""
+    planned = resolve({"model": str(checkpoints["v3"]), "dtype": dtype, **ROOM}, context="llm", environ={})
+    worker = Worker(planned.engine)
+    model = worker.runner.forward.model
+    assert (model.capturable, model.capture) == (True, "any")
+    worker.close()
 
 
 def test_nothing_waives_the_promise_by_default(checkpoints) -> None:

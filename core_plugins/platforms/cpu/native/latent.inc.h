@@ -4,7 +4,7 @@
 // Two neighbouring dimensions of a key lie in one 32-bit lane where products sum pairs. Their columns then come out four even
 // dimensions before the four odd ones of each eight; `store_latent` puts them in order.
 
-// A key [keys] or query [queries] of `dim` numbers: its latent part, then its rotated one.
+// `to` [dim], a whole key or query: its latent part [dim_v], then its rotated part.
 LANE const float *joined(const float *latent, const float *rotated, long dim_v, long dim, float *to) {
     memcpy(to, latent, dim_v * sizeof(float));
     memcpy(to + dim_v, rotated, (dim - dim_v) * sizeof(float));
