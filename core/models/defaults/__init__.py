@@ -22,7 +22,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     transformers_version: the release that they are from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key that the class has a value for by itself.
-    keys: every key that the class knows, older spellings included.
+    keys: every key that the class or its model asks for, older spellings included.
+    unused: those of them that neither does anything with.
     theta: of rotary embeddings without one, by layer type where the class tells them apart; None: without rotary.
     """
 
@@ -30,6 +31,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     attribute_map: dict[str, str]
     defaults: dict[str, Any]
     keys: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     theta: float | dict[str, float] | None = None
 
 
