@@ -59,7 +59,8 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
     """The parameters of a layer, and its base unless they have one.
 
     They stand in `rope_scaling`, or else in `rope_parameters`; flat, or by layer type. In families whose sliding layers have
-    a base of their own (Gemma 3), flat ones are about the other layers alone.
+    a base of their own (Gemma 3), `rope_parameters` are by layer type, and `rope_scaling` is laid over those of the other
+    layers.
     """
     kind = "full_attention" if full else "sliding_attention"
     theta = config.number("rope_theta", 10000.0)
@@ -67,9 +68,9 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
     scaling = config.mapping("rope_scaling")
     if local is not None:
         parameters = config.mapping("rope_parameters").mapping(kind)
-        if not full:
-            return parameters, local
-        return (scaling if scaling else parameters), theta
+        if full:
+            return parameters.overlaid(dict(scaling)), theta
+        return parameters, local
     parameters = scaling if scaling else config.mapping("rope_parameters")
     if kind in parameters:
         parameters = parameters.mapping(kind)

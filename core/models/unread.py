@@ -68,7 +68,9 @@ def unread(config: Configuration, model_types: Iterable[str], own_neutral: Mappi
     unknown: list[str] = []
     for name, value in left.items():
         outer, _, inner = name.partition(".")
-        is_known = inner in ROPE_KEYS if inner else outer in known_keys
+        is_known = outer in known_keys
+        if inner:
+            is_known = inner.rpartition(".")[2] in ROPE_KEYS or isinstance(value, Mapping)
         if is_known:
             known[name] = value
         else:
@@ -86,7 +88,7 @@ def refuse(found: Unread, family: str) -> None:
     first = next(iter(found.known))
     raise UserError(
         f"The model's configuration has {', '.join(shown)}, which models of the family '{family}' do not read here, so the "
-        f"results could be wrong. Set it to null to run without it: --hf-overrides.{first} null."
+        f"results could be wrong. To run without it, set it to null: --hf-overrides.{first} null."
     )
 
 

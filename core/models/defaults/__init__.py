@@ -34,6 +34,30 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     unused: tuple[str, ...] = ()
     theta: float | dict[str, float] | None = None
 
+    @property
+    def readable(self) -> frozenset[str]:
+        """The keys that mean something to the family."""
+        return frozenset(self.keys).difference(self.unused)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of absent keys, the bases of rotary embeddings included."""
+        found = dict(self.defaults)
+        if isinstance(self.theta, dict):
+            found["rope_theta"] = self.theta["global"]
+            found["rope_local_base_freq"] = self.theta["local"]
+        elif self.theta is not None:
+            found.setdefault("rope_theta", self.theta)
+        return found
+
+    def neutral(self) -> dict[str, str]:
+        """Unused keys at their defaults, as `neutral.txt` has them: key = value → reason."""
+        found: dict[str, str] = {}
+        for key in self.unused:
+            value = msgspec.json.encode(self.defaults.get(key)).decode()
+            found[f"{key} = {value}"] = "the family's own model does nothing with it"
+        return found
+
 
 @lru_cache(maxsize=64)
 def family_defaults(model_type: str) -> Defaults | None:
