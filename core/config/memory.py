@@ -105,8 +105,7 @@ def kv_groups(spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool) -
     windows: list[int | None] = []
     layer_bytes: list[int] = []
     states: set[int] = set()
-    for index, block in enumerate(spec.blocks):
-        mixer = block.mixer
+    for index, mixer in enumerate(spec.mixers):
         if isinstance(mixer, StateSpec):
             states.add(index)
             windows.append(None)
@@ -134,7 +133,11 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
         for half in mixer_parts(spec, index).halves:
             num_matrices = half.shape[0]
             total += num_matrices * _group_bytes([half], None, dtype, multiple)
-    if not spec.tied:
+    for part in spec.projections().values():
+        total += _group_bytes([part], plan, dtype, multiple)
+    for _, (rows, columns) in spec.tables().values():
+        total += rows * columns * ITEM_BYTES[dtype]
+    if spec.has_own_head:
         total += _group_bytes([spec.head()], plan, dtype, multiple)
     return total
 

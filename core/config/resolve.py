@@ -113,7 +113,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     checkpoint, spec, family = model
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
-    mixers = [block.mixer for block in spec.blocks]
+    mixers = list(spec.mixers)
     choose_plugins(attempt, checkpoint, family, mixers, platform)
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings

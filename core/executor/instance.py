@@ -6,7 +6,7 @@ Never does: choose plugins (the configuration did), run a step. Called by: the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ class ModelInstance:
     model: its weights and its forward pass.
     cache: how its layers keep what they have seen.
     backends: of each layer, by its place in the model.
-    learned: scales of an 8-bit cache that the checkpoint brings, by layer.
+    learned: scales of an 8-bit cache that the checkpoint brings, by the number of a mixer.
     groups: the KV group of each layer; empty until a cache is bound.
     """
 
@@ -159,7 +159,7 @@ def build(
     )
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-    tables = rotary_tables(spec, length, runtime.device)
+    tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
     model = Decoder(
         spec,
         weights,
@@ -172,9 +172,21 @@ def build(
         reduce,
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
-    learned = {layer - spec.first_block: params for layer, params in scales.items()}
+    learned = _by_mixer(spec, scales)
     backends = _backends(config, spec, runtime, plugins)
     return ModelInstance(spec, model, config.cache, backends, learned)
+
+
+def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:
+    """Scales by the number of a mixer in this part, from scales by the number of a block in the whole model."""
+    found: dict[int, AttentionParams] = {}
+    place = 0
+    for index, block in enumerate(spec.blocks):
+        params = scales.get(spec.first_block + index)
+        if params is not None and block.mixers:
+            found[place] = params
+        place += len(block.mixers)
+    return found
 
 
 def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
@@ -227,7 +239,7 @@ def _backends(config: EngineConfig, spec: DecoderSpec, runtime: Runtime, plugins
     for name in sorted(set(names.values())):
         loaded[name] = load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
     backends: list[Any] = []
-    for block in spec.blocks:
-        name = names[block.mixer.kind]
+    for mixer in spec.mixers:
+        name = names[mixer.kind]
         backends.append(loaded[name])
     return backends

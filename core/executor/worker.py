@@ -31,7 +31,7 @@ from core.executor.instance import (
 )
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
-from core.models.decoder import Decoder
+from core.models.decoder import Decoder, DecoderWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
@@ -186,7 +186,18 @@ class Worker:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        weights = model.weights
-        parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
+        parts = _shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
         return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
+
+
+def _shared_parts(weights: DecoderWeights) -> dict[str, object]:
+    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    way_in = weights.embedding
+    way_out = weights.head
+    norm = None if way_out is None else way_out.norm
+    return {
+        "embedding": None if way_in is None else way_in.tokens,
+        "head": None if way_out is None else way_out.tokens,
+        "norm": None if norm is None else norm.weight,
+    }

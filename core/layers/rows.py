@@ -58,6 +58,20 @@ class RowKernels(ReferenceKernels):
         for row, into in zip(inputs, outputs, strict=True):
             super().rms_norm(_aligned(row), weight, eps, into)
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
+            super().layer_norm(_aligned(row), weight, bias, eps, into)
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """See `ReferenceKernels`."""
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
+            super().activate(_aligned(row), activation, into)
+
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """See `ReferenceKernels`."""
         inputs = x.split(1)

@@ -7,8 +7,20 @@ import pytest
 from core.testing.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
+STATES = TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states"
+
+
+def module_of(*names: str) -> str:
+    """One module's text made of several: their imports of one another are dropped."""
+    lines = ["from __future__ import annotations"]
+    for name in names:
+        text = (STATES / name).read_text()
+        lines += [line for line in text.splitlines() if "__future__" not in line and "torch_sdpa.states" not in line]
+    return "\n".join(lines)
+
+
 STATE_BACKEND = (
-    (TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states.py").read_text()
+    module_of("step.py", "convolution.py", "short_conv.py")
     + """
 
 import dataclasses
@@ -33,7 +45,10 @@ READ = "self.states.read(step.view)"
 STATE_BACKENDS = {
     "ignores a factor": ([(".copy_(c * y)", ".copy_(y)")], "equal their formula"),
     "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
-    "forgets the newest token": ([("padded[after])", "padded[after - 1])")], "state: prompts in chunks"),
+    "forgets the newest token": (
+        [("return y, padded[after]", "return y, padded[after - 1]")],
+        "state: prompts in chunks",
+    ),
     "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
     "takes up an old state": (
         [(READ, "self.states.read(dataclasses.replace(step.view, query_lens=[0] * step.view.num_seqs))")],

@@ -114,8 +114,8 @@ class Facts:
     @property
     def has_states(self) -> bool:
         """Whether the model has layers with a state; False before it is known."""
-        blocks = self.spec.blocks if self.spec is not None else ()
-        return any(isinstance(block.mixer, StateSpec) for block in blocks)
+        mixers = self.spec.mixers if self.spec is not None else ()
+        return any(isinstance(mixer, StateSpec) for mixer in mixers)
 
     @property
     def num_drafts(self) -> int:

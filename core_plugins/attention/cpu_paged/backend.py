@@ -1,4 +1,4 @@
-"""Paged attention on the native kernels of the `cpu` platform.
+"""Paged attention, and layers with a state (`states.py`), on the native kernels of the `cpu` platform.
 
 Owns: the layout of a block in memory and the checks before a call; the arithmetic is in the platform's extension
 (`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
@@ -15,6 +15,7 @@ on its own keys alone: not on block size, chunks, batch or threads. What several
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,10 +24,11 @@ from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported
-from core_plugins.platforms.cpu.checks import check_heads
+from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
+from core_plugins.attention.cpu_paged.states import StateLayer
+from core_plugins.platforms.cpu.checks import check_heads, check_rows, check_same
 from core_plugins.platforms.cpu.extension import kernels_or_reason
 
 
@@ -152,6 +154,34 @@ class CpuPagedAttention:
             rows,
             *handle.sizes,
         )
+
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """The numbers of the state, in float32."""
+        return spec.state_bytes
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
+        """The op, on the layer's bytes. Raises PluginError when unsupported."""
+        reasons = unsupported_state(StateQuery(spec, raw.device.type, dtype))
+        if reasons:
+            lacks = "; ".join(str(reason) for reason in reasons)
+            raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
+        if not raw.is_contiguous():
+            raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes")
+        return StateLayer(self._native, spec, raw, params)
+
+    def build_state(self, view: BatchView) -> Metadata:
+        """Which sequence each row belongs to, and the blocks of its state."""
+        return self.build(view)
+
+    def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: Metadata, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W], for all sequences at once; the states move on."""
+        spec = handle.spec
+        rows, stride = check_rows(inputs, spec.input_size, "inputs")
+        out_rows, out_stride = check_rows(out, spec.output_size, "out")
+        check_same(metadata.view.num_tokens, rows, "inputs")
+        check_same(rows, out_rows, "out")
+        places = (inputs.data_ptr(), stride, out.data_ptr(), out_stride)
+        self._native.state(handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables)
 
     def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
         """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""

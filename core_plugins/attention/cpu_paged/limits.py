@@ -6,7 +6,7 @@ Owns: the limits of the native attention kernel. Never does: import the kernel. 
 from __future__ import annotations
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import STATE_DTYPE, AttentionQuery, AttentionSpec, StateQuery
 
 ELEMENTS = {  # the number by which the kernel knows a type
     "float32": 0,
@@ -20,7 +20,33 @@ ELEMENTS = {  # the number by which the kernel knows a type
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
 VERSION = 2  # grows when results change
+STATE_OPS = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
+MAX_TAPS = 8
+MAX_STATE_ROW = 256
+MAX_STATE_ROWS = 512
 MAX_HEAD_SIZE = 512
+
+
+def unsupported_state(query: StateQuery) -> list[Reason]:
+    """The reasons why this backend cannot serve a kind of layer with a state; empty: it can. Loads no library."""
+    spec = query.spec
+    reasons = []
+    if query.device != "cpu":
+        reasons.append(Reason("device", "cpu", query.device))
+    if query.dtype != STATE_DTYPE:
+        reasons.append(Reason("dtype", STATE_DTYPE, query.dtype))
+    if spec.op not in STATE_OPS:
+        return [*reasons, Reason("state_op", " or ".join(STATE_OPS), spec.op)]
+    sizes = spec.sizes
+    if sizes["kernel"] > MAX_TAPS:
+        reasons.append(Reason("kernel", f"at most {MAX_TAPS}", str(sizes["kernel"])))
+    row = sizes.get("state") or sizes.get("key_size") or 1
+    if row > MAX_STATE_ROW:
+        reasons.append(Reason("state", f"at most {MAX_STATE_ROW}", str(row)))
+    rows = sizes.get("head_size") or sizes.get("value_size") or 1
+    if rows > MAX_STATE_ROWS:
+        reasons.append(Reason("head_size", f"at most {MAX_STATE_ROWS}", str(rows)))
+    return reasons
 
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
