@@ -78,8 +78,8 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
 
 
 def _rope_type(values: Configuration) -> str:
-    name = "rope_type" if values.get("rope_type") is not None else "type"
-    return values.choice(name, TYPES, "default")
+    older = values.choice("type", TYPES, "default")
+    return values.choice("rope_type", TYPES, older)
 
 
 def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
@@ -87,9 +87,9 @@ def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
 
     stretch: the configured length over the original one, which yarn takes without a factor.
     """
-    if rope_type == "default":
-        return 1.0
-    return values.number("factor", stretch if rope_type == "yarn" else None, low=1e-6)
+    absent = {"default": 1.0, "yarn": stretch}
+    factor = values.number("factor", absent.get(rope_type), low=1e-6)
+    return 1.0 if rope_type == "default" else factor
 
 
 def _yarn_stretch(factor: float, weight: float) -> float:

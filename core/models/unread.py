@@ -50,16 +50,24 @@ class Unread(NamedTuple):
     unknown: list[str]
 
 
-def unread(config: Configuration, model_types: Iterable[str], own_neutral: Mapping[str, str]) -> Unread:
+def unread(
+    config: Configuration,
+    model_types: Iterable[str],
+    own_neutral: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
+) -> Unread:
     """What `config` has, nobody read and no list calls neutral.
 
     model_types: of all rows, whose keys are known.
+    defaults: of the family's class; a key at its default says what its absence says.
     own_neutral: key → reason, of the row that read the configuration; `key = value` as in `neutral.txt`.
     """
     neutral = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
     left: dict[str, Any] = {}
+    usual = defaults or {}
     for name, value in _leaves(config.values_given, config.reads):
-        if value is not None and why_neutral(name, value, neutral) is None:
+        is_usual = value is None or (name in usual and usual[name] == value)
+        if not is_usual and why_neutral(name, value, neutral) is None:
             left[name] = value
     if not left:
         return Unread({}, [])

@@ -50,14 +50,6 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
             found.setdefault("rope_theta", self.theta)
         return found
 
-    def neutral(self) -> dict[str, str]:
-        """Unused keys at their defaults, as `neutral.txt` has them: key = value → reason."""
-        found: dict[str, str] = {}
-        for key in self.unused:
-            value = msgspec.json.encode(self.defaults.get(key)).decode()
-            found[f"{key} = {value}"] = "the family's own model does nothing with it"
-        return found
-
 
 @lru_cache(maxsize=64)
 def family_defaults(model_type: str) -> Defaults | None:
