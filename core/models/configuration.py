@@ -21,8 +21,9 @@ class Configuration(Mapping[str, Any]):
 
     values: of the checkpoint.
     defaults: of the family, under usual or own names.
-    own_names: usual name → the names that the family's checkpoints have for it. Where a checkpoint has several of them, the
-        usual name counts, then the first of these.
+    own_names: usual name → the names that the family's checkpoints have for it; any of them may be asked for. Where a
+        checkpoint has several of them, the usual name counts, then the first of these.
+    known: the keys that the family has; others are as if absent, and stay unread. None: it may have any.
     prefix: where this mapping stands in the whole configuration, as `rope_scaling.`; empty: it is the whole one.
 
     Every accessor raises UserError naming key, value, what was expected and `--hf-overrides`; an absent key without any
@@ -35,12 +36,14 @@ class Configuration(Mapping[str, Any]):
         values: Mapping[str, Any],
         defaults: Mapping[str, Any] | None = None,
         own_names: Mapping[str, Sequence[str]] | None = None,
+        known: frozenset[str] | None = None,
         prefix: str = "",
         reads: set[str] | None = None,
     ) -> None:
         self.values_given = values
         self.defaults = defaults or {}
         self.own_names = own_names or {}
+        self.known = known
         self.prefix = prefix
         self.reads: set[str] = set() if reads is None else reads
 
@@ -68,7 +71,8 @@ class Configuration(Mapping[str, Any]):
     def overlaid(self, values: Mapping[str, Any]) -> Configuration:
         """This configuration with other values for some keys; what is read of either is remembered for both."""
         mixed = {**self.values_given, **values}
-        return Configuration(mixed, self.defaults, self.own_names, self.prefix, self.reads)
+        known = None if self.known is None else self.known.union(values)
+        return Configuration(mixed, self.defaults, self.own_names, known, self.prefix, self.reads)
 
     def positive(self, name: str, default: int | None = None) -> int:
         """An integer from 1 to the bound of its name."""
@@ -147,7 +151,14 @@ class Configuration(Mapping[str, Any]):
         )
 
     def _names(self, key: str) -> tuple[str, ...]:
-        return (key, *self.own_names.get(key, ()))
+        """All names of a key, the one that counts most first; none of a key that the family has not."""
+        names = (key, *self.own_names.get(key, ()))
+        for usual, own in self.own_names.items():
+            if key in own:
+                names = (usual, *own)
+        if self.known is None or not self.known.isdisjoint(names):
+            return names
+        return ()
 
     def _handed_out(self, name: str, value: Any) -> Any:
         if not isinstance(value, Mapping) or isinstance(value, Configuration):
@@ -175,10 +186,14 @@ class Configuration(Mapping[str, Any]):
             self.fail(name, value, f"a number from {low:g} to {high:g}")
 
 
+def configuration(hf_config: Mapping[str, Any]) -> Configuration:
+    """A mapping with the accessors of a configuration; one that has them is itself."""
+    return hf_config if isinstance(hf_config, Configuration) else Configuration(hf_config)
+
+
 def positive(hf_config: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """An integer from 1. Raises UserError."""
-    config = hf_config if isinstance(hf_config, Configuration) else Configuration(hf_config)
-    return config.positive(name, default)
+    return configuration(hf_config).positive(name, default)
 
 
 def _is(value: Any, kind: type) -> bool:

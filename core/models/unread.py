@@ -50,16 +50,24 @@ class Unread(NamedTuple):
     unknown: list[str]
 
 
-def unread(config: Configuration, model_types: Iterable[str], own_neutral: Mapping[str, str]) -> Unread:
+def unread(
+    config: Configuration,
+    model_types: Iterable[str],
+    own_neutral: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
+) -> Unread:
     """What `config` has, nobody read and no list calls neutral.
 
     model_types: of all rows, whose keys are known.
+    defaults: of the family's class; a key at its default says what its absence says.
     own_neutral: key → reason, of the row that read the configuration; `key = value` as in `neutral.txt`.
     """
     neutral = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
     left: dict[str, Any] = {}
+    usual = defaults or {}
     for name, value in _leaves(config.values_given, config.reads):
-        if value is not None and why_neutral(name, value, neutral) is None:
+        is_usual = value is None or (name in usual and usual[name] == value)
+        if not is_usual and why_neutral(name, value, neutral) is None:
             left[name] = value
     if not left:
         return Unread({}, [])
@@ -68,7 +76,9 @@ def unread(config: Configuration, model_types: Iterable[str], own_neutral: Mappi
     unknown: list[str] = []
     for name, value in left.items():
         outer, _, inner = name.partition(".")
-        is_known = inner in ROPE_KEYS if inner else outer in known_keys
+        is_known = outer in known_keys
+        if inner:
+            is_known = inner.rpartition(".")[2] in ROPE_KEYS or isinstance(value, Mapping)
         if is_known:
             known[name] = value
         else:
@@ -86,7 +96,7 @@ def refuse(found: Unread, family: str) -> None:
     first = next(iter(found.known))
     raise UserError(
         f"The model's configuration has {', '.join(shown)}, which models of the family '{family}' do not read here, so the "
-        f"results could be wrong. Set it to null to run without it: --hf-overrides.{first} null."
+        f"results could be wrong. To run without it, set it to null: --hf-overrides.{first} null."
     )
 
 

@@ -22,7 +22,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     transformers_version: the release that they are from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
     defaults: the value of each key that the class has a value for by itself.
-    keys: every key that the class knows, older spellings included.
+    keys: every key that the class or its model asks for, older spellings included.
+    unused: those of them that neither does anything with.
     theta: of rotary embeddings without one, by layer type where the class tells them apart; None: without rotary.
     """
 
@@ -30,7 +31,24 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     attribute_map: dict[str, str]
     defaults: dict[str, Any]
     keys: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     theta: float | dict[str, float] | None = None
+
+    @property
+    def readable(self) -> frozenset[str]:
+        """The keys that mean something to the family."""
+        return frozenset(self.keys).difference(self.unused)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of absent keys, the bases of rotary embeddings included."""
+        found = dict(self.defaults)
+        if isinstance(self.theta, dict):
+            found["rope_theta"] = self.theta["global"]
+            found["rope_local_base_freq"] = self.theta["local"]
+        elif self.theta is not None:
+            found.setdefault("rope_theta", self.theta)
+        return found
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,15 @@ from core.models.defaults import DIRECTORY, Defaults
 ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
 KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
 FILLED_IN: Final = re.compile(r"""kwargs\.setdefault\(\s*["'](\w+)["'],\s*([\d.]+)\s*\)""")
+ASKED_FOR: Final = re.compile(r"""getattr\(\s*(?:self\.)?(?:text_)?config,\s*["'](\w+)["']""")
+MENTIONED: Final = re.compile(r"""\.(\w+)|["'](\w+)["']""")
+ELSEWHERE: Final = frozenset(
+    (
+        *("max_position_embeddings", "original_max_position_embeddings", "partial_rotary_factor", "rope_parameters"),
+        *("rope_scaling", "rope_theta", "tie_word_embeddings", "num_hidden_layers", "layer_types"),
+    )
+)
+"""Keys that the library reads for every model."""
 COMMON: Final = frozenset(field.name for field in dataclasses.fields(PreTrainedConfig))
 
 
@@ -45,7 +55,7 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
     """What a class says of its keys, without an instance: an instance has computed values besides."""
     defaults: dict[str, Any] = {}
     attribute_map = dict(config_class.attribute_map)
-    keys = set(attribute_map)
+    keys = {*attribute_map, *attribute_map.values()}
     for field in dataclasses.fields(config_class):
         if field.name in COMMON:
             continue
@@ -54,7 +64,10 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
         if value is not None:
             defaults[field.name] = value
     source = _own_source(config_class)
+    model_source = _model_source(config_class)
     keys.update(KEYWORD.findall(source))
+    keys.update(ASKED_FOR.findall(model_source))
+    keys.difference_update(COMMON)
     for name, number in FILLED_IN.findall(source):
         defaults.setdefault(name, float(number))
     theta = None
@@ -66,6 +79,7 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
         attribute_map=attribute_map,
         defaults=dict(sorted(defaults.items())),
         keys=tuple(sorted(keys)),
+        unused=tuple(sorted(keys - ELSEWHERE - _mentioned(source + model_source))),
         theta=theta,
     )
 
@@ -91,6 +105,21 @@ def _own_source(config_class: type) -> str:
             break
         sources.append(inspect.getsource(one))
     return "\n".join(sources)
+
+
+def _model_source(config_class: type) -> str:
+    """The source of the models beside a configuration."""
+    path = Path(inspect.getfile(config_class))
+    models = sorted(path.parent.glob("modeling_*.py"))
+    return "\n".join(model.read_text(encoding="utf-8") for model in models)
+
+
+def _mentioned(source: str) -> set[str]:
+    """The names that a source may ask a configuration for: all attributes and quoted words."""
+    found: set[str] = set()
+    for attribute, quoted in MENTIONED.findall(source):
+        found.add(attribute or quoted)
+    return found
 
 
 def main() -> None:

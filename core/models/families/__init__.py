@@ -10,6 +10,7 @@ from core.models.families.table import (
     layer_specs,
     renamed,
     tensor_shapes,
+    unknown_keys,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "layer_specs",
     "renamed",
     "tensor_shapes",
+    "unknown_keys",
 ]

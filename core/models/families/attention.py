@@ -14,7 +14,7 @@ import msgspec
 from core.api.block_spec import HeadNormSpec, HeadsSpec, NormSpec
 from core.api.errors import UserError
 from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
-from core.models.configuration import positive
+from core.models.configuration import Configuration, configuration, positive
 from core.models.families.row import Family, HeadNorm
 from core.models.families.scalars import has_bias, scalar
 from core.models.rope import rope_spec, score_stretch
@@ -37,7 +37,7 @@ def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> At
         head_size_v=head_size,
         scale=_scale(family, hf_config, head_size),
         window=_window(family, hf_config, index),
-        cap=hf_config.get("attn_logit_softcapping"),
+        cap=configuration(hf_config).optional_number("attn_logit_softcapping", 1e-6),
         causal=not family.encoder,
     )
 
@@ -97,11 +97,22 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
 
 def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether a layer sees all keys before it."""
-    kinds = hf_config.get("layer_types")
+    config = configuration(hf_config)
+    kinds = config.list_of("layer_types", str)
+    pattern = config.count("sliding_window_pattern", 0) or family.full_every
+    first = config.get("max_window_layers")
     if kinds:
-        return bool(kinds[index % len(kinds)] != "sliding_attention")
-    pattern = hf_config.get("sliding_window_pattern") or hf_config.get("_sliding_window_pattern") or family.full_every
+        return _kind(config, kinds, index) != "sliding_attention"
+    if first is not None:
+        return index < config.count("max_window_layers")
     return not pattern or (index + 1) % pattern == 0
+
+
+def _kind(config: Configuration, kinds: list[str], index: int) -> str:
+    num_layers = config.positive("num_hidden_layers")
+    if len(kinds) < num_layers:
+        config.fail("layer_types", kinds, f"a kind for each of {num_layers} layers, not {len(kinds)}")
+    return kinds[index]
 
 
 def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
@@ -157,17 +168,16 @@ def _head_norm(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> 
 def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> float:
     if "attention" in family.scalars:
         return scalar(family, hf_config, "attention")
-    size = hf_config.get("query_pre_attn_scalar")
-    return 1.0 / math.sqrt(head_size if size is None else size)
+    size = configuration(hf_config).number("query_pre_attn_scalar", head_size, low=1e-6)
+    return 1.0 / math.sqrt(size)
 
 
 def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
-    if family.windowed and not hf_config.get(family.windowed):
+    config = configuration(hf_config)
+    window = None
+    if config.get("sliding_window") is not None:
+        window = config.positive("sliding_window")
+    has_windows = not family.windowed or config.flag(family.windowed)
+    if not has_windows or is_full(family, config, index):
         return None
-    if not is_full(family, hf_config, index):
-        return hf_config.get("sliding_window")
-    if not family.windowed and hf_config.get("use_sliding_window") and not hf_config.get("layer_types"):
-        raise UserError(
-            f"use_sliding_window is set without layer_types; {family.name} models run without a window here."
-        )
-    return None
+    return window

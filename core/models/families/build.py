@@ -12,8 +12,8 @@ from typing import Any
 from core.api.block_spec import BlockSpec, MLPSpec, NormSpec, PositionsSpec
 from core.api.decoder_spec import BlockOrder, DecoderSpec
 from core.api.errors import UserError, nearest
-from core.models.configuration import Configuration, positive
-from core.models.defaults import family_defaults
+from core.models.configuration import Configuration, configuration, positive
+from core.models.defaults import Defaults, family_defaults
 from core.models.families.attention import attention_of, heads_of, latent_of, rope_of
 from core.models.families.experts import experts_of
 from core.models.families.row import Family
@@ -33,29 +33,46 @@ ACTIVATIONS = {
 """Names of activations in configurations, and in `core.layers.activations`."""
 
 
-def configuration_of(hf_config: Mapping[str, Any], family: Family) -> Configuration:
-    """A configuration with the family's names and defaults, which remembers what is read of it."""
-    model_type = str(hf_config.get("model_type") or family.model_types[0])
-    known = family_defaults(model_type)
+ALWAYS = frozenset(("tie_word_embeddings", "num_hidden_layers", "max_position_embeddings"))
+"""Keys that every model of transformers has, in its class or not."""
+
+
+def configuration_of(hf_config: Mapping[str, Any], family: Family, *, strict: bool) -> Configuration:
+    """A configuration with the family's names and defaults, which remembers what is read of it.
+
+    strict: keys that transformers' class does not have are as if absent, as they are for transformers.
+    """
+    known = class_defaults(hf_config, family)
     own_names: dict[str, tuple[str, ...]] = {}
     defaults: dict[str, Any] = {}
     if known is not None:
-        defaults.update(known.defaults)
+        defaults.update(known.values)
         for usual, own in known.attribute_map.items():
             own_names[usual] = (own,)
+    own_keys: set[str] = set()
     for usual, names in family.keys.items():
-        more = (names,) if isinstance(names, str) else names
+        more = (names,) if isinstance(names, str) else tuple(names)
         own_names[usual] = (*more, *own_names.get(usual, ()))
+        own_keys.update(more)
     defaults.update(family.defaults)
-    configuration = Configuration(hf_config, defaults, own_names)
-    return configuration.overlaid(family.fixed) if family.fixed else configuration
+    readable = None
+    if strict and known is not None:
+        readable = known.readable.union(own_keys, family.defaults, ALWAYS)
+    config = Configuration(hf_config, defaults, own_names, readable)
+    return config.overlaid(family.fixed) if family.fixed else config
 
 
-def spec_of(hf_config: Mapping[str, Any], family: Family) -> DecoderSpec:
+def class_defaults(hf_config: Mapping[str, Any], family: Family) -> Defaults | None:
+    """What transformers' class for a configuration says; that of the row where the configuration names another one."""
+    model_type = str(hf_config.get("model_type") or "")
+    if model_type not in family.model_types:
+        model_type = family.model_types[0]
+    return family_defaults(model_type)
+
+
+def spec_of(given: Configuration, family: Family) -> DecoderSpec:
     """The model's shape. Raises UserError for missing or impossible values."""
-    config: Mapping[str, Any] = configuration_of(hf_config, family)
-    if family.usual is not None:
-        config = family.usual(config)
+    config = given if family.usual is None else configuration(family.usual(given))
     num_layers = positive(config, "num_hidden_layers")
     hidden = positive(config, "hidden_size")
     norm = _norm(family, config)
@@ -66,7 +83,7 @@ def spec_of(hf_config: Mapping[str, Any], family: Family) -> DecoderSpec:
         vocab_size=positive(config, "vocab_size"),
         blocks=tuple(blocks),
         max_position=positive(config, "max_position_embeddings", 2048),
-        tied=bool(config.get("tie_word_embeddings", family.tied_by_default)),
+        tied=config.flag("tie_word_embeddings", family.tied_by_default),
         norm=norm,
         heads=heads_of(family, config, norm),
         mlp=_mlp(family, config),
@@ -74,7 +91,7 @@ def spec_of(hf_config: Mapping[str, Any], family: Family) -> DecoderSpec:
         embed_scale=_embed_scale(family, config),
         residual_scale=scalar(family, config, "residual"),
         logit_scale=scalar(family, config, "logits"),
-        logit_cap=config.get("final_logit_softcapping"),
+        logit_cap=config.optional_number("final_logit_softcapping", 1e-6),
         head_bias=has_bias(family, config, "head", usual=False),
         embed_norm=family.embed_norm,
         positions=_positions(family, config),
@@ -85,13 +102,14 @@ def spec_of(hf_config: Mapping[str, Any], family: Family) -> DecoderSpec:
     return spec if family.adjust is None else family.adjust(config, spec)
 
 
-def _norm(family: Family, config: Mapping[str, Any]) -> NormSpec:
-    eps = config.get("rms_norm_eps")
-    for name in ("layer_norm_eps", "norm_eps", "layer_norm_epsilon"):
-        eps = config.get(name) if eps is None else eps
+def _norm(family: Family, config: Configuration) -> NormSpec:
+    eps = None
+    for name in ("rms_norm_eps", "layer_norm_eps", "norm_eps", "layer_norm_epsilon"):
+        own = config.optional_number(name, 0.0)
+        eps = own if eps is None else eps
     return NormSpec(
         kind=family.norm,
-        eps=float(family.eps_default if eps is None else eps),
+        eps=family.eps_default if eps is None else eps,
         offset=family.norm_offset,
         weighted=family.norm_weighted,
         bias=family.norm_bias,

@@ -55,6 +55,7 @@ ROWS = (
         name="lfm2",
         model_types=("lfm2",),
         architectures=("Lfm2ForCausalLM",),
+        neutral=lfm2.NEUTRAL,
         tied_by_default=True,
         qk_norm=True,
         usual=lfm2.usual,

@@ -19,6 +19,8 @@ ROWS = (
         architectures=("Qwen3MoeForCausalLM",),
         qk_norm=True,
         windowed="use_sliding_window",
+        full_every=NEVER,
+        neutral={"max_window_layers": "its windows are of all layers"},
         expert_names=("mlp", "gate_proj", "up_proj", "down_proj"),
         renormalize=False,
     ),

@@ -15,9 +15,11 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError, nearest
 from core.api.specs import LayerSpec
+from core.models.configuration import Configuration
 from core.models.families import deepseek, gemma, gpt2, llama, moe
-from core.models.families.build import spec_of
+from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.row import Family
+from core.models.unread import Unread, refuse, unread
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
@@ -74,7 +76,30 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
 
     family: a row that the table need not have; None: the table's row for the configuration.
     """
-    return spec_of(hf_config, family or family_for(hf_config))
+    if family is not None:
+        return spec_of(configuration_of(hf_config, family, strict=False), family)
+    row = family_for(hf_config)
+    config = configuration_of(hf_config, row, strict=True)
+    spec = spec_of(config, row)
+    refuse(_unread(config, row), row.name)
+    return spec
+
+
+def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:
+    """The keys of a configuration that no family has, nor any list of neutral keys."""
+    row = family_for(hf_config)
+    config = configuration_of(hf_config, row, strict=True)
+    spec_of(config, row)
+    return _unread(config, row).unknown
+
+
+def _unread(config: Configuration, family: Family) -> Unread:
+    known = class_defaults(config, family)
+    defaults = {} if known is None else known.defaults
+    model_types: list[str] = []
+    for row in FAMILIES:
+        model_types.extend(row.model_types)
+    return unread(config, model_types, family.neutral, defaults)
 
 
 def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
