@@ -65,6 +65,7 @@ class Failing(UniprocExecutor):
 
 def client(path: Path, failing: dict[int, bool] | None = None, **settings: object) -> InprocClient:
     given = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 16, "block_size": 4}
+    given |= {"mamba_block_size": 4}
     given |= {"kv_cache_memory_bytes": 1 << 20, "device": "cpu", "use_tqdm_on_load": False, **settings}
     config = resolve({"model": str(path), **given}, context="llm", environ={}).engine
     return InprocClient(config, Failing(config, failing or {}))
