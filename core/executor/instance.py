@@ -24,7 +24,7 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import canonical, decoder_spec, renamed
+from core.models.families import decoder_spec, renamed, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
@@ -115,7 +115,9 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
     name = config.plugins.model
     hf_config = config.model.hf_config
     if name is None:
-        return Checkpoint(loader, canonical(manifest), decoder_spec(hf_config))
+        spec = decoder_spec(hf_config)
+        tensors = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
+        return Checkpoint(tensors.loader(loader), tensors.manifest, spec)
     facts = manifest.facts()
     family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
     tensors = renamed(manifest.tensors, family.canonical_name)
