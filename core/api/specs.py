@@ -277,12 +277,14 @@ class KVGroup(msgspec.Struct, frozen=True):
     layers: their indices; the i-th layer of every group lies in the i-th buffer of the cache.
     window: keys a query of a `sliding` group sees, itself included; blocks behind it are given back.
     num_state_blocks: blocks that hold the whole state of a sequence in a `state` group, in the order of its table.
+    num_spare_blocks: behind them, for a copy of the state before drafts were verified: 0, or as many.
     """
 
     kind: Literal["full", "sliding", "state"]
     layers: tuple[int, ...]
     window: int | None = None
     num_state_blocks: int = 0
+    num_spare_blocks: int = 0
 
 
 class AttentionQuery(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ class Worker:
         config = self.config
         length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
         num_blocks = -(-length // config.cache.block_size)
-        num_state_blocks = [group.num_state_blocks for group in self.groups]
+        num_state_blocks = [group.num_state_blocks + group.num_spare_blocks for group in self.groups]
         return max(num_blocks, *num_state_blocks)
 
     @property
@@ -152,6 +152,8 @@ class Worker:
             pages: list[Page] | None = None
             if plan.transfers is not None:
                 pages = self.kv_memory.transfer(plan.transfers)
+            if plan.copies:
+                self.kv_memory.copy(plan.copies)
             result = self.runner.execute(plan)
         except Exception as error:
             self.plugins.blame(error)

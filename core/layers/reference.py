@@ -93,6 +93,11 @@ class ReferenceKernels:
     numerics = f"torch-{torch.__version__.split('+')[0]}"
     features = FEATURES
 
+    def __init_subclass__(cls) -> None:
+        """A provider that inherits from this one says itself what its own operations can do."""
+        if "features" not in cls.__dict__:
+            cls.features = frozenset()
+
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Everything is supported."""
         return []

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from core.api.specs import Activation, RoutingSpec
 from core.layers.heads import LinearHeads
-from core.layers.reference import ReferenceKernels, ReferenceLinear
+from core.layers.reference import FEATURES, ReferenceKernels, ReferenceLinear
 from core.plugin.contracts import HeadsKernel
 from core.weights.canonical import moved_into
 from core.weights.formats import CanonicalWeight, Dense
@@ -37,6 +37,7 @@ class RowKernels(ReferenceKernels):
     """Every operation whose bits could depend on neighbours, by rows; the others are exact as they are."""
 
     name = "reference_rows"
+    features = FEATURES
     numerics = f"torch-rows-{torch.__version__.split('+')[0]}"
 
     def linear(

@@ -31,6 +31,7 @@ class StateStore:
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         block_bytes = raw.shape[1]
         self.num_blocks = max(-(-self.nbytes // block_bytes), 1)
+        self._words = _in_words(raw)
 
     def read(self, view: BatchView) -> Tensor:
         """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
@@ -50,8 +51,18 @@ class StateStore:
         block_bytes = self.raw.shape[1]
         unused = self.num_blocks * block_bytes - self.nbytes
         padded = F.pad(pages, (0, unused)) if unused else pages
-        self.raw.index_copy_(0, self._blocks(view), padded.view(-1, block_bytes))
+        words = padded.view(-1, block_bytes).view(self._words.dtype)
+        self._words.index_copy_(0, self._blocks(view), words)
 
     def _blocks(self, view: BatchView) -> Tensor:
         """The blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
         return view.block_table[:, : self.num_blocks].flatten().long()
+
+
+def _in_words(raw: Tensor) -> Tensor:
+    """The same bytes as the largest numbers that fit: torch writes chosen rows number by number."""
+    for dtype in (torch.int64, torch.int32):
+        places = (raw.shape[1], raw.stride(0), raw.storage_offset())
+        if all(place % dtype.itemsize == 0 for place in places):
+            return raw.view(dtype)
+    return raw

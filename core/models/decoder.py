@@ -25,6 +25,7 @@ from core.models.embedding import Embedding, EmbeddingWeights
 from core.models.head import Head, HeadWeights
 from core.models.mixers import Mixer
 from core.models.mlp import BlockMLP
+from core.models.needs import needs
 from core.models.norm import Norm
 from core.models.step_views import StepViews
 from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
@@ -207,6 +208,8 @@ class Decoder:
             return False
         if not all(mixer.is_plain for mixer in self.mixers):
             return False
+        if not needs(self.spec) <= self.kernels.recorded:
+            return False
         if self._embedding is not None and not self._embedding.is_plain:
             return False
         linears: list[LinearKernel | HeadsKernel] = []
@@ -217,11 +220,8 @@ class Decoder:
         for mixer in self.mixers:
             linears += mixer.linears
         for block in self.weights.blocks:
-            if block.mlp is None:
-                continue
-            if not block.mlp.linears:  # experts, whose kernels nothing can record
+            if block.mlp is not None and not block.mlp.capturable:
                 return False
-            linears += block.mlp.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property

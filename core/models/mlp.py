@@ -13,7 +13,7 @@ from core.api.decoder_spec import ExpertsSpec, MLPSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.step_views import StepViews
-from core.plugin.contracts import ExpertsKernel, GatedLinear, LinearKernel
+from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
 
 
 class DenseMLP:
@@ -33,11 +33,12 @@ class DenseMLP:
             self._gated_gate_up = kernels.gate_within(gate_up)
 
     @property
-    def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record; empty means that it cannot."""
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
         if self.spec.gate_scale != 1.0:
-            return []
-        return [*self.gate_up.kernels, *self.down.kernels]
+            return False
+        linears = [*self.gate_up.kernels, *self.down.kernels]
+        return all(is_recordable(linear) for linear in linears)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the MLP of x [T, H]."""
@@ -91,7 +92,16 @@ class ExpertsMLP:
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
             self.nbytes += shared.nbytes
-        self.linears: list[LinearKernel] = []
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        if self.held is not None or self.shared_gate is not None:  # torch drops choices of others' experts, and gates
+            return False
+        if self.shared is not None and not self.shared.capturable:
+            return False
+        parts = [*self.router.kernels, self.experts]
+        return all(is_recordable(part) for part in parts)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= the chosen experts of x [T, H]."""

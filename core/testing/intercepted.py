@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from core.layers.kernels import OPERATIONS, SPECIAL_OPERATIONS, KernelSet
+from core.layers.reference import FEATURES
 from core.plugin.contracts import HeadsKernel, LinearKernel, Runtime
 
 ROWS = {
@@ -79,6 +80,11 @@ class InterceptedKernels(KernelSet):
             setattr(self, op, self._intercepted(op))
         self.race = None if inner.race is None else self._intercepted("race")
         self.logprobs = inner.logprobs
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """Everything."""
+        return frozenset((*OPERATIONS, *SPECIAL_OPERATIONS, *FEATURES))
 
     def linear(self, *args: Any, **options: Any) -> LinearKernel:
         """See `KernelSet`."""

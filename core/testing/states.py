@@ -163,6 +163,24 @@ def states_stay_in_their_blocks(subject: Subject) -> None:
             raise Failure(f"{what}: the step changed block {min(foreign)}, which is not in a table of its sequences")
 
 
+def states_are_their_bytes(subject: Subject) -> None:
+    """Layers with a state: a copy of its bytes is continued by another sequence, and earlier bytes undo later tokens."""
+    for spec, what in _examples(subject):
+        *_, tokens = _random(spec, what)
+        run = StateRun(subject.loaded, spec, [tokens, tokens], generator(what))
+        run.step([(0, 0, 9)])
+        run.step([(1, 0, 4)])
+        mine, other = run.tables
+        run.raw[other] = run.raw[mine]
+        first, second = run.step([(0, 9, 14), (1, 9, 14)])
+        close(second, first, TOLERANCE, f"{what}, continued from a copy of another sequence's bytes")
+        before = run.raw[mine].clone()
+        (expected,) = run.step([(0, 14, 16)])
+        run.raw[mine] = before
+        (again,) = run.step([(0, 14, 16)])
+        close(again, expected, TOLERANCE, f"{what}, computed again from earlier bytes")
+
+
 def states_know_padding(subject: Subject) -> None:
     """Layers with a state: with `padding`, what lies behind a step's own rows and sequences changes no bit and no state."""
     if not subject.manifest.spec.capabilities.get("padding", False):
@@ -197,6 +215,7 @@ CHECKS = (
     states_are_kept_apart,
     states_begin_afresh,
     states_stay_in_their_blocks,
+    states_are_their_bytes,
     states_know_padding,
     states_are_invariant_as_claimed,
 )

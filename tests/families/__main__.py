@@ -20,10 +20,10 @@ from torch import Tensor
 
 from core.api.errors import CoreError
 from core.models.families import FAMILIES
-from tests.families.architectures import ENCODERS, everything, variants
-from tests.families.comparison import distances, hidden_distance
+from tests.families.architectures import everything, variants
+from tests.families.comparison import distances
 from tests.families.harness import Harness
-from tests.families.oracle import Reference, build, hidden_states, reference
+from tests.families.oracle import Reference, hidden_states, load, reference
 from tests.families.reads import keys_read
 
 LAYER = re.compile(r"(.*?\b(?:layers|h|blocks|layer)\.)(\d+)(\..*)")
@@ -118,10 +118,7 @@ def _try(model_type: str, variant: str, *, trace: bool) -> bool:
     expected = reference(model_type, variant)
     try:
         harness = Harness(expected.path)
-        if model_type in ENCODERS:
-            found = {"whole": hidden_distance(harness, expected)}
-        else:
-            found = distances(harness, expected)
+        found = distances(harness, expected)
     except CoreError as error:
         print(f"{model_type}, {variant}: REFUSED: {error}")
         return False
@@ -137,14 +134,15 @@ def _try(model_type: str, variant: str, *, trace: bool) -> bool:
     told = ", ".join(f"{way} {distance:.1e}" for way, distance in found.items())
     print(f"{model_type}, {variant}: {'equal' if good else 'DIFFERENT'}: {told}")
     if not good:
-        _find_block(model_type, variant, harness, expected.prompts[0])
+        _find_block(model_type, expected, harness)
     return good
 
 
-def _find_block(model_type: str, variant: str, harness: Harness, ids: list[int]) -> None:
+def _find_block(model_type: str, expected: Reference, harness: Harness) -> None:
     """Say what leaves each block, ours beside transformers'; the last one of theirs is normed in most models."""
+    ids = expected.prompts[0]
     try:
-        theirs = hidden_states(build(model_type, variant), ids)
+        theirs = hidden_states(load(expected.path, model_type), ids)
         ours = harness.hidden_states(ids)
     except Exception as error:
         print(f"  blocks cannot be compared: {type(error).__name__}: {error}")

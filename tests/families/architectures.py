@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from tests.families.common import values_for
+from tests.families.common import sizes_for, values_for
 from tests.families.dense import DENSE
 from tests.families.early import EARLY
 from tests.families.encoders import ENCODERS
@@ -20,6 +20,8 @@ from tests.families.mixtures import MIXTURES
 from tests.families.wrappers import VISION, WRAPPED_TEXT, WRAPPERS
 
 DECODERS = {**DENSE, **MIXTURES, **HYBRIDS, **EARLY}
+USUAL = "usual"
+"""The variant of every decoder and encoder whose configuration has nothing but its sizes: all else takes its default."""
 ALL = {**DECODERS, **ENCODERS, **WRAPPED_TEXT}
 
 
@@ -27,7 +29,8 @@ def variants(model_type: str) -> list[str]:
     """The names of an architecture's variants, the usual one first; none for an unknown one."""
     if model_type in WRAPPERS:
         return ["plain"]
-    return list(ALL.get(model_type, {}))
+    known = list(ALL.get(model_type, {}))
+    return [*known, USUAL] if known else []
 
 
 def everything() -> Iterator[tuple[str, str]]:
@@ -41,6 +44,9 @@ def tiny_values(model_type: str, variant: str = "plain") -> dict[str, Any]:
     """What the configuration is made from: JSON that says which configuration this is."""
     if model_type in WRAPPERS:
         return _wrapper_values(model_type)
+    if variant == USUAL:
+        sizes = sizes_for(_defaults(model_type))
+        return {**sizes, **_sizes_of(ALL[model_type]["plain"])}
     values = values_for(_defaults(model_type))
     changes = dict(ALL[model_type][variant])
     return {**values, **changes}
@@ -49,6 +55,23 @@ def tiny_values(model_type: str, variant: str = "plain") -> dict[str, Any]:
 def tiny_config(model_type: str, variant: str = "plain") -> PreTrainedConfig:
     """The configuration, as transformers understands it."""
     return CONFIG_MAPPING[model_type](**tiny_values(model_type, variant))
+
+
+def told(config: PreTrainedConfig) -> dict[str, Any]:
+    """What a configuration says beyond the defaults of its class."""
+    defaults = _defaults(config.model_type)
+    named = {"model_type", "architectures", "dtype"}
+    values = config.to_dict()
+    return {key: value for key, value in values.items() if key in named or value != defaults.get(key)}
+
+
+def _sizes_of(changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes without switches and fractions."""
+    found = {}
+    for key, value in changes.items():
+        if isinstance(value, (int, list, dict)) and not isinstance(value, bool):
+            found[key] = value
+    return found
 
 
 def _wrapper_values(model_type: str) -> dict[str, Any]:

@@ -17,18 +17,15 @@ Run = Callable[[Sequence[Piece]], Tensor]
 
 
 def distances(harness: Harness, reference: Reference) -> dict[str, float]:
-    """Way → largest absolute difference over all tokens of both prompts."""
+    """Way → largest absolute difference over all tokens of both prompts: logits, or an encoder's hidden states."""
+    if reference.encodes:
+        return {"whole": _largest(_whole(harness.hidden, reference), reference)}
     run = harness.logits
     found = {"whole": _largest(_whole(run, reference), reference)}
     for size in (3, 7):
         found[f"chunks of {size}"] = _largest(_chunks(run, reference, size), reference)
     found["company"] = _largest(_company(run, reference), reference)
     return found
-
-
-def hidden_distance(harness: Harness, reference: Reference) -> float:
-    """The same of an encoder, which sees a whole prompt at once."""
-    return _largest(_whole(harness.hidden, reference), reference)
 
 
 def _whole(run: Run, reference: Reference) -> list[Tensor]:

@@ -44,7 +44,10 @@ DENSE: dict[str, dict[str, Changes]] = {
     "diffllama": {"plain": {}},
     "doge": {"plain": {}},
     "ernie4_5": {"plain": {}},
-    "exaone4": {"plain": {"layer_types": SLIDING}, "no window": {"sliding_window": None, "layer_types": ["full_attention"] * 4}},
+    "exaone4": {
+        "plain": {"layer_types": SLIDING},
+        "no window": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    },
     "helium": {"plain": {"head_dim": 12}},
     "hyperclovax": {"plain": {}, "no post norm": {"use_post_norm": False}},
     "jais2": {"plain": {}},
@@ -53,9 +56,9 @@ DENSE: dict[str, dict[str, Changes]] = {
     "seed_oss": {"plain": {}},
     "smollm3": {"plain": {"no_rope_layers": [1, 0, 1, 0]}},
     "stablelm": {
-        "plain": {},
-        "parallel": {"use_parallel_residual": True},
-        "normed": {"qk_layernorm": True},
+        "plain": {"hidden_size": 64},
+        "parallel": {"hidden_size": 64, "use_parallel_residual": True},
+        "normed": {"hidden_size": 64, "qk_layernorm": True},
     },
     "starcoder2": {"plain": {}},
     "youtu": {"plain": {}},
@@ -97,7 +100,6 @@ DENSE: dict[str, dict[str, Changes]] = {
         "plain": {
             "vocab_size_per_layer_input": 263,
             "hidden_size_per_layer_input": 12,
-            "num_kv_shared_layers": 1,
             "laurel_rank": 6,
             "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
             "intermediate_size": [88, 88, 88, 88],

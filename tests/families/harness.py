@@ -65,9 +65,7 @@ class Harness:
         weights = loading.run(loader)
         tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device)
         workspace = Workspace(device)
-        self.model = Decoder(
-            self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS
-        )
+        self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS)
         self._bind()
 
     @torch.inference_mode()

@@ -76,7 +76,7 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
     "qwen3_next": {"plain": {"layer_types": LINEAR, "mlp_only_layers": [2]}},
     "qwen3_5_text": {"plain": {"layer_types": LINEAR}},
     "qwen3_5_moe_text": {"plain": {"layer_types": LINEAR}},
-    "olmo_hybrid": {"plain": {"layer_types": LINEAR, "linear_num_value_heads": 2}},
+    "olmo_hybrid": {"plain": {"layer_types": LINEAR, "linear_num_value_heads": 2, "linear_value_head_dim": 8}},
     "kimi_linear": {
         "plain": {
             "layer_types": LINEAR,

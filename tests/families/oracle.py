@@ -26,10 +26,10 @@ from transformers import (
 )
 
 from core.testing.checkpoints import write_tokenizer
-from tests.families.architectures import ENCODERS, WRAPPERS, tiny_config, tiny_values
+from tests.families.architectures import ENCODERS, USUAL, WRAPPERS, tiny_config, tiny_values, told
 
 CACHE = Path(__file__).parent.parent / ".cache" / "families"
-VERSION = 2
+VERSION = 3
 """Of the way in which weights and results are made; a new one makes them anew."""
 LENGTHS = (37, 11)
 NUM_TOKENS = 32
@@ -49,6 +49,7 @@ class Reference:
     logits: float32 [T, V] of each prompt; hidden states [T, H] of encoders.
     prompt: token ids of the one that is continued.
     tokens: the greedy continuation of `prompt`; none for encoders.
+    encodes: whether this is an encoder.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Reference:
     logits: list[Tensor]
     prompt: list[int]
     tokens: list[int]
+    encodes: bool
 
 
 def reference(model_type: str, variant: str = "plain") -> Reference:
@@ -67,19 +69,16 @@ def reference(model_type: str, variant: str = "plain") -> Reference:
     path = CACHE / f"{name}-{digest}"
     if not path.exists():
         _make(path, model_type, variant)
-    told = torch.load(path / "reference.pt", weights_only=True)
-    return Reference(path, told["prompts"], told["logits"], told["prompt"], told["tokens"])
+    known = torch.load(path / "reference.pt", weights_only=True)
+    encodes = model_type in ENCODERS
+    return Reference(path, known["prompts"], known["logits"], known["prompt"], known["tokens"], encodes)
 
 
 def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     """The model, with random weights."""
     torch.manual_seed(11)
     config = tiny_config(model_type, variant)
-    kind: Any = AutoModelForCausalLM
-    if model_type in ENCODERS:
-        kind = AutoModel
-    elif model_type in WRAPPERS:
-        kind = AutoModelForImageTextToText
+    kind = _auto_class(model_type)
     with torch.device("meta"):
         size = kind.from_config(config).num_parameters()
     if size > MOST_PARAMETERS:
@@ -87,6 +86,21 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
     model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation="eager")
     randomize(model)
     return model.eval()
+
+
+def load(path: Path, model_type: str) -> PreTrainedModel:
+    """The model as transformers reads it from a checkpoint, which is what counts: some configurations change on the way."""
+    kind = _auto_class(model_type)
+    model: PreTrainedModel = kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def _auto_class(model_type: str) -> Any:
+    if model_type in ENCODERS:
+        return AutoModel
+    if model_type in WRAPPERS:
+        return AutoModelForImageTextToText
+    return AutoModelForCausalLM
 
 
 def randomize(model: PreTrainedModel) -> None:
@@ -163,19 +177,22 @@ def _greedy(model: PreTrainedModel) -> tuple[list[int], list[int]]:
 
 def _make(path: Path, model_type: str, variant: str) -> None:
     """Write the checkpoint and the results, all or nothing."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=CACHE))
     model = build(model_type, variant)
+    model.save_pretrained(made)
+    if variant == USUAL:
+        (made / "config.json").write_text(json.dumps(told(model.config)))
+    write_tokenizer(made)
+    model = load(made, model_type)
     prompts = [_prompt(number, length) for number, length in enumerate(LENGTHS)]
     logits = [logits_of(model, ids) for ids in prompts]
     prompt: list[int] = []
     tokens: list[int] = []
     if model_type not in ENCODERS:
         prompt, tokens = _greedy(model)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=CACHE))
-    model.save_pretrained(made)
-    write_tokenizer(made)
-    told = {"prompts": prompts, "logits": logits, "prompt": prompt, "tokens": tokens}
-    torch.save(told, made / "reference.pt")
+    results = {"prompts": prompts, "logits": logits, "prompt": prompt, "tokens": tokens}
+    torch.save(results, made / "reference.pt")
     try:
         os.replace(made, path)
     except OSError:  # another process was first

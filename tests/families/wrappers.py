@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 Changes = dict[str, Any]
+LLAMA4_VISION = {
+    "image_size": 28,
+    "patch_size": 14,
+    "vision_output_dim": 32,
+    "projector_input_dim": 32,
+    "projector_output_dim": 32,
+}
 
 WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "gemma3": ("gemma3_text", "plain", {"hidden_size": 32, "image_size": 28, "patch_size": 14}),
     "mistral3": ("mistral", "plain", {"image_size": 28, "patch_size": 14, "head_dim": 8}),
-    "llama4": ("llama4_text", "plain", {"image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}),
+    "llama4": ("llama4_text", "plain", LLAMA4_VISION),
     "qwen2_5_vl": ("qwen2_5_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),

@@ -42,6 +42,12 @@ EXAMPLE = """
         return StateSpec(op=op, inputs={"x": 4}, output_size=4, state_size=4)
 """
 READ = "self.states.read(step.view)"
+WRITE = "self.states.write(step.view, padded[after])"
+ROWS = "zip(step.view.block_table[:, 0].tolist(), step.view.seq_lens_list, step.view.query_lens)"
+REMEMBERED = (
+    "torch.stack([torch.zeros(self.past, self.channels) if length == count else self.kept[block]"
+    f" for block, length, count in {ROWS}])"
+)
 STATE_BACKENDS = {
     "ignores a factor": ([(".copy_(c * y)", ".copy_(y)")], "equal their formula"),
     "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
@@ -57,6 +63,14 @@ STATE_BACKENDS = {
     "writes elsewhere": (
         [("self.states.write(", "self.states.raw[-1] = 0\n        self.states.write(")],
         "its sequences alone",
+    ),
+    "keeps states elsewhere as well": (
+        [
+            ("self.bias = params", "self.kept = {}\n        self.bias = params"),
+            (READ, REMEMBERED),
+            (WRITE, f"{WRITE}\n        self.kept.update(zip(step.view.block_table[:, 0].tolist(), padded[after]))"),
+        ],
+        "a copy of its bytes",
     ),
     "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),

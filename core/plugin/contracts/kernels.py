@@ -68,7 +68,10 @@ class RouteKernel(Protocol):
 
 
 class ExpertsKernel(Protocol):
-    """The prepared experts of one layer, each H → 2 · I → H with a gated activation, or H → I → H with a plain one."""
+    """The prepared experts of one layer, each H → 2 · I → H with a gated activation, or H → I → H with a plain one.
+
+    Optional part: `Recordable`.
+    """
 
     nbytes: int
 

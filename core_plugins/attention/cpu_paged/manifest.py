@@ -35,7 +35,7 @@ def core_spec() -> PluginSpec:
         summary="paged attention and layers with a state on the native CPU kernels",
         capabilities={
             "devices": ["cpu"],
-            "layer_kinds": ["full", "sliding", "state"],
+            "layer_kinds": ["full", "sliding", "latent", "state"],
             "state_ops": list(STATE_OPS),
             "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,

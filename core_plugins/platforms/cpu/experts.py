@@ -90,6 +90,8 @@ class NativeExperts:
 
     __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
 
+    capturable = True
+
     def __init__(
         self,
         native: ModuleType,

@@ -2,7 +2,8 @@
 
 torch's own `sigmoid`, `silu` and `softplus` compute the last few numbers of a tensor by other code than the rest, and
 products of matrices sum in an order that depends on the number of rows. `exp`, `log1p`, `rsqrt`, and sums over the last
-dimension of a tensor without gaps have no such differences.
+dimension of a tensor without gaps have no such differences on a CPU. (On a GPU, torch may divide a sum among threads by
+the number of rows.)
 
 Owns: those that the ops need. Never does: know an op. Called by: the ops.
 """

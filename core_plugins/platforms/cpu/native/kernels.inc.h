@@ -15,6 +15,7 @@ namespace {
 #include "small_ops.inc.h"
 #include "activations.inc.h"
 #include "kv_elements.inc.h"
+#include "latent.inc.h"
 #include "span.inc.h"
 #include "attention_span.inc.h"
 #include "attention.inc.h"

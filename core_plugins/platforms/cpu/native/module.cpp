@@ -415,6 +415,13 @@ void read_shape(Arguments &a, CacheShape &c) {
     c.k_scale = a.real(), c.v_scale = a.real();
 }
 
+void read_latent_shape(Arguments &a, CacheShape &c) { // one head, whose values are a part of its keys
+    c.heads_kv = 1, c.latent = 1;
+    c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
+    c.block_bytes = a.integer(), c.element = (int)a.integer();
+    c.k_scale = c.v_scale = a.real();
+}
+
 // k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
 // scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
@@ -482,6 +489,34 @@ KERNEL(py_state) {
     return c.layer && a.ok() ? perform<run_state>(c) : nullptr;
 }
 
+// c, row stride, k_pe, row stride, cache, slots, rows, dim, dim_v, block_size, block_bytes, element, scale
+KERNEL(py_latent_write) {
+    Arguments a(items, count, 13);
+    CacheWriteCall c = {};
+    c.k = a.pointer<float>(), c.k_row_stride = a.integer();
+    c.v = a.pointer<float>(), c.v_row_stride = a.integer();
+    c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
+    c.rows = a.integer();
+    read_latent_shape(a, c);
+    return a.ok() ? perform<run_cache_write>(c) : nullptr;
+}
+
+// q_latent, row and head stride, q_pe, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table,
+// table_stride, batch, cache, heads_q, dim, dim_v, block_size, block_bytes, element, k_scale, scale
+KERNEL(py_latent_attention) {
+    Arguments a(items, count, 23);
+    AttentionCall c = {};
+    c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
+    c.q_pe = a.pointer<float>(), c.pe_row_stride = a.integer(), c.pe_head_stride = a.integer();
+    c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
+    c.heads_q = a.integer();
+    read_latent_shape(a, c);
+    c.scale = a.real();
+    return a.ok() ? perform<run_attention>(c) : nullptr;
+}
+
 KERNEL(py_prefault) { // address, bytes
     Arguments a(items, count, 2);
     void *address = a.pointer<void>();
@@ -542,6 +577,7 @@ PyMethodDef methods[] = {
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
+    METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -18,8 +18,8 @@ constexpr int kSegmentLevels = 3; // of the binary tree that adds at most eight 
 // blocks and threads cut the work.
 constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
-constexpr long kMaxHead = 512;
-constexpr size_t kAttentionBytes = 832 * 1024; // that a task of attention works in: too many for a small stack
+constexpr long kMaxHead = 576; // a latent of 512 and its rotated key of 64
+constexpr size_t kAttentionBytes = 944 * 1024; // that a task of attention works in: too many for a small stack
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long at_most(long a, long b) { return a < b ? a : b; }
@@ -127,6 +127,7 @@ struct CacheShape {
     int element;            // a CacheElement
     int scaled;             // each token and head has its own two scales in the block
     float k_scale, v_scale; // what is stored times these (and its own scales) is the value
+    int latent;             // values are the first dim_v numbers of the keys, and not stored again: latent.inc.h
 };
 
 // Spans whose blocks several sequences share: what tasks over all of them left for each of those sequences.
@@ -142,6 +143,8 @@ constexpr long kRecordHead = 2;
 struct AttentionCall : CacheShape {
     const float *q; // [tokens, heads_q, dim]
     long q_row_stride, q_head_stride;
+    const float *q_pe; // latent: [tokens, heads_q, dim - dim_v], what follows the dim_v numbers of q
+    long pe_row_stride, pe_head_stride;
     float *out; // [tokens, heads_q, dim_v]
     long out_row_stride, out_head_stride;
     const uint8_t *cache;
@@ -186,7 +189,7 @@ struct TakeCall { // out[i] = x[which[i]]
 };
 
 struct CacheWriteCall : CacheShape {
-    const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]
+    const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]; latent: [rows, dim_v], [rows, dim - dim_v]
     long k_row_stride, k_head_stride, v_row_stride, v_head_stride;
     uint8_t *cache;
     const int64_t *slots; // [rows]; negative: not stored

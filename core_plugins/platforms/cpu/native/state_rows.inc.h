@@ -1,6 +1,8 @@
-// Rows of a recurrent state going through some tokens. A row stays in registers; each is computed by itself.
+// Rows of a recurrent state going through some tokens; each is computed by itself.
 
 enum RowRule { kDecayed, kSelective, kDelta, kChannelDelta };
+
+constexpr long kRowsBetween = 32; // they stay in the first-level cache
 
 // Vectors of a token are `width` numbers apart, zero behind the row's length: B and C, or k and q (and decays).
 struct RowsJob {
@@ -22,7 +24,8 @@ template <int V> LANE float dot_rows(const F (&a)[V], const F (&b)[V]) {
     return sum(add(even, odd));
 }
 
-template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row) {
+// The rows [row, row + R) through the tokens [first, end).
+template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row, long first, long end) {
     constexpr long width = 16 * V;
     F s[R][V], rate[Rule == kSelective ? R : 1][V];
     for (int r = 0; r < R; r++)
@@ -31,7 +34,7 @@ template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row) 
             s[r][v] = n > 0 ? load_upto(j.state + at, n) : zero();
             if (Rule == kSelective) rate[r][v] = n > 0 ? load_upto(j.rate + at, n) : zero();
         }
-    for (long t = 0; t < j.tokens; t++) {
+    for (long t = first; t < end; t++) {
         const float *vectors = j.vectors + t * 3 * width, *in = j.in + t * kStateRows + row;
         float *out = j.out + t * kStateRows + row;
         F b[V], c[V];
@@ -63,9 +66,17 @@ template <int Rule, int V, int R> LANE void rows_at(const RowsJob &j, long row) 
 
 template <int Rule, int V> static void rows_through(const RowsJob &j) {
     constexpr int together = V >= 16 ? 1 : V >= 8 ? 2 : 4;
-    long row = 0;
-    for (; row + together <= j.rows; row += together) rows_at<Rule, V, together>(j, row);
-    for (; row < j.rows; row++) rows_at<Rule, V, 1>(j, row);
+    // By the delta rule a token waits for the one before it, so other rows come between the two; else rows stay in registers.
+    constexpr bool waits = Rule == kDelta || Rule == kChannelDelta;
+    const long block = waits ? kRowsBetween : j.rows, step = waits ? 1 : j.tokens;
+    for (long begin = 0; begin < j.rows; begin += block) {
+        const long end = at_most(begin + block, j.rows);
+        for (long t = 0; t < j.tokens; t += step) {
+            long row = begin;
+            for (; row + together <= end; row += together) rows_at<Rule, V, together>(j, row, t, t + step);
+            for (; row < end; row++) rows_at<Rule, V, 1>(j, row, t, t + step);
+        }
+    }
 }
 
 LANE long row_width(long length) { return length <= 16 ? 16 : length <= 32 ? 32 : length <= 64 ? 64 : length <= 128 ? 128 : 256; }
