@@ -116,8 +116,8 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
     hf_config = config.model.hf_config
     if name is None:
         spec = decoder_spec(hf_config)
-        tensors = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
-        return Checkpoint(tensors.loader(loader), tensors.manifest, spec)
+        names = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
+        return Checkpoint(names.loader(loader), names.manifest, spec)
     facts = manifest.facts()
     family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
     tensors = renamed(manifest.tensors, family.canonical_name)
