@@ -188,7 +188,7 @@ def test_embeddings_may_come_from_elsewhere(name: str, monkeypatch: pytest.Monke
 
 
 def test_unknown_architecture_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="'LlamaForCausalLM'"):
+    with pytest.raises(UserError, match="LlamaForCausalLM"):
         family_for({"architectures": ["LlammaForCausalLM"]})
 
 

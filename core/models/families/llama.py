@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.models.families import lfm2
-from core.models.families.row import Family, HeadNorm
+from core.models.families.row import Family
 
 ROWS = (
     Family(name="llama", model_types=("llama",), architectures=("LlamaForCausalLM",)),
@@ -32,24 +32,6 @@ ROWS = (
             "attention": "attention_multiplier",
             "logits": "1/logits_scaling",
         },
-    ),
-    Family(
-        name="olmo2",
-        model_types=("olmo2",),
-        architectures=("Olmo2ForCausalLM",),
-        order="post",
-        qk_norm=HeadNorm(over="all"),
-    ),
-    Family(
-        name="cohere",
-        model_types=("cohere",),
-        architectures=("CohereForCausalLM",),
-        order="parallel",
-        norm="layer",
-        interleaved=True,
-        tied_by_default=True,
-        qk_norm=HeadNorm(over="heads", key="use_qk_norm"),
-        scalars={"logits": "logit_scale"},
     ),
     Family(
         name="lfm2",

@@ -18,7 +18,22 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
 from core.models.configuration import Configuration
-from core.models.families import deepseek, gemma, gpt2, llama, moe
+from core.models.families import (
+    bert,
+    cohere,
+    deepseek,
+    gemma,
+    glm,
+    gpt2,
+    gpt_oss,
+    hybrid,
+    llama,
+    mamba,
+    moe,
+    olmo,
+    phi,
+    sigmoid_moe,
+)
 from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.row import Family
 from core.models.families.wrappers import WRAPPED, is_wrapper, text_config
@@ -31,7 +46,16 @@ FAMILIES: tuple[Family, ...] = (
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
+    *cohere.ROWS,
+    *glm.ROWS,
+    *olmo.ROWS,
+    *phi.ROWS,
+    *gpt_oss.ROWS,
+    *sigmoid_moe.ROWS,
+    *mamba.ROWS,
+    *hybrid.ROWS,
     *gpt2.ROWS,
+    *bert.ROWS,
 )
 """One row a family."""
 IGNORED_TENSORS = "ignored_tensors"
