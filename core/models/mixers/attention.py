@@ -17,7 +17,7 @@ from core.api.config import CacheConfig
 from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.layers.workspace import Workspace
+from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import AttentionParams, LinearKernel
@@ -51,13 +51,13 @@ class AttentionViews:
         self.attention = workspace.view("attention", num_tokens, width_out)
         self.q_all = self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
-        self.q = self.q_all.unflatten(1, (spec.num_heads, spec.head_size))
-        self.k = self.k_all.unflatten(1, (spec.num_kv_heads, spec.head_size))
-        self.v = self.qkv[:, first_v:].unflatten(1, (spec.num_kv_heads, spec.head_size_v))
+        self.q = by_heads(self.q_all, spec.num_heads)
+        self.k = by_heads(self.k_all, spec.num_kv_heads)
+        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
         self.gate: Tensor | None = None
         if gate_size:
-            self.gate = self.qkv[:, queries:first_k].unflatten(1, (spec.num_heads, gate_size))
-        self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
+            self.gate = by_heads(self.qkv[:, queries:first_k], spec.num_heads)
+        self.heads_out = by_heads(self.attention, spec.num_heads)
 
 
 class AttentionMixer(KeyedMixer):

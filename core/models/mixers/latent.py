@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.specs import LatentSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.layers.workspace import Workspace
+from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import HeadsKernel, LinearKernel
@@ -61,20 +61,20 @@ class LatentViews:
         self.q_a = self.a[:, :first_c]
         self.c = self.a[:, first_c:first_k_pe]
         self.k_pe = self.a[:, first_k_pe:]
-        self.k_pe_head = self.k_pe.unsqueeze(1)
+        self.k_pe_head = by_heads(self.k_pe, 1)
         if spec.q_rank is None:
             self.q = self.q_a
         else:
             self.q = workspace.view("latent_q_b", num_tokens, heads * head)
-        queries = self.q.unflatten(1, (heads, head))
+        queries = by_heads(self.q, heads)
         self.q_nope = queries[..., : spec.head_size_nope]
         self.q_pe = queries[..., spec.head_size_nope :]
         given = workspace.view("latent_q", num_tokens, heads * spec.rank)
         answered = workspace.view("latent_out", num_tokens, heads * spec.rank)
-        self.q_latent = given.unflatten(1, (heads, spec.rank))
-        self.latents = answered.unflatten(1, (heads, spec.rank))
+        self.q_latent = by_heads(given, heads)
+        self.latents = by_heads(answered, heads)
         self.attention = workspace.view("attention", num_tokens, heads * spec.head_size_v)
-        self.heads = self.attention.unflatten(1, (heads, spec.head_size_v))
+        self.heads = by_heads(self.attention, heads)
 
 
 class LatentMixer(KeyedMixer):
