@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.model_part import Part
 from core.api.specs import AttentionSpec, LayerSpec
@@ -109,3 +110,5 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return 1.0
 
 
+ModelSpec = DecoderSpec | ModuleSpec
+"""The shape of a model, whoever runs its layers: both answer what the configuration and the worker ask."""

@@ -1,4 +1,4 @@
-"""The reader of a model's configuration: the table of families, else a plugin that claims the checkpoint.
+"""The reader of a model's configuration: the table of families, else a plugin that claims the checkpoint, else transformers.
 
 Owns: that stage. Never does: read weights or import torch. Called by: resolve.
 """
@@ -13,8 +13,10 @@ import msgspec
 
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
+from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint
 from core.models import families
+from core.models.fallback.description import builds, describe
 from core.plugin.contracts import ModelFamily
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
@@ -26,16 +28,24 @@ from core.plugin.table import load_plugin
 T = TypeVar("T")
 
 
-def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Checkpoint, DecoderSpec, Choice | None]:
-    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it (None: the table).
+def find_family(
+    registry: PluginRegistry, checkpoint: Checkpoint, implementation: str = "auto", *, trust_remote_code: bool = False
+) -> tuple[Checkpoint, ModelSpec, Choice | None]:
+    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it.
 
+    The plugin is None for the table, and for transformers.
+    implementation: `core`: never transformers' modules; `transformers`: always; `auto`: where nobody else knows the model.
     Raises UserError for an unknown architecture, PluginError when the family's code fails.
     """
     manifest = checkpoint.manifest
+    if implementation == "transformers":
+        return *_modules(checkpoint, trust_remote_code), None
     try:
         families.family_for(manifest.config)
     except UserError as unknown:
         choice = select_model(registry, manifest.facts())
+        if not choice.manifests and implementation == "auto" and builds(manifest.config, trust_remote_code):
+            return *_modules(checkpoint, trust_remote_code), None
         if not choice.manifests:
             raise UserError(
                 f"{unknown} {losses(choice.selection)}A plugin of kind `model` can add a family: `core plugins list "
@@ -54,6 +64,15 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
         raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
     canonical = msgspec.structs.replace(manifest, tensors=renamed)
     return replace(checkpoint, manifest=canonical), spec, choice
+
+
+def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoint, ModuleSpec]:
+    """The checkpoint under the names of transformers' modules, and their shape."""
+    manifest = checkpoint.manifest
+    directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
+    spec = describe(manifest.config, list(manifest.tensors), directory)
+    tensors = families.renamed(manifest.tensors, lambda name: spec.renamed.get(name, name))
+    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=tensors)), spec
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:

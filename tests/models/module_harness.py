@@ -40,9 +40,7 @@ class ModuleHarness:
         manifest = msgspec.structs.replace(manifest, tensors=tensors)
         kernels = KernelSet([])
         cpu = torch.device("cpu")
-        self.model = build_modules(
-            shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, (512, 512)
-        )
+        self.model = build_modules(shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, (512, 512))
         self.backend = TorchSDPA()
         from core.api.config import CacheConfig
 

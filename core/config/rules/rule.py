@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec
+from core.api.module_spec import ModelSpec
 from core.api.specs import StateSpec
 from core.config.settings import Settings, underscored
 from core.plugin.hookspecs import Device, PluginSpec
@@ -89,7 +89,7 @@ class Facts:
     quantization: str | None = None
     kernels: Sequence[str] = ()
     magic: bytes = b""
-    spec: DecoderSpec | None = None
+    spec: ModelSpec | None = None
     manifest: CheckpointManifest | None = None
     weights_bytes: int = 0
     block_bytes: int = 0
@@ -114,8 +114,8 @@ class Facts:
     @property
     def has_states(self) -> bool:
         """Whether the model has layers with a state; False before it is known."""
-        blocks = self.spec.blocks if self.spec is not None else ()
-        return any(isinstance(block.mixer, StateSpec) for block in blocks)
+        mixers = self.spec.mixers if self.spec is not None else ()
+        return any(isinstance(mixer, StateSpec) for mixer in mixers)
 
     @property
     def num_drafts(self) -> int:

@@ -54,7 +54,7 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **given: Any
 ) -> tuple[Tensor, None]:
     """The interface's function: (outputs of the heads, no attention weights)."""
-    calls: Calls = module.core_calls  # type: ignore[assignment]
+    calls: Calls = module.core_calls
     return calls.attend(module, query, key, value, attention_mask, given), None
 
 
@@ -128,12 +128,10 @@ class StandIn:
 def answer_with(model: nn.Module, calls: Calls, modules: Sequence[str]) -> None:
     """Give these attention modules somebody who answers."""
     for name in modules:
-        model.get_submodule(name).core_calls = calls  # type: ignore[assignment]
+        model.get_submodule(name).core_calls = calls
 
 
 def _rows(x: Tensor) -> Tensor:
     """x [T, H, D] as backends take it: the numbers of a head, and the heads of a token, side by side."""
     _, head, item = x.stride()
     return x if item == 1 and head == x.shape[2] else x.contiguous()
-
-

@@ -5,7 +5,6 @@ Owns: the order in which it is built, filled and checked. Never does: bind a cac
 
 from __future__ import annotations
 
-
 import torch
 
 from core.api.checkpoint import CheckpointManifest
@@ -45,9 +44,9 @@ def build_modules(
     Raises UserError for a model whose tokens see each other outside attention.
     """
     spec = shaped.spec
+    fill_buffers(shaped.model, device)
     packing = Packing(spec, Part(), method, kernels, dtype, activation_dtype, device, room)
     prepared = ModuleLoading(shaped, manifest, packing, activation_dtype, device).run(loader, progress=progress)
-    fill_buffers(shaped.model, device)
     with torch.inference_mode():
         check_apart(shaped, device)
     mixers = _layers(shaped, device)
@@ -93,5 +92,3 @@ def _layers(shaped: Shaped, device: torch.device) -> list[PagedLayer]:
             layer.sinks = shaped.model.get_parameter(name).to(device, torch.float32)
         layers.append(layer)
     return layers
-
-

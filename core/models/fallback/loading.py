@@ -64,8 +64,8 @@ class ModuleLoading:
         for part in spec.linears():
             self._put(part, matrices[part.name].built)
         if spec.tied and spec.embedding_matrix is not None:
-            head = self._model.get_output_embeddings()  # type: ignore[operator]
-            put_linear(head, matrices[spec.embedding_matrix.name].built)
+            head = self._model.get_output_embeddings()
+            put_linear(head, matrices[spec.embedding_matrix.name].built, own_bias=True)
         self._check_filled()
         return [one.built for one in matrices.values()]
 
@@ -162,5 +162,5 @@ class ModuleLoading:
 def _loaded(value: Tensor) -> nn.Parameter:
     """A parameter that transformers' initialization leaves as it is."""
     parameter = nn.Parameter(value, requires_grad=False)
-    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+    parameter._is_hf_initialized = True
     return parameter

@@ -32,7 +32,7 @@ def described_mask(
         window = window_of(mask_function)
     except Exception:  # whatever a mask function of a model does with plain indices: it is no causal window
         window = -1
-    described.core_window = window  # type: ignore[attr-defined]
+    described.core_window = window
     return described
 
 

@@ -41,18 +41,21 @@ class ModuleWeights:
         self.nbytes = sum(kernel.nbytes for kernel in kernels) + sum(tensor.nbytes for tensor in plain)
 
 
-class Resumed(nn.Module):
-    """In the place of a body, gives what the body gave before: what is behind it can then run on chosen rows."""
+class Resumed(nn.Module):  # type: ignore[misc]
+    """In the place of a body, gives what the body gave before: what is behind it can then run on chosen rows.
+
+    kind: of the body's output.
+    rows: [1, R, H].
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.kind: Any = None
         self.rows: Tensor | None = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """An output of transformers with the chosen rows."""
-        from transformers.modeling_outputs import MoeModelOutputWithPast
-
-        return MoeModelOutputWithPast(last_hidden_state=self.rows)
+        return self.kind(last_hidden_state=self.rows)
 
 
 class ModuleModel:
@@ -88,7 +91,7 @@ class ModuleModel:
         workspace.reserve("last", max_logits, spec.hidden_size, dtype)
         workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32)
         self._calls = PagedCalls(mixers)
-        model.set_attn_implementation(PAGED)  # type: ignore[operator]
+        model.set_attn_implementation(PAGED)
         answer_with(model, self._calls, attention_modules)
         self._body = body_of(model)
         self._resumed = Resumed()
@@ -104,8 +107,9 @@ class ModuleModel:
         """
         self._calls.begin(metadata)
         out = self._body(input_ids=token_ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False)
+        self._resumed.kind = type(out)
         residual = self.workspace.view("residual", token_ids.shape[0])
-        residual.copy_(out[0][0])
+        residual.copy_(out.last_hidden_state[0])
         return residual
 
     def logits(self, rows: Tensor) -> Tensor:

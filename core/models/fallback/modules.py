@@ -13,8 +13,11 @@ from core.models.fallback.trial import below
 from core.plugin.contracts import LinearKernel
 
 
-class KernelLinear(nn.Linear):
-    """A linear layer. kernel: has its weight and bias."""
+class KernelLinear(nn.Linear):  # type: ignore[misc]
+    """A linear layer.
+
+    kernel: has its weight, and its bias unless the module has kept that.
+    """
 
     kernel: LinearKernel
 
@@ -25,10 +28,12 @@ class KernelLinear(nn.Linear):
         rows = input.reshape(-1, width)
         out = torch.empty(rows.shape[0], size, dtype=input.dtype, device=input.device)
         kernel(rows, out)
+        if self.bias is not None:
+            out += self.bias
         return out.view(*input.shape[:-1], size)
 
 
-class KernelEmbedding(nn.Embedding):
+class KernelEmbedding(nn.Embedding):  # type: ignore[misc]
     """An embedding; what a class of transformers does around the rows is done as before.
 
     kernel: has its weight.
@@ -46,21 +51,18 @@ class KernelEmbedding(nn.Embedding):
         return out.view(*input.shape, width)
 
 
-def put_linear(module: nn.Module, kernel: LinearKernel) -> None:
-    """Let this `nn.Linear` call the kernel, and give up its own tensors."""
+def put_linear(module: nn.Module, kernel: LinearKernel, *, own_bias: bool = False) -> None:
+    """Let this `nn.Linear` call the kernel, and give up its own tensors. own_bias: all but the bias, which it adds."""
     module.__class__ = KernelLinear
-    module.kernel = kernel  # type: ignore[assignment]
-    _give_up(module)
+    module.kernel = kernel
+    module._parameters["weight"] = None
+    if not own_bias:
+        module._parameters["bias"] = None
 
 
 def put_embedding(module: nn.Module, kernel: LinearKernel, dtype: torch.dtype) -> None:
     """Let this embedding call the kernel, and give up its own tensor. dtype: of the rows."""
     module.__class__ = below(type(module), KernelEmbedding)
-    module.kernel = kernel  # type: ignore[assignment]
-    module.row_dtype = dtype  # type: ignore[assignment]
-    _give_up(module)
-
-
-def _give_up(module: nn.Module) -> None:
-    for name in list(module._parameters):
-        module._parameters[name] = None
+    module.kernel = kernel
+    module.row_dtype = dtype
+    module._parameters["weight"] = None

@@ -43,7 +43,7 @@ def _spec(model: nn.Module, trial: Trial, names: Names) -> ModuleSpec:
     config: Any = model.config
     modules = {module: name for name, module in model.named_modules()}
     embedding = _embedding(model, trial, modules)
-    head_module = model.get_output_embeddings()  # type: ignore[operator]
+    head_module = model.get_output_embeddings()
     head_name = modules.get(head_module, "")
     tied = embedding is not None and _tied_head(model, head_name, f"{embedding.name}.weight")
     head = None
@@ -82,7 +82,7 @@ def _spec(model: nn.Module, trial: Trial, names: Names) -> ModuleSpec:
 def _embedding(model: nn.Module, trial: Trial, modules: dict[nn.Module, str]) -> LayerSpec | None:
     if not trial.embeds:
         return None
-    module = model.get_input_embeddings()  # type: ignore[operator]
+    module = model.get_input_embeddings()
     rows, width = module.weight.shape
     return LayerSpec(modules[module], "embedding", (rows, width))
 

@@ -60,9 +60,7 @@ def _configuration(hf_config: Mapping[str, Any], directory: str | None) -> Any:
     model_type = given.pop("model_type", "")
     if directory is None:
         if "auto_map" in hf_config and model_type not in transformers.CONFIG_MAPPING:
-            raise UserError(
-                "its classes come as code with the checkpoint; --trust-remote-code allows to run that code"
-            )
+            raise UserError("its classes come as code with the checkpoint; --trust-remote-code allows to run that code")
         config = transformers.AutoConfig.for_model(model_type, **given)
     else:
         config = transformers.AutoConfig.from_pretrained(
@@ -91,7 +89,7 @@ def fill_buffers(model: nn.Module, device: torch.device) -> None:
             owners.append(module)
     with torch.no_grad(), torch.device(device):
         for module in owners:
-            model._init_weights(module)  # type: ignore[operator]
+            model._init_weights(module)
     for module in owners:
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point() and bool(buffer.isnan().any()):

@@ -65,7 +65,7 @@ class Trial:
 
 def body_of(model: nn.Module) -> nn.Module:
     """The model without its head. Raises UserError."""
-    body = model.get_decoder()  # type: ignore[operator]
+    body = model.get_decoder()
     if not isinstance(body, nn.Module) or body is model:
         raise UserError(f"{type(model).__name__} of transformers has no part without its head, which is needed")
     return body
@@ -77,7 +77,7 @@ def run_trial(model: nn.Module) -> Trial:
     names = {module: name for name, module in model.named_modules()}
     recorder = _Recorder(model, trial, names)
     for module in model.modules():
-        module.core_calls = recorder  # type: ignore[assignment]
+        module.core_calls = recorder
     label = f"{type(model).__name__} of transformers"
     try:
         with torch.no_grad(), _watched(model, trial, names):
@@ -144,7 +144,7 @@ def _watched(model: nn.Module, trial: Trial, names: dict[nn.Module, str]) -> Ite
     for module in model.modules():
         if type(module) is nn.Linear:
             handles.append(module.register_forward_pre_hook(called))
-    embedding = model.get_input_embeddings()  # type: ignore[operator]
+    embedding = model.get_input_embeddings()
     before = nn.Embedding.forward
 
     try:
@@ -156,7 +156,7 @@ def _watched(model: nn.Module, trial: Trial, names: dict[nn.Module, str]) -> Ite
         assert nn.Embedding.forward is before
 
 
-class LookedUp(nn.Embedding):
+class LookedUp(nn.Embedding):  # type: ignore[misc]
     """An embedding that says whether it was asked for rows."""
 
     core_trial: Trial
@@ -175,7 +175,7 @@ def _lookups(embedding: nn.Module, trial: Trial) -> Iterator[None]:
         return
     usual = type(embedding)
     embedding.__class__ = below(usual, LookedUp)
-    embedding.core_trial = trial  # type: ignore[assignment]
+    embedding.core_trial = trial
     try:
         yield
     finally:
@@ -222,7 +222,9 @@ class _Recorder:
         raise CannotServe("gives sinks that are no parameter of its own")
 
 
-def _spec(query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any], module: nn.Module) -> AttentionSpec:
+def _spec(
+    query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any], module: nn.Module
+) -> AttentionSpec:
     """What one call asks for. Raises CannotServe."""
     rest = dict(given)
     scale = rest.pop("scaling", None)
