@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from models.harness import StateDictLoader
 
 from core.api.checkpoint import CheckpointManifest
 from core.layers.kernels import KernelSet
@@ -14,7 +15,6 @@ from core.models.fallback.shape import shaped_model
 from core.models.families import renamed
 from core.plugin.contracts import BatchView
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
-from tests.models.harness import StateDictLoader
 
 
 class Renaming(StateDictLoader):

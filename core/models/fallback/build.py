@@ -5,7 +5,10 @@ Owns: the order in which it is built, filled and checked. Never does: bind a cac
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
+from torch import Tensor, nn
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
@@ -17,9 +20,11 @@ from core.models.fallback.loading import ModuleLoading
 from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.fallback.shape import Shaped
 from core.models.fallback.skeleton import fill_buffers
-from core.models.fallback.trial import body_of
 from core.models.packing import Packing
 from core.plugin.contracts import Loader, QuantizationMethod
+
+TOLERANCE: Final = 0.02
+"""Of the largest logit: what rounding to bfloat16 may move between batches, and another token or position never does."""
 
 
 def build_modules(
@@ -66,22 +71,33 @@ def check_apart(shaped: Shaped, device: torch.device) -> None:
     """
     model = shaped.model
     answer_with(model, StandIn(), shaped.trial.attention_modules)
-    body = body_of(model)
     last = min(shaped.spec.vocab_size, shaped.spec.max_position) - 1
     numbers = [min(number, last) for number in (1, 5, 2, 7, 3)]
     tokens = torch.tensor([numbers], device=device)
     positions = torch.tensor([[0, 1, 2, 0, 3]], device=device).clamp(max=last)
-    together = body(input_ids=tokens, position_ids=positions, use_cache=False)[0][0].float()
-    for index in range(len(numbers)):
-        one = slice(index, index + 1)
-        alone = body(input_ids=tokens[:, one], position_ids=positions[:, one], use_cache=False)[0][0].float()
-        difference = float((together[one] - alone).abs().max())
-        size = float(alone.abs().max())
-        if not difference <= 0.02 * size + 1e-6:
-            raise UserError(
-                f"{type(model).__name__} of transformers cannot run on paged attention: a token's numbers depend on "
-                "other tokens outside attention, or not on the position that it is given."
-            )
+    label = f"{type(model).__name__} of transformers cannot run on paged attention"
+    try:
+        together = _logits(model, tokens, positions)
+        alone: list[Tensor] = []
+        for index in range(len(numbers)):
+            one = slice(index, index + 1)
+            alone.append(_logits(model, tokens[:, one], positions[:, one]))
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        raise UserError(f"{label}: a trial call failed ({type(error).__name__}: {first}).") from error
+    by_token = torch.cat(alone)
+    difference = float((together - by_token).abs().max())
+    if not difference <= TOLERANCE * float(by_token.abs().max()):
+        raise UserError(
+            f"{label}: a token's numbers depend on other tokens outside attention, or not on the position that it is given."
+        )
+
+
+def _logits(model: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
+    """float32 [T, V] of a whole call."""
+    out = model(input_ids=tokens, position_ids=positions, use_cache=False)
+    logits: Tensor = out.logits[0].float()
+    return logits
 
 
 def _layers(shaped: Shaped, device: torch.device) -> list[PagedLayer]:

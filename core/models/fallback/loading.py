@@ -44,6 +44,7 @@ class ModuleLoading:
         self._packing = packing
         self._dtype = dtype
         self._device = device
+        self._empty = nn.Parameter(torch.empty(0, dtype=dtype, device=device), requires_grad=False)
         self._gathered: dict[str, dict[str, Tensor]] = {}
         self._left: dict[str, int] = {}
         for target in shaped.names.gathered.values():
@@ -65,7 +66,8 @@ class ModuleLoading:
             self._put(part, matrices[part.name].built)
         if spec.tied and spec.embedding_matrix is not None:
             head = self._model.get_output_embeddings()
-            put_linear(head, matrices[spec.embedding_matrix.name].built, own_bias=True)
+            kernel = matrices[spec.embedding_matrix.name].built
+            put_linear(head, kernel, self._empty, own_bias=True)
         self._check_filled()
         return [one.built for one in matrices.values()]
 
@@ -76,9 +78,9 @@ class ModuleLoading:
     def _put(self, part: LayerSpec, kernel: LinearKernel) -> None:
         module = self._model.get_submodule(part.name)
         if part.role == "embedding":
-            put_embedding(module, kernel, self._dtype)
+            put_embedding(module, kernel, self._empty)
         else:
-            put_linear(module, kernel)
+            put_linear(module, kernel, self._empty)
 
     def _check_names(self, owners: Mapping[str, Any]) -> None:
         """Every tensor is used, and every one that is needed is there or made of others."""

@@ -37,32 +37,33 @@ class KernelEmbedding(nn.Embedding):  # type: ignore[misc]
     """An embedding; what a class of transformers does around the rows is done as before.
 
     kernel: has its weight.
-    row_dtype: of the rows.
     """
 
     kernel: LinearKernel
-    row_dtype: torch.dtype
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., K], the rows of input [...]."""
         _, width = self.kernel.shape
-        out = torch.empty(input.numel(), width, dtype=self.row_dtype, device=input.device)
+        out = torch.empty(input.numel(), width, dtype=self.weight.dtype, device=input.device)
         self.kernel.rows(input.reshape(-1), out)
         return out.view(*input.shape, width)
 
 
-def put_linear(module: nn.Module, kernel: LinearKernel, *, own_bias: bool = False) -> None:
-    """Let this `nn.Linear` call the kernel, and give up its own tensors. own_bias: all but the bias, which it adds."""
+def put_linear(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter, *, own_bias: bool = False) -> None:
+    """Let this `nn.Linear` call the kernel, and give up its own tensors.
+
+    empty: in the place of the weight, for code that asks it for dtype and device.
+    own_bias: the module keeps its bias, and adds it.
+    """
     module.__class__ = KernelLinear
     module.kernel = kernel
-    module._parameters["weight"] = None
+    module._parameters["weight"] = empty
     if not own_bias:
         module._parameters["bias"] = None
 
 
-def put_embedding(module: nn.Module, kernel: LinearKernel, dtype: torch.dtype) -> None:
-    """Let this embedding call the kernel, and give up its own tensor. dtype: of the rows."""
+def put_embedding(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter) -> None:
+    """Let this embedding call the kernel, and give up its own tensor. empty: see `put_linear`; of the rows' dtype."""
     module.__class__ = below(type(module), KernelEmbedding)
     module.kernel = kernel
-    module.row_dtype = dtype
-    module._parameters["weight"] = None
+    module._parameters["weight"] = empty
