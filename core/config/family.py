@@ -44,11 +44,15 @@ def find_family(
         families.family_for(manifest.config)
     except UserError as unknown:
         choice = select_model(registry, manifest.facts())
-        if not choice.manifests and implementation == "auto" and builds(manifest.config, trust_remote_code):
-            return *_modules(checkpoint, trust_remote_code), None
         if not choice.manifests:
+            refusal = ""
+            if implementation == "auto" and builds(manifest.config, trust_remote_code):
+                try:
+                    return *_modules(checkpoint, trust_remote_code), None
+                except UserError as refused:
+                    refusal = f"{refused} "
             raise UserError(
-                f"{unknown} {losses(choice.selection)}A plugin of kind `model` can add a family: `core plugins list "
+                f"{unknown} {losses(choice.selection)}{refusal}A plugin of kind `model` can add a family: `core plugins list "
                 "--kind=model` shows those that are installed, `core plugins new model NAME` writes one."
             ) from None
     else:

@@ -68,14 +68,17 @@ def describe(hf_config: Mapping[str, Any], names: Sequence[str], directory: str 
     """The shape of a model. names, directory: see `Question`. Raises UserError with the reason against it."""
     question = Question(dict(hf_config), list(names), directory)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    done = subprocess.run(
-        python_command(MODULE),
-        input=msgspec.json.encode(question),
-        capture_output=True,
-        timeout=PATIENCE_S,
-        env=environment,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            python_command(MODULE),
+            input=msgspec.json.encode(question),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"transformers did not build this model's modules within {PATIENCE_S:.0f} s.") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise UserError(f"transformers could not be asked about this model ({last}).")

@@ -17,9 +17,11 @@ class KernelLinear(nn.Linear):  # type: ignore[misc]
     """A linear layer.
 
     kernel: has its weight, and its bias unless the module has kept that.
+    adds_bias: whether the module has kept its bias.
     """
 
     kernel: LinearKernel
+    adds_bias: bool
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., N] of input [..., K]."""
@@ -28,7 +30,7 @@ class KernelLinear(nn.Linear):  # type: ignore[misc]
         rows = input.reshape(-1, width)
         out = torch.empty(rows.shape[0], size, dtype=input.dtype, device=input.device)
         kernel(rows, out)
-        if self.bias is not None:
+        if self.adds_bias:
             out += self.bias
         return out.view(*input.shape[:-1], size)
 
@@ -58,6 +60,7 @@ def put_linear(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter, *, 
     module.__class__ = KernelLinear
     module.kernel = kernel
     module._parameters["weight"] = empty
+    module.adds_bias = own_bias and module.bias is not None
     if not own_bias:
         module._parameters["bias"] = None
 
