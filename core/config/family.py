@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,11 @@ from core.plugin.table import load_plugin
 
 T = TypeVar("T")
 
+WAY_OUT: Final = (
+    "A plugin of kind `model` can add a family: `core plugins list --kind=model` shows those that are installed, "
+    "`core plugins new model NAME` writes one."
+)
+
 
 def find_family(
     registry: PluginRegistry, checkpoint: Checkpoint, implementation: str = "auto", *, trust_remote_code: bool = False
@@ -45,16 +50,13 @@ def find_family(
     except UserError as unknown:
         choice = select_model(registry, manifest.facts())
         if not choice.manifests:
-            refusal = ""
-            if implementation == "auto" and builds(manifest.config, trust_remote_code):
-                try:
-                    return *_modules(checkpoint, trust_remote_code), None
-                except UserError as refused:
-                    refusal = f"{refused} "
-            raise UserError(
-                f"{unknown} {losses(choice.selection)}{refusal}A plugin of kind `model` can add a family: `core plugins list "
-                "--kind=model` shows those that are installed, `core plugins new model NAME` writes one."
-            ) from None
+            why = f"{unknown} {losses(choice.selection)}"
+            if implementation == "core" or not builds(manifest.config, trust_remote_code):
+                raise UserError(why + WAY_OUT) from None
+            try:
+                return *_modules(checkpoint, trust_remote_code), None
+            except UserError as refusal:
+                raise UserError(f"{why}{refusal} {WAY_OUT}") from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
         return replace(checkpoint, manifest=families.canonical(manifest)), spec, None
