@@ -110,7 +110,19 @@ class BuildNative(build_ext):
         return self.compiler.compile(sources, output_dir=self.build_temp, macros=macros, extra_postargs=arguments)
 
 
-NAMES = ("kernels_generic", "dispatch", "pool", "prefault", "pack", "ops", "attention", "experts", "tape", "module")
+NAMES = (
+    "kernels_generic",
+    "dispatch",
+    "pool",
+    "prefault",
+    "pack",
+    "ops",
+    "attention",
+    "experts",
+    "states",
+    "tape",
+    "module",
+)
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
 DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
 if __name__ == "__main__":  # a test reads the tables above

@@ -77,6 +77,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks:            None: as many as `memory_bytes` holds.
     memory_bytes:          bytes of all blocks on the device.
     enable_prefix_caching: reuse blocks of equal prefixes.
+    snapshot_interval:     tokens from one cached state of a sequence to the next, at least; None: 64.
     hash_algorithm:        of prefix blocks.
     groups:                layers that share a block table; none: all of them do.
     host_bytes:            memory for blocks that leave the device; 0: none.
@@ -91,6 +92,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int | None = None
     memory_bytes: int = 0
     enable_prefix_caching: bool = True
+    snapshot_interval: int | None = None
     hash_algorithm: str = "sha256"
     groups: tuple[KVGroup, ...] = ()
     host_bytes: int = 0

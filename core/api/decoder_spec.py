@@ -1,6 +1,6 @@
 """The shape of a decoder, resolved from a configuration and its family row. Torch-free.
 
-Owns: `DecoderSpec` and its parts, and what follows from them without weights (tensor shapes, layer specs).
+Owns: `DecoderSpec`, and what follows from it without weights (tensor shapes, layer specs).
 Never does: read configurations (`core.models.families` does) or hold weights.
 Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 """
@@ -8,102 +8,98 @@ Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
-from core.api.errors import UserError
-from core.api.mixer_parts import MixerParts, attention_parts, latent_parts, state_parts
-from core.api.model_part import Part, local_mixer, share_of
-from core.api.specs import LatentSpec, LayerSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+from core.api.block_spec import (
+    BlockSpec,
+    ExpertsSpec,
+    HeadNormSpec,
+    HeadsSpec,
+    MLPSpec,
+    NormSpec,
+    PositionsSpec,
+    TemperatureSpec,
+)
+from core.api.local_spec import local_spec
+from core.api.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
+from core.api.model_part import Part
+from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
 
+__all__ = [
+    "BlockSpec",
+    "DecoderSpec",
+    "ExpertLinears",
+    "ExpertsSpec",
+    "HeadNormSpec",
+    "HeadsSpec",
+    "MLPSpec",
+    "NormSpec",
+    "NormTensor",
+    "PositionsSpec",
+    "TemperatureSpec",
+    "mixer_parts",
+]
 
-class ExpertsSpec(msgspec.Struct, frozen=True):
-    """The experts of a block.
-
-    count: experts that the router chooses from.
-    names: of their module in the block, and of an expert's gate, up and down.
-    shared_intermediate_size: of an expert that every token takes, 0 for none.
-    correction: the router has a bias for each expert that counts in the choice alone
-        (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
-    held: ids of the experts that this part of the model holds, from the first to before the second; None: all.
-    """
-
-    count: int
-    intermediate_size: int
-    routing: RoutingSpec
-    names: tuple[str, str, str, str]
-    shared_intermediate_size: int = 0
-    correction: bool = False
-    held: tuple[int, int] | None = None
-
-    @property
-    def held_ids(self) -> range:
-        """Ids of the experts that are held."""
-        if self.held is None:
-            return range(self.count)
-        start, stop = self.held
-        return range(start, stop)
+BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
-    """The matrices of one expert: gate and up side by side, and down."""
+    """The matrices of one expert: gate and up side by side (or up alone), and down."""
 
     gate_up: tuple[LayerSpec, ...]
     down: tuple[LayerSpec, ...]
 
 
-class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer.
-
-    mixer: how a token sees those before it.
-    rope: None for layers with a state.
-    experts: in place of its MLP, or None.
-    """
-
-    mixer: MixerSpec
-    rope: RopeSpec | None = None
-    experts: ExpertsSpec | None = None
-
-    @property
-    def rotary_size(self) -> int:
-        """Numbers of a head that rotate with the position."""
-        if isinstance(self.mixer, StateSpec):
-            return 0
-        if isinstance(self.mixer, LatentSpec):
-            return self.mixer.rope_size
-        return self.mixer.head_size
-
-
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder, or the part of one that a rank holds (see `local`).
 
-    norm_offset: is added to norm weights.
-    sandwich_norms: there is a norm behind attention and MLP, too.
+    norm: of every norm but those of queries and keys.
+    heads: around attention, in blocks that do not say otherwise.
+    mlp: the MLP of blocks that do not say otherwise.
+    order: where norms stand around mixer and MLP. `pre`: in front of each. `sandwich`: in front and behind. `post`: behind
+        each, before its output joins the residual stream. `residual_post`: of the residual stream, behind each addition.
+        `parallel`: one in front of both, which run side by side; `parallel_two`: one in front of each, side by side.
     embed_scale: multiplies embeddings.
+    residual_scale: multiplies what mixer and MLP add to the residual stream.
+    logit_scale: multiplies logits, before their soft cap.
     logit_cap: the soft cap of the final logits, or None.
+    head_bias: whether an output head of its own has a bias.
+    embed_size: numbers of an embedding that is projected to `hidden_size` (and back in front
+        of the head); None: they are equal.
+    embed_norm: whether embeddings are normalized.
+    positions: learned ones, or None.
+    token_types: rows of an embedding of segments, whose row 0 is added to every token; 0 without one.
+    final_norm: whether there is a norm in front of the head.
+    causal_lm: whether the model has an output head; False for an encoder, whose result is the last hidden state.
     vocab_start: the first token of the `vocab_size` ones whose rows of embedding and head are held.
     first_block: the number of `blocks[0]` in the whole model.
     holds_embedding: whether this part begins with the embedding.
-    holds_head: whether this part ends with the head.
+    holds_head: whether this part ends with the final norm and the head.
     """
 
     family: str
     hidden_size: int
-    intermediate_size: int
     vocab_size: int
     blocks: tuple[BlockSpec, ...]
-    eps: float
-    activation: str
     max_position: int
     tied: bool
-    norm_offset: float = 0.0
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    sandwich_norms: bool = False
+    norm: NormSpec = NormSpec()
+    heads: HeadsSpec = HeadsSpec()
+    mlp: MLPSpec
+    order: BlockOrder = "pre"
     embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     logit_cap: float | None = None
+    head_bias: bool = False
+    embed_size: int | None = None
+    embed_norm: bool = False
+    positions: PositionsSpec | None = None
+    token_types: int = 0
+    final_norm: bool = True
+    causal_lm: bool = True
     vocab_start: int = 0
     first_block: int = 0
     holds_embedding: bool = True
@@ -114,11 +110,30 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises UserError where something does not divide.
         """
-        return _local(self, part)
+        return local_spec(self, part)
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """Every mixer, block by block: each has a place of its own in the cache, in this order."""
+        found: list[MixerSpec] = []
+        for block in self.blocks:
+            found += block.mixers
+        return tuple(found)
 
     def block_name(self, index: int) -> str:
         """The module of block `index` of this part, in canonical names."""
         return f"model.layers.{self.first_block + index}"
+
+    def block_heads(self, index: int) -> HeadsSpec:
+        """Around the attention of a block."""
+        return self.blocks[index].heads or self.heads
+
+    def block_mlp(self, index: int) -> MLPSpec | None:
+        """The MLP of a block; None where it has experts in place of it, or neither."""
+        block = self.blocks[index]
+        if block.experts is not None or not block.has_mlp:
+            return None
+        return block.mlp or self.mlp
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         """The linear layers of one block by role in it, but for its experts.
@@ -130,16 +145,30 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
         """The matrices of the MLP, or the router and the shared expert."""
         experts = self.blocks[index].experts
+        mlp = self.block_mlp(index)
+        if mlp is not None:
+            return self._dense_linears(f"{self.block_name(index)}.mlp", mlp)
         if experts is None:
-            return self._gated_linears(f"{self.block_name(index)}.mlp", self.intermediate_size)
+            return {}
         prefix = f"{self.block_name(index)}.{experts.names[0]}"
-        router = LayerSpec(f"{prefix}.gate", "linear", (experts.count, self.hidden_size))
+        h = self.hidden_size
+        router = LayerSpec(f"{prefix}.gate", "linear", (experts.count, h), experts.router_bias)
         found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
-        if experts.shared_intermediate_size:
-            shared = self._gated_linears(f"{prefix}.shared_experts", experts.shared_intermediate_size)
-            for role, parts in shared.items():
+        shared = self.shared_mlp(index)
+        if shared is not None:
+            for role, parts in self._dense_linears(f"{prefix}.shared_experts", shared).items():
                 found[f"shared_{role}"] = parts
+        if experts.shared_gate:
+            found["shared_gate"] = (LayerSpec(f"{prefix}.shared_expert_gate", "linear", (1, h)),)
         return found
+
+    def shared_mlp(self, index: int) -> MLPSpec | None:
+        """The expert of a block that every token takes, or None."""
+        experts = self.blocks[index].experts
+        if experts is None or not experts.shared_intermediate_size:
+            return None
+        usual = self.blocks[index].mlp or self.mlp
+        return msgspec.structs.replace(usual, size=experts.shared_intermediate_size, gated=experts.gated)
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
         """The experts of one block that are held, in the order of their ids; none without experts."""
@@ -152,10 +181,11 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         for e in experts.held_ids:
             expert = f"{self.block_name(index)}.{module}.experts.{e}"
-            first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h))
-            second = LayerSpec(f"{expert}.{up}", "experts", (inner, h))
-            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner), summed=True)
-            found.append(ExpertLinears((first, second), (last,)))
+            first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h), experts.bias)
+            second = LayerSpec(f"{expert}.{up}", "experts", (inner, h), experts.bias)
+            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner), experts.bias, summed=True)
+            inputs = (first, second) if experts.gated else (second,)
+            found.append(ExpertLinears(inputs, (last,)))
         return found
 
     def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
@@ -165,13 +195,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             found += (expert.gate_up, expert.down)
         return found
 
-    def _gated_linears(self, mlp: str, size: int) -> dict[str, tuple[LayerSpec, ...]]:
-        """The matrices of an MLP of `size` inner numbers, in the module `mlp`."""
+    def _dense_linears(self, module: str, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
+        """The matrices of an MLP in the module of that name."""
         h = self.hidden_size
-        gate = LayerSpec(f"{mlp}.gate_proj", "linear", (size, h), self.mlp_bias)
-        up = LayerSpec(f"{mlp}.up_proj", "linear", (size, h), self.mlp_bias)
-        down = LayerSpec(f"{mlp}.down_proj", "linear", (h, size), self.mlp_bias, summed=True)
-        return {"gate_up": (gate, up), "down": (down,)}
+        size = mlp.size
+        down = LayerSpec(f"{module}.down_proj", "linear", (h, size), mlp.down_bias, summed=True)
+        gate = LayerSpec(f"{module}.gate_proj", "linear", (size, h), mlp.bias)
+        up = LayerSpec(f"{module}.up_proj", "linear", (size, h), mlp.bias)
+        inputs: tuple[LayerSpec, ...] = (gate, up)
+        if not mlp.gated:
+            inputs = (up,)
+        elif mlp.fused:
+            both = LayerSpec(f"{module}.gate_up_proj", "linear", (2 * size, h), mlp.bias, sections=(size, size))
+            inputs = (both,)
+        return {"gate_up": inputs, "down": (down,)}
 
     def router_widths(self) -> tuple[int, int]:
         """Most experts and most choices of a token in any block; 0 without experts."""
@@ -180,18 +217,31 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         most_choices = max((one.routing.top_k for one in experts), default=0)
         return most_experts, most_choices
 
-    def block_norms(self, index: int) -> dict[str, tuple[str, int]]:
-        """Norm weights of one block: role → (tensor name, size)."""
+    def block_norms(self, index: int) -> dict[str, NormTensor]:
+        """The norms of one block by role: around mixer and MLP, and those of the mixer itself."""
         prefix = self.block_name(index)
-        h = self.hidden_size
-        norms = {"input": (f"{prefix}.input_layernorm.weight", h)}
-        if self.sandwich_norms:
-            norms["post_attention"] = (f"{prefix}.post_attention_layernorm.weight", h)
-            norms["pre_mlp"] = (f"{prefix}.pre_feedforward_layernorm.weight", h)
-            norms["post_mlp"] = (f"{prefix}.post_feedforward_layernorm.weight", h)
-        else:
-            norms["pre_mlp"] = (f"{prefix}.post_attention_layernorm.weight", h)
+        norms: dict[str, NormTensor] = {}
+        for role, name in self._norm_names(index).items():
+            norms[role] = NormTensor(f"{prefix}.{name}", (self.hidden_size,), self.norm)
         return {**norms, **mixer_parts(self, index).norms}
+
+    def _norm_names(self, index: int) -> dict[str, str]:
+        """The norms around mixer and MLP: role and name in the block."""
+        block = self.blocks[index]
+        mixes = bool(block.mixers)
+        thinks = block.has_mlp
+        names: dict[str, str] = {}
+        if mixes and self.order not in ("post", "residual_post"):
+            names["input"] = "input_layernorm"
+        if mixes and self.order in ("sandwich", "post", "residual_post"):
+            names["post_attention"] = "post_attention_layernorm"
+        if thinks and self.order in ("pre", "parallel_two"):
+            names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
+        if thinks and self.order == "sandwich":
+            names["pre_mlp"] = "pre_feedforward_layernorm"
+        if thinks and self.order in ("sandwich", "post", "residual_post"):
+            names["post_mlp"] = "post_feedforward_layernorm"
+        return names
 
     def correction(self, index: int) -> tuple[str, int] | None:
         """Tensor name and size of a router's bias that counts in the choice alone, or None."""
@@ -201,47 +251,88 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         router = f"{self.block_name(index)}.{experts.names[0]}.gate"
         return f"{router}.e_score_correction_bias", experts.count
 
-    def shared_intermediate_size(self) -> int:
-        """Most inner numbers of a shared expert in any block; 0 without shared experts."""
-        experts = [block.experts for block in self.blocks if block.experts is not None]
-        return max((one.shared_intermediate_size for one in experts), default=0)
-
     def buffers(self) -> dict[str, int]:
         """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
-        inner = max(self.intermediate_size, self.shared_intermediate_size())
         most_experts, _ = self.router_widths()
         widths = {
             "residual": self.hidden_size,
             "normed": self.hidden_size,
             "branch": self.hidden_size,
-            "gate_up": 2 * inner,
-            "mlp": inner,
             "router": most_experts,
         }
+        if self.order == "parallel_two":
+            widths["normed_mlp"] = self.hidden_size
+        if self.embed_size is not None:
+            widths["embedded"] = self.embed_size
         for index in range(len(self.blocks)):
-            for name, width in mixer_parts(self, index).buffers.items():
+            for name, width in self._block_buffers(index).items():
                 widths[name] = max(width, widths.get(name, 0))
+        return widths
+
+    def _block_buffers(self, index: int) -> dict[str, int]:
+        """Width of each buffer that one block works on."""
+        widths = dict(mixer_parts(self, index).buffers)
+        block = self.blocks[index]
+        if len(block.mixers) > 1:
+            widths["beside"] = self.hidden_size
+        mlps = (self.block_mlp(index), self.shared_mlp(index))
+        sizes = [mlp.size for mlp in mlps if mlp is not None]
+        inner = max(sizes, default=0)
+        widths["gate_up"] = 2 * inner
+        widths["mlp"] = inner
+        if block.experts is not None and block.experts.shared_gate:
+            widths["shared_gate"] = 1
+            widths["shared_out"] = self.hidden_size
         return widths
 
     def embedding(self) -> LayerSpec:
         """The token embedding."""
-        return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, self.hidden_size))
+        size = self.embed_size or self.hidden_size
+        return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, size))
 
     def head(self) -> LayerSpec:
         """The output head; the embedding itself when they are tied."""
         if self.tied:
             return self.embedding()
-        return LayerSpec("lm_head", "head", (self.vocab_size, self.hidden_size))
+        size = self.embed_size or self.hidden_size
+        return LayerSpec("lm_head", "head", (self.vocab_size, size), self.head_bias)
+
+    def projections(self) -> dict[str, LayerSpec]:
+        """From the embeddings' size to the hidden size, `in`, and back, `out`; none where they are equal."""
+        if self.embed_size is None:
+            return {}
+        into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
+        out = LayerSpec("model.project_out", "linear", (self.embed_size, self.hidden_size))
+        return {"in": into, "out": out}
+
+    def outer_norms(self) -> dict[str, NormTensor]:
+        """The norms outside of blocks: `embed` behind the embedding, `final` in front of the head."""
+        found = {}
+        if self.embed_norm and self.holds_embedding:
+            found["embed"] = NormTensor("model.embed_norm", (self.hidden_size,), self.norm)
+        if self.final_norm and self.holds_head:
+            found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
+        return found
+
+    def tables(self) -> dict[str, tuple[str, tuple[int, int]]]:
+        """Tensor name and shape of what is added to embeddings: `positions` and `token_types`."""
+        found = {}
+        if self.positions is not None and self.holds_embedding:
+            shape = self.positions.count + self.positions.offset, self.hidden_size
+            found["positions"] = ("model.embed_positions.weight", shape)
+        if self.token_types and self.holds_embedding:
+            found["token_types"] = ("model.token_type_embeddings.weight", (self.token_types, self.hidden_size))
+        return found
 
     @property
     def embeds_tokens(self) -> bool:
         """Whether the embedding's matrix is held: for the tokens, or as a tied head."""
-        return self.holds_embedding or (self.tied and self.holds_head)
+        return self.holds_embedding or (self.tied and self.holds_head and self.causal_lm)
 
     @property
-    def mixers(self) -> tuple[MixerSpec, ...]:
-        """Everything that has a part of the cache, in order."""
-        return tuple(block.mixer for block in self.blocks)
+    def has_own_head(self) -> bool:
+        """Whether the head is a matrix of its own."""
+        return self.holds_head and self.causal_lm and not self.tied
 
     @property
     def stretch(self) -> float:
@@ -252,15 +343,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_plain(self) -> int:
-        """Numbers outside of matrices that a memory plan counts: norms and biases are too few."""
-        return 0
+        """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
+        total = 0
+        for _, (rows, columns) in self.tables().values():
+            total += rows * columns
+        return total
 
     def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
         """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
         yield (self.embedding(),)
+        for projection in self.projections().values():
+            yield (projection,)
         for index in range(len(self.blocks)):
             yield from self.fused_linears(index)
-        if not self.tied:
+        if self.has_own_head:
             yield (self.head(),)
 
     def halves(self) -> Iterator[LayerSpec]:
@@ -272,13 +368,14 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Every matrix of the model, once."""
         if self.embeds_tokens:
             yield self.embedding()
+        yield from self.projections().values()
         for index in range(len(self.blocks)):
             for parts in self.fused_linears(index):
                 yield from parts
             absorbed = mixer_parts(self, index).absorbed
             if absorbed is not None:
                 yield absorbed
-        if self.holds_head and not self.tied:
+        if self.has_own_head:
             yield self.head()
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -289,80 +386,34 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             if part.bias:
                 shapes[f"{part.name}.bias"] = (part.shape[0],)
         for index in range(len(self.blocks)):
-            for name, size in self.block_norms(index).values():
-                shapes[name] = (size,)
+            for norm in self.block_norms(index).values():
+                shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
             correction = self.correction(index)
             if correction is not None:
                 name, count = correction
                 shapes[name] = (count,)
-        if self.holds_head:
-            shapes["model.norm.weight"] = (self.hidden_size,)
+        for norm in self.outer_norms().values():
+            shapes.update(norm.tensors())
+        shapes.update(self.tables().values())
         return shapes
 
 
 def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
-    """What the mixer of one block is made of."""
+    """What the mixers of one block are made of; of two, both."""
+    parts = [_mixer_parts(spec, index, mixer) for mixer in spec.blocks[index].mixers]
+    return merged(parts)
+
+
+def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
     block = spec.blocks[index]
-    mixer = block.mixer
     hidden = spec.hidden_size
     layer = spec.block_name(index)
     if isinstance(mixer, StateSpec):
         return state_parts(mixer, f"{layer}.mixer", hidden)
     prefix = f"{layer}.self_attn"
+    heads = spec.block_heads(index)
+    pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
-        interleaved = block.rope is not None and block.rope.interleaved
-        return latent_parts(mixer, prefix, hidden, bias=spec.out_bias, interleaved=interleaved)
-    return attention_parts(mixer, prefix, hidden, (spec.qkv_bias, spec.out_bias), qk_norm=spec.qk_norm)
-
-
-def _local(spec: DecoderSpec, part: Part) -> DecoderSpec:
-    """The model that a rank sees. Raises UserError where it cannot be divided so."""
-    if not 0 <= part.rank < part.size:
-        raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
-    if part.blocks is not None:
-        start, stop = part.blocks
-        spec = _stage(spec, start, stop)
-    return spec if part.size == 1 else _divided(spec, part)
-
-
-def _stage(spec: DecoderSpec, start: int, stop: int) -> DecoderSpec:
-    """Some blocks; the embedding goes with the first one of all, the head with the last."""
-    count = len(spec.blocks)
-    if not 0 <= start < stop <= count:
-        raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
-    return msgspec.structs.replace(
-        spec,
-        blocks=spec.blocks[start:stop],
-        first_block=spec.first_block + start,
-        holds_embedding=spec.holds_embedding and start == 0,
-        holds_head=spec.holds_head and stop == count,
-    )
-
-
-def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
-    """The rank's part of each layer."""
-    blocks = []
-    for block in spec.blocks:
-        mixer = local_mixer(block.mixer, part.size)
-        experts = None if block.experts is None else _experts(block.experts, part)
-        blocks.append(msgspec.structs.replace(block, mixer=mixer, experts=experts))
-    inner = spec.intermediate_size
-    if any(block.experts is None for block in spec.blocks):
-        inner = share_of(inner, part.size, "inner numbers of an MLP (intermediate_size)")
-    vocab_size = share_of(spec.vocab_size, part.size, "tokens of the vocabulary (vocab_size)")
-    return msgspec.structs.replace(
-        spec,
-        blocks=tuple(blocks),
-        intermediate_size=inner,
-        vocab_size=vocab_size,
-        vocab_start=part.rank * vocab_size,
-    )
-
-
-def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
-    """A range of ids, and the rank's part of the shared expert."""
-    count = share_of(experts.count, part.size, "experts")
-    shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")
-    first = part.rank * count
-    return msgspec.structs.replace(experts, held=(first, first + count), shared_intermediate_size=shared)
+        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0)
+    return attention_parts(mixer, prefix, hidden, heads, pairs)

@@ -26,6 +26,8 @@ class LayerSpec(msgspec.Struct, frozen=True):
     shape: (N, K), or (E, N, K) for experts.
     bias:  whether the model has a bias here.
     summed: whether ranks may divide its inputs, so that their partial sums are added.
+    sections: rows of each thing that lies in it one after another, such as queries, keys and values; each is divided
+        among ranks on its own. Empty: it holds one thing.
     """
 
     name: str
@@ -33,6 +35,7 @@ class LayerSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     bias: bool = False
     summed: bool = False
+    sections: tuple[int, ...] = ()
 
 
 class DensePlan(msgspec.Struct, frozen=True):
@@ -66,10 +69,37 @@ class Unsupported(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
+    """Rows in rotary pairs (2i, 2i + 1) that become (i, i + count / 2), as kernels rotate.
+
+    head: rows of a head. first: where a head's rotating rows begin. count: of them.
+    start, stop: the rows that are heads; stop None: to the end.
+    """
+
+    head: int
+    first: int
+    count: int
+    start: int = 0
+    stop: int | None = None
+
+
+class Groups(msgspec.Struct, frozen=True, tag=True):
+    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together."""
+
+    groups: int
+    sizes: tuple[int, ...]
+
+
+RowOrder = RotaryPairs | Groups
+"""How the rows of a matrix, of its bias or of a norm's weights are put in the order of the engine."""
+
+
 class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None.
 
     sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
+    chunked: the window is the query's own chunk of `window` positions, up to the query (Llama 4).
+    causal: False: every query sees every key of its sequence (encoders), which must be computed in one step.
     """
 
     num_heads: int
@@ -81,6 +111,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     cap: float | None = None
     sinks: bool = False
     alibi: bool = False
+    chunked: bool = False
+    causal: bool = True
 
     @property
     def kind(self) -> LayerKind:
@@ -131,12 +163,16 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     The core multiplies with the projections in front and behind; a backend owns what lies between them.
 
-    op:          what a backend must know, such as `short_conv` (below).
+    op:          what a backend must know, such as `short_conv` (below); the others are described in `core.models.state_ops`.
     inputs:      projections of the layer's input, name → outputs; side by side, in this order, they are the op's input.
     output_size: numbers that the op gives for a token; `out_proj` takes them.
     state_size:  numbers that the op keeps of a sequence.
-    sizes:       numbers that the op is made of. params: tensors of its own, name in the layer → shape.
+    sizes:       whole numbers that the op is made of.
+    numbers:     real numbers that it is made of. An absent one means what the op's description says.
+    choices:     variants of it, by word.
+    params:      tensors of its own, name in the layer → shape.
     bias:        whether the projections have one.
+    output_bias: whether `out_proj` has one, where that differs.
 
     `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
     over `kernel` tokens, the newest last, with params `conv.weight` [channels, 1, kernel] and, if there is one,
@@ -148,8 +184,11 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     output_size: int
     state_size: int
     sizes: dict[str, int] = {}
+    numbers: dict[str, float] = {}
+    choices: dict[str, str] = {}
     params: dict[str, tuple[int, ...]] = {}
     bias: bool = False
+    output_bias: bool | None = None
 
     @property
     def kind(self) -> LayerKind:
@@ -174,9 +213,13 @@ MixerSpec = AttentionSpec | LatentSpec | StateSpec
 class RopeSpec(msgspec.Struct, frozen=True):
     """Rotary embedding of one layer.
 
-    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position) or `yarn` (uses factor,
-    original_max_position and what follows it). interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put
-    in the order of the kernels' pairs, (i, i + D/2), when weights are loaded. attention_factor: multiplies cos and sin.
+    rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position), `yarn` (uses factor,
+        original_max_position and what follows it), or `longrope` (each pair's frequency is divided by its number in
+        `long_factors` where the engine's longest sequence is beyond original_max_position, else in `short_factors`).
+    interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put in the order of the kernels' pairs,
+        (i, i + D/2), when weights are loaded.
+    attention_factor: multiplies cos and sin.
+    size: numbers of a head that rotate, its first ones; None: the whole head.
     """
 
     theta: float
@@ -190,24 +233,42 @@ class RopeSpec(msgspec.Struct, frozen=True):
     truncate: bool = True
     attention_factor: float = 1.0
     interleaved: bool = False
+    size: int | None = None
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
     """How a router chooses `top_k` of E experts for a token.
 
-    scores:      of the logits: `softmax` over all experts, or `sigmoid` of each.
-    renormalize: the chosen scores are divided by their sum. factor: multiplies the weights last.
+    scores:      of the logits: `softmax` over all experts, `sigmoid` of each, or `sparse_mixer` (below).
+    renormalize: the chosen scores are divided by their sum and `epsilon`: those of a softmax are then the softmax over the
+                 chosen logits. factor: multiplies the weights last.
     groups:      E experts in as many equal groups, of which only the `top_groups` best take part (1: no limit).
     group_rank:  what a group counts: its best choice (`best`), or the sum of its two best (`best_two`).
+
+    `sparse_mixer` (SparseMixer-v2, Liu et al. 2024, arXiv 2409.12136, as Phi-3.5-MoE infers) chooses the largest logits one
+    after the other. The weight of one is its share in the softmax over those not chosen before it, without any whose
+    distance from it, divided by the larger of it and their size, exceeds 2 * `jitter`. It has neither groups nor a bias,
+    and nothing is divided.
     """
 
     top_k: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
     renormalize: bool = True
     factor: float = 1.0
     groups: int = 1
     top_groups: int = 1
     group_rank: Literal["best", "best_two"] = "best"
+    epsilon: float = 0.0
+    jitter: float = 0.0
+
+    def problem(self, biased: bool) -> str | None:
+        """Why its parts contradict each other, as a sentence, or None. biased: whether a bias counts in the choice."""
+        plain = self.groups == 1 and not self.renormalize and not biased
+        if self.scores == "sparse_mixer" and not plain:
+            return f"{self}: a sparse mixer has no groups, no bias and no renormalization"
+        return None
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -216,12 +277,14 @@ class KVGroup(msgspec.Struct, frozen=True):
     layers: their indices; the i-th layer of every group lies in the i-th buffer of the cache.
     window: keys a query of a `sliding` group sees, itself included; blocks behind it are given back.
     num_state_blocks: blocks that hold the whole state of a sequence in a `state` group, in the order of its table.
+    num_spare_blocks: behind them, for a copy of the state before drafts were verified: 0, or as many.
     """
 
     kind: Literal["full", "sliding", "state"]
     layers: tuple[int, ...]
     window: int | None = None
     num_state_blocks: int = 0
+    num_spare_blocks: int = 0
 
 
 class AttentionQuery(msgspec.Struct, frozen=True):

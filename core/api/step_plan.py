@@ -10,6 +10,7 @@ free for another sequence from the plan on whose `removed` names it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,17 @@ class NewSequence:
     block_ids: list[list[int]]
 
 
+class StateCopy(NamedTuple):
+    """Blocks to copy as they are when its turn comes: all sources are read before a target is written.
+
+    sources: block ids.
+    targets: as many.
+    """
+
+    sources: list[int]
+    targets: list[int]
+
+
 @dataclass(slots=True)
 class StepPlan:
     """What to compute in one step. The worker applies `removed` first, then `new`, then `new_block_ids`.
@@ -61,6 +73,7 @@ class StepPlan:
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens.
     transfers:     copies of KV blocks to make before anything else, or None.
+    copies:        of states, to make in this order before anything is computed.
     same_batch:    whether `slots` equals that of the plan before, which was not empty, and nobody came, left, or has
                    drafts: each sequence computes one token, the one that the step before gave it.
     """
@@ -75,6 +88,7 @@ class StepPlan:
     removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
     transfers: KVTransfers | None = None
+    copies: list[StateCopy] = field(default_factory=list)
     same_batch: bool = False
 
 

@@ -55,6 +55,14 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: Annotated[
         bool | None, Arg("Reuse KV blocks of equal prefixes. Unset: on where the model supports it.")
     ] = None
+    mamba_block_size: Annotated[
+        int | None,
+        Arg(
+            "Tokens from one cached state to the next, at least, in models whose layers have a state (any recurrent kind, "
+            "not Mamba alone). Unset: 64.",
+            ge=1,
+        ),
+    ] = None
     prefix_caching_hash_algo: Annotated[
         str,
         Arg(

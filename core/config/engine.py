@@ -80,6 +80,7 @@ def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
         enable_prefix_caching=settings["enable_prefix_caching"],
         hash_algorithm=settings["prefix_caching_hash_algo"],
         groups=plan.groups if plan else (),
+        snapshot_interval=settings["mamba_block_size"],
         host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
         disk_path=settings["kv_offloading_disk_path"],
         disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),

@@ -67,8 +67,8 @@ class MemoryPlan:
 
     @property
     def state(self) -> int:
-        """Bytes of the blocks that hold a sequence's states; 0 without layers that have one."""
-        state_blocks = sum(group.num_state_blocks for group in self.groups)
+        """Bytes of the blocks that hold a sequence's states, and their copies; 0 without layers that have one."""
+        state_blocks = sum(group.num_state_blocks + group.num_spare_blocks for group in self.groups)
         return self.block * state_blocks
 
     @property
@@ -100,8 +100,10 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
     return block_size * token_bytes
 
 
-def kv_groups(spec: ModelSpec, block_size: int, dtype: str, *, hybrid: bool) -> tuple[tuple[KVGroup, ...], int]:
-    """The groups of a model's layers, and the bytes of one block of the pool. hybrid: see `group_layers`."""
+def kv_groups(
+    spec: ModelSpec, block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+) -> tuple[tuple[KVGroup, ...], int]:
+    """The groups of a model's layers, and the bytes of one block of the pool. hybrid, drafts: see `group_layers`."""
     windows: list[int | None] = []
     layer_bytes: list[int] = []
     states: set[int] = set()
@@ -113,7 +115,7 @@ def kv_groups(spec: ModelSpec, block_size: int, dtype: str, *, hybrid: bool) -> 
         else:
             windows.append(mixer.window)
             layer_bytes.append(block_bytes([mixer], block_size, dtype))
-    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states)
+    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states, drafts=drafts)
     return groups, page_bytes(groups, layer_bytes)
 
 

@@ -23,7 +23,9 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
     block_size = settings["block_size"]
     hybrid = not settings["disable_hybrid_kv_cache_manager"]
-    groups, facts.block_bytes = kv_groups(spec, block_size, settings["kv_cache_dtype"], hybrid=hybrid)
+    scheduler = scheduler_config(settings)
+    drafts = scheduler.num_speculative_tokens > 0
+    groups, facts.block_bytes = kv_groups(spec, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     facts.weights_bytes = weights + proposer
@@ -38,7 +40,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         block_size,
         _workspace(attempt, spec),
         groups=groups,
-        max_step_tokens=scheduler_config(settings).max_step_tokens,
+        max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
     )
     attempt.warnings += limits.fit(settings, plan, settings.given().get("max_model_len"))

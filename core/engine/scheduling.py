@@ -30,6 +30,7 @@ def build_scheduler(config: EngineConfig, queue: StepQueue, services: KVServices
             max_step_tokens=config.scheduler.max_step_tokens,
             tiers=services.tiers,
             observers=services.observers,
+            snapshot_interval=cache.snapshot_interval,
         )
 
     try:

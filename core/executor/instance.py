@@ -6,7 +6,7 @@ Never does: choose plugins (the configuration did), run a step. Called by: the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ class ModelInstance:
     model: its weights and its forward pass.
     cache: how its layers keep what they have seen.
     backends: of each layer, by its place in the model.
-    learned: scales of an 8-bit cache that the checkpoint brings, by layer.
+    learned: scales of an 8-bit cache that the checkpoint brings, by the number of a mixer.
     groups: the KV group of each layer; empty until a cache is bound.
     """
 
@@ -177,7 +177,8 @@ def build(
     model: Decoder | ModuleModel
     if isinstance(spec, ModuleSpec):
         model = _modules(config, checkpoint, device, method, kernels, max_logits)
-        return ModelInstance(spec, model, config.cache, backends, _learned(config, checkpoint, spec))
+        no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
+        return ModelInstance(spec, model, config.cache, backends, no_scales)
     assert isinstance(checkpoint.spec, DecoderSpec)
     loading = WeightLoading(
         checkpoint.spec,
@@ -192,7 +193,7 @@ def build(
     )
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-    tables = rotary_tables(spec, length, runtime.device)
+    tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
     model = Decoder(
         spec,
         weights,
@@ -204,7 +205,9 @@ def build(
         max_logits,
         reduce,
     )
-    return ModelInstance(spec, model, config.cache, backends, _learned(config, checkpoint, spec))
+    scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
+    learned = _by_mixer(spec, scales)
+    return ModelInstance(spec, model, config.cache, backends, learned)
 
 
 def _modules(
@@ -235,10 +238,16 @@ def _modules(
     )
 
 
-def _learned(config: EngineConfig, checkpoint: Checkpoint, spec: ModelSpec) -> dict[int, AttentionParams]:
-    """Scales of an 8-bit cache that the checkpoint brings, by layer of this part of the model."""
-    scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
-    return {layer - spec.first_block: params for layer, params in scales.items()}
+def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:
+    """Scales by the number of a mixer in this part, from scales by the number of a block in the whole model."""
+    found: dict[int, AttentionParams] = {}
+    place = 0
+    for index, block in enumerate(spec.blocks):
+        params = scales.get(spec.first_block + index)
+        if params is not None and block.mixers:
+            found[place] = params
+        place += len(block.mixers)
+    return found
 
 
 def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:

@@ -8,7 +8,7 @@ The i-th layer of every group lies in the i-th buffer, so a block id names the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from core.api.config import CacheConfig
 from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
+from core.api.step_plan import StateCopy
 from core.executor.device import Device
 from core.kv.groups import page_bytes, place_bytes
 
@@ -102,6 +103,16 @@ class KVMemory:
             self._write(block_id, page)
         return pages
 
+    def copy(self, copies: Sequence[StateCopy]) -> None:
+        """Copy blocks in all buffers, in the order of `copies`."""
+        for sources, targets in _together(copies):
+            for buffer in self._buffers:
+                # numbers of 8 bytes are moved several times as fast as single bytes
+                rows = buffer if buffer.shape[1] % 8 else buffer.view(torch.int64)
+                device = rows.device
+                read = rows.index_select(0, torch.tensor(sources, device=device))
+                rows.index_copy_(0, torch.tensor(targets, device=device), read)
+
     def _read(self, block_id: int) -> Page:
         page = np.empty(self.page_bytes, np.uint8)
         target = torch.from_numpy(page)
@@ -119,3 +130,21 @@ class KVMemory:
         for buffer, end in zip(self._buffers, self._ends, strict=True):
             buffer[block_id].copy_(source[start:end])
             start = end
+
+
+def _together(copies: Sequence[StateCopy]) -> Iterator[StateCopy]:
+    """The same copies in few parts: one that reads or writes what another wrote is in a later part."""
+    sources: list[int] = []
+    targets: list[int] = []
+    written: set[int] = set()
+    for copy in copies:
+        if not written.isdisjoint(copy.sources) or not written.isdisjoint(copy.targets):
+            yield StateCopy(sources, targets)
+            sources = []
+            targets = []
+            written = set()
+        sources += copy.sources
+        targets += copy.targets
+        written.update(copy.targets)
+    if targets:
+        yield StateCopy(sources, targets)

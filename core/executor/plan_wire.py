@@ -14,7 +14,7 @@ import numpy as np
 
 from core.api.kv_transfer import KVTransfers
 from core.api.messages import NO_HANDLE, EngineRequest
-from core.api.step_plan import NO_ROWS, Int32Array, NewSequence, StepPlan
+from core.api.step_plan import NO_ROWS, Int32Array, NewSequence, StateCopy, StepPlan
 from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError
 
 
@@ -61,6 +61,8 @@ class PlanEncoder:
         columns.put_lists("drafts", plan.drafts.values())
         columns.put_keys("budget", plan.draft_budget)
         columns.put("budget", list(plan.draft_budget.values()))
+        if plan.copies:
+            columns.put_tables("copies", plan.copies)
         if plan.new:
             facts.requests = [_without_tokens(new.request) for new in plan.new]
             _put_new(columns, plan.new)
@@ -103,6 +105,8 @@ class PlanDecoder:
         plan.removed = columns.items("removed")
         plan.new = _get_new(columns, facts.requests)
         plan.new_block_ids = columns.keyed("blocks", tables)
+        copies = columns.tables("copies")
+        plan.copies = [StateCopy(sources, targets) for sources, targets in copies]
         plan.drafts = columns.keyed("drafts", drafts)
         plan.draft_budget = columns.keyed("budget", budgets)
         if facts.transfers is not None:

@@ -32,8 +32,8 @@ from core.executor.instance import (
 )
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
-from core.models.decoder import Decoder
-from core.models.fallback.model import ModuleModel
+from core.models.decoder import Decoder, DecoderWeights
+from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
@@ -143,7 +143,7 @@ class Worker:
         config = self.config
         length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
         num_blocks = -(-length // config.cache.block_size)
-        num_state_blocks = [group.num_state_blocks for group in self.groups]
+        num_state_blocks = [group.num_state_blocks + group.num_spare_blocks for group in self.groups]
         return max(num_blocks, *num_state_blocks)
 
     @property
@@ -159,6 +159,8 @@ class Worker:
             pages: list[Page] | None = None
             if plan.transfers is not None:
                 pages = self.kv_memory.transfer(plan.transfers)
+            if plan.copies:
+                self.kv_memory.copy(plan.copies)
             result = self.runner.execute(plan)
         except Exception as error:
             self.plugins.blame(error)
@@ -193,7 +195,18 @@ class Worker:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        weights = model.weights
-        parts = {"embedding": weights.embedding, "head": weights.head, "norm": weights.norm}
+        parts = _shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
         return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
+
+
+def _shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
+    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    way_in = weights.embedding
+    way_out = weights.head
+    norm = None if way_out is None else way_out.norm
+    return {
+        "embedding": None if way_in is None else way_in.tokens,
+        "head": None if way_out is None else way_out.tokens,
+        "norm": None if norm is None else norm.weight,
+    }

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK, BlockPool
+from core.kv.hashing import PrefixKey
 from core.kv.observer import CacheObserver
 from core.kv.sequence import KVSequence
 
@@ -23,16 +24,25 @@ class BlockRegistry:
     """Offers blocks of `block_size` tokens under their keys.
 
     observers: hear of blocks that are cached now.
+    num_keyed: groups with keys, which come first; blocks of states are no entries of tokens.
     enabled:   False when prefixes are not cached: nothing is offered.
     """
 
     def __init__(
-        self, pool: BlockPool, keys: BlockKeys, block_size: int, observers: Sequence[CacheObserver], *, enabled: bool
+        self,
+        pool: BlockPool,
+        keys: BlockKeys,
+        block_size: int,
+        observers: Sequence[CacheObserver],
+        num_keyed: int,
+        *,
+        enabled: bool,
     ) -> None:
         self._pool = pool
         self._keys = keys
         self._block_size = block_size
         self._observers = observers
+        self._num_keyed = num_keyed
         self._enabled = enabled
         self._starting: dict[KVSequence, None] = {}
         self._unwritten: list[int] = []
@@ -56,8 +66,9 @@ class BlockRegistry:
         if not self._enabled:
             return
         num_written = sequence.num_computed_tokens // self._block_size
+        tables = sequence.block_ids[: self._num_keyed]
         for index in range(sequence.num_registered_blocks, num_blocks):
-            for group, ids in enumerate(sequence.block_ids):
+            for group, ids in enumerate(tables):
                 block_id = ids[index]
                 if block_id != NULL_BLOCK and not self.cache(sequence, group, index, block_id):
                     return
@@ -78,13 +89,28 @@ class BlockRegistry:
                 observer.stored(block_id, group, key, parent)
         return True
 
+    def offer_state(self, key: PrefixKey, block_ids: Sequence[int], tables: Sequence[int]) -> bool:
+        """Cache the blocks that the next step's copies fill with a state; False, and no change, at a collision.
+
+        tables: of the prefixes, one for each block.
+        """
+        prefixes = self._pool.prefixes
+        if any(prefixes.collides(key, table) for table in tables):
+            return False
+        for table, block_id in zip(tables, block_ids, strict=True):
+            self._pool.cache(key, block_id, table)
+            for observer in self._observers:
+                observer.stored(block_id, table, key, None)
+        self._unwritten += block_ids
+        return True
+
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
         """A sequence is about to lose its blocks. The ones it has computed are offered, or forgotten if they may be wrong."""
         if keep_cached:
             self.offer(sequence, sequence.num_computed_tokens // self._block_size)
         else:
             own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
-            for ids in sequence.block_ids:
+            for ids in sequence.block_ids[: self._num_keyed]:
                 held = [block_id for block_id in ids[own] if block_id != NULL_BLOCK]
                 self.forget(held)
         self._starting.pop(sequence, None)

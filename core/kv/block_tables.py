@@ -59,8 +59,17 @@ class BlockTables:
             for load, block_id in zip(hit.loads, new_ids, strict=True):
                 ids = sequence.block_ids[load.group]
                 ids[load.entry] = block_id
+        if hit.state:
+            self._take_states(sequence)
         sequence.num_released = [table.growth.first_needed(hit.num_tokens) for table in self.groups]
         sequence.num_slots = hit.num_tokens
+
+    def _take_states(self, sequence: KVSequence) -> None:
+        """Give a sequence the blocks of its states."""
+        for table in self.groups:
+            if not table.growth.holds_slots:
+                count = table.growth.most_blocks(0)
+                sequence.block_ids[table.group] = self.pool.allocate(count)
 
     def extend(self, sequence: KVSequence, end: int) -> NewBlocks | None:
         """Release what lies behind the windows, then append what is missing up to position `end`.

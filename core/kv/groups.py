@@ -5,7 +5,8 @@ Called by: the configuration (memory plan), the worker (which buffer a layer lie
 
 A block of a group holds `block_size` tokens for all layers of that group. Groups have equally many layers, so blocks are
 equal in bytes and any group may use any of them. Layers that see a window then need blocks for the window only. Layers with
-a state are in groups of their own: a state takes as many whole blocks as hold its bytes, whatever the sequence's length.
+a state are in groups of their own: a state takes as many whole blocks as hold its bytes, whatever the sequence's length,
+and as many again where drafts are verified.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def group_layers(
     *,
     hybrid: bool = True,
     states: Collection[int] = frozenset(),
+    drafts: bool = False,
 ) -> tuple[KVGroup, ...]:
     """Divide layers into groups: first the groups that keep every token, last the groups with a state.
 
     windows: of each layer; None for one that sees all keys.
     layer_bytes: of a block of each layer, or of a sequence's state for a layer in `states`.
     hybrid: False puts all layers with keys into one group.
+    drafts: whether drafts are verified, so that a state needs blocks for a copy of it.
 
     Layers whose blocks differ in bytes cannot share a pool, so layers with such keys form one group as well.
     """
@@ -50,7 +53,9 @@ def group_layers(
     if keyed:
         groups = _keyed_groups(keyed, windows, layer_bytes, hybrid)
     if states:
-        groups += _state_groups(groups, states, layer_bytes)
+        for group in _state_groups(groups, states, layer_bytes):
+            num_spare = group.num_state_blocks if drafts else 0
+            groups += (msgspec.structs.replace(group, num_spare_blocks=num_spare),)
     return groups
 
 

@@ -93,7 +93,10 @@ class SlidingGrowth:
 
 
 class StateGrowth:
-    """A state of fixed size that every step overwrites; it cannot be shared, so prefixes are not found."""
+    """A state of fixed size that every step overwrites, so that a sequence has one of its own.
+
+    num_blocks: of the state, and of a copy of it where drafts are verified.
+    """
 
     needs_prefix = False
     holds_slots = False
@@ -117,7 +120,7 @@ class StateGrowth:
 def growth_of(group: KVGroup, block_size: int, max_step_tokens: int) -> Growth:
     """The growth of a group. max_step_tokens: most tokens of one sequence in a step, drafts included."""
     if group.kind == "state":
-        return StateGrowth(group.num_state_blocks)
+        return StateGrowth(group.num_state_blocks + group.num_spare_blocks)
     if group.kind == "sliding" and group.window is not None:
         return SlidingGrowth(block_size, group.window, max_step_tokens)
     return FullGrowth(block_size)

@@ -23,6 +23,8 @@ from core.kv.observer import CacheObserver
 from core.kv.prefix import PrefixHit, PrefixSearch
 from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
+from core.kv.snapshots import MIN_INTERVAL, Snapshots
+from core.kv.state_copies import StateCopies
 from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.tiers import KVTiers
 
@@ -32,9 +34,12 @@ class KVManager:
 
     groups: KV groups; none given: one that keeps every token.
     max_step_tokens: most tokens of one sequence in a step, drafts included.
-    tiers: where evicted blocks go on living.
+    tiers: where evicted blocks go on living; not for models with states, whose snapshots stay in memory.
     observers: hear of cached blocks.
+    snapshot_interval: tokens between two states of a sequence that are cached, at least; None: `MIN_INTERVAL`.
 
+    states: where the states of sequences are, and the copies of them that the next plan makes.
+    snapshots: the cached states; None without states, or without prefix caching.
     capacity: tokens of the longest sequence that fits.
     num_growing: groups that take more blocks as a sequence grows: all but those of states.
     num_query_tokens: tokens asked of the prefix cache, over all admissions.
@@ -53,31 +58,42 @@ class KVManager:
         max_step_tokens: int = 2048,
         tiers: KVTiers | None = None,
         observers: Sequence[CacheObserver] = (),
+        snapshot_interval: int | None = None,
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
         self.groups = tuple(groups) or single_group(1)
         self.growth = tuple(growth_of(group, block_size, max_step_tokens) for group in self.groups)
-        self.pool = BlockPool(num_blocks, len(self.groups))
+        self.states = StateCopies(self.groups)
+        num_groups = len(self.groups)
+        self.pool = BlockPool(num_blocks, num_groups + self.states.num_blocks)
         self.block_size = block_size
-        # every step overwrites a state, so that no later sequence could begin from it
-        has_states = not all(rule.holds_slots for rule in self.growth)
-        self.enable_prefix_caching = enable_prefix_caching and not has_states
-        self.tiers = tiers if self.enable_prefix_caching else None
+        self.enable_prefix_caching = enable_prefix_caching
+        has_states = self.states.num_blocks > 0
+        self.tiers = tiers if enable_prefix_caching and not has_states else None
         self.observers = self._attach_observers(observers)
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
         self.num_tier_tokens = 0
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._keys = BlockKeys(hash_algorithm, block_size)
+        num_keyed = sum(rule.holds_slots for rule in self.growth)
         self._registry = BlockRegistry(
-            self.pool, self._keys, block_size, self.observers, enabled=self.enable_prefix_caching
+            self.pool, self._keys, block_size, self.observers, num_keyed, enabled=enable_prefix_caching
         )
         self._tables = make_tables(self.pool, self.growth, block_size, self._registry)
         self.num_growing = self._tables.num_growing
+        self.snapshots: Snapshots | None = None
+        if has_states and enable_prefix_caching:
+            interval = snapshot_interval or MIN_INTERVAL
+            self.snapshots = Snapshots(
+                self.pool, self._keys, self._registry, self.states, block_size, num_groups, interval
+            )
         needs = PrefixNeeds(self.growth, block_size)
         pages = None if self.tiers is None else self.tiers.pages
-        self._search = PrefixSearch(needs, len(self.groups), block_size, self._keys, self.pool.prefixes, pages)
+        self._search = PrefixSearch(
+            needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
+        )
 
     @property
     def usage(self) -> float:
@@ -133,10 +149,13 @@ class KVManager:
         self.num_query_tokens += len(sequence.token_ids)
         self.num_hit_tokens += hit.num_tokens
         for observer in self.observers:
-            for ids in hit.block_ids:
+            for ids in (*hit.block_ids, hit.state):
                 for block_id in filter(None, ids):
                     observer.reused(block_id)
         self._tables.start(sequence, hit)
+        if self.snapshots is not None and hit.state:
+            self.snapshots.restore(sequence, hit.num_tokens, hit.state)
+        sequence.num_forked_tokens = hit.num_known_tokens
         if hit.loads:
             self._fill(sequence, hit)
         self._end_load(sequence)
@@ -175,6 +194,10 @@ class KVManager:
         """
         self._registry.leave(sequence, keep_cached=keep_cached)
         self._tables.clear(sequence)
+        if self.snapshots is not None:
+            self.snapshots.leave(sequence, keep_cached=keep_cached)
+        sequence.num_saved_tokens = -1
+        sequence.is_rolled_back = False
         self._end_load(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_planned_tokens = 0

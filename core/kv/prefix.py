@@ -16,6 +16,7 @@ from core.kv.block_pool import NULL_BLOCK
 from core.kv.prefix_needs import Has, PrefixNeeds
 from core.kv.prefix_table import PrefixTable
 from core.kv.sequence import KVSequence
+from core.kv.snapshots import Snapshots
 from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.page_source import PageSource
 
@@ -32,12 +33,17 @@ class PageLoad(NamedTuple):
 class PrefixHit:
     """A prefix of `num_tokens` tokens: the start of each group's table, and pages to load where that has a 0.
 
-    Entries that no later query reads are 0 (the null block) and have no page.
+    Entries that no later query reads are 0 (the null block) and have no page. The tables of states have none: the sequence
+    gets a copy of the blocks in `state`.
+
+    num_known_tokens: of the longest prefix that groups which keep every token have, whether there is a state or not.
     """
 
     num_tokens: int
     block_ids: list[list[int]]
     loads: list[PageLoad] = field(default_factory=list)
+    state: list[int] = field(default_factory=list)
+    num_known_tokens: int = 0
 
 
 class PrefixSearch:
@@ -47,6 +53,8 @@ class PrefixSearch:
     keys:     of a sequence's blocks.
     prefixes: the cached blocks.
     pages:    of the tiers; None when there are none.
+    snapshots: of the states; None for a model without.
+    num_keyed: groups with keys, which come first; the others have states.
     """
 
     def __init__(
@@ -57,7 +65,11 @@ class PrefixSearch:
         keys: BlockKeys,
         prefixes: PrefixTable,
         pages: PageSource | None,
+        snapshots: Snapshots | None = None,
+        num_keyed: int | None = None,
     ) -> None:
+        self._snapshots = snapshots
+        self._num_keyed = num_groups if num_keyed is None else num_keyed
         self._needs = needs
         self._num_groups = num_groups
         self._block_size = block_size
@@ -87,8 +99,11 @@ class PrefixSearch:
         most = self._most(sequence)
         has = partial(self._has, sequence)
         while True:
-            hit = self._gather(sequence, self._needs.longest(most, has))
+            num_known = self._needs.known(most, has)
+            num_blocks = self._needs.served(num_known, has)
+            hit = self._gather(sequence, num_blocks)
             if hit is not None:
+                hit.num_known_tokens = num_known * self._block_size
                 return hit
 
     def _most(self, sequence: KVSequence) -> int:
@@ -129,6 +144,8 @@ class PrefixSearch:
     def _has(self, sequence: KVSequence, group: int, index: int) -> bool:
         """Whether a block, or its page, is in memory."""
         key = self._keys.key(sequence, index)
+        if group >= self._num_keyed:
+            return self._snapshots is not None and self._snapshots.find(key) is not None
         if self._prefixes.find(key, group) is not None:
             return True
         if self._pages is None:
@@ -140,7 +157,7 @@ class PrefixSearch:
     def _gather(self, sequence: KVSequence, num_blocks: int) -> PrefixHit | None:
         """Blocks and pages of a prefix; None when a page has left memory since it was seen."""
         hit = PrefixHit(num_blocks * self._block_size, [])
-        for group in range(self._num_groups):
+        for group in range(self._num_keyed):
             ids = [NULL_BLOCK] * num_blocks
             for index in range(self._needs.first(group, num_blocks), num_blocks):
                 block_id = self._prefixes.find(self._keys.key(sequence, index), group)
@@ -152,6 +169,11 @@ class PrefixSearch:
                     return None
                 hit.loads.append(PageLoad(group, index, page))
             hit.block_ids.append(ids)
+        num_states = self._num_groups - self._num_keyed
+        hit.block_ids += [[] for _ in range(num_states)]
+        if num_blocks and self._snapshots is not None:
+            key = self._keys.key(sequence, num_blocks - 1)
+            hit.state = self._snapshots.find(key) or []
         return hit
 
     def _page(self, sequence: KVSequence, group: int, index: int) -> Page | None:

@@ -4,7 +4,7 @@ Owns: `PrefixNeeds`; pure arithmetic. Never does: know keys, blocks or pages. Ca
 memory, and the page reader, which asks about a disk as well.
 
 A prefix of n blocks can be served when every group has what a query right behind it reads: groups that keep every token
-all n blocks, sliding ones those of the last window.
+all n blocks, sliding ones those of the last window, states the one behind the last block.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ class PrefixNeeds:
     def __init__(self, growth: Sequence[Growth], block_size: int) -> None:
         self._growth = growth
         self._block_size = block_size
-        self._sliding = [group for group, rule in enumerate(growth) if not rule.needs_prefix]
+        self._sliding: list[int] = []
+        states: list[int] = []
+        for group, rule in enumerate(growth):
+            if not rule.holds_slots:
+                states.append(group)
+            elif not rule.needs_prefix:
+                self._sliding.append(group)
+        self._sliding += states[:1]  # the states of all groups are kept together
 
     def first(self, group: int, num_blocks: int) -> int:
         """Index of the first block of a group that a prefix of `num_blocks` blocks needs; it needs all behind it."""
-        return self._growth[group].first_needed(num_blocks * self._block_size)
+        rule = self._growth[group]
+        if not rule.holds_slots:
+            return max(num_blocks - 1, 0)
+        return rule.first_needed(num_blocks * self._block_size)
 
     def entries(self, num_blocks: int) -> Iterator[tuple[int, int]]:
         """(group, index) of everything that a prefix of `num_blocks` blocks needs."""
@@ -37,11 +47,16 @@ class PrefixNeeds:
 
     def longest(self, most: int, has: Has) -> int:
         """Blocks of the longest prefix, of `most` at most, that can be served."""
+        num_known = self.known(most, has)
+        return self.served(num_known, has)
+
+    def known(self, most: int, has: Has) -> int:
+        """Blocks from the first on, `most` at most, that all groups have which keep every token."""
         num_blocks = most
         for group, rule in enumerate(self._growth):
             if rule.needs_prefix:
                 num_blocks = _leading(group, num_blocks, has)
-        return self._with_windows(num_blocks, has)
+        return num_blocks
 
     def first_gap(self, most: int, has: Has) -> tuple[int, int] | None:
         """(group, index) of a block that every prefix longer than what is there needs; None when it depends on the length."""
@@ -52,8 +67,9 @@ class PrefixNeeds:
                     return group, index
         return None
 
-    def _with_windows(self, most: int, has: Has) -> int:
-        """The most blocks, up to `most`, whose last window each sliding group has."""
+    def served(self, most: int, has: Has) -> int:
+        """Blocks of the longest prefix that can be served, of those that are `known`: the last window of each sliding
+        group is there, and the state."""
         num_blocks = most
         agreed = 0
         while num_blocks and agreed < len(self._sliding):

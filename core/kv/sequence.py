@@ -24,6 +24,11 @@ class KVSequence:
     num_shared_blocks:     leading blocks that came from the prefix cache.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
+    num_forked_tokens:     tokens of the known prefix whose keys and values were found, whether its state was or not.
+    num_kept_tokens:       tokens behind which its state was last kept, or found.
+    snapshots:             all such numbers of tokens since it got its blocks.
+    num_saved_tokens:      tokens whose state the copy has from before drafts were verified; -1 for none.
+    is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
     load:                  pages that it waits for, or that have come and are not in blocks yet; else None.
     """
 
@@ -31,15 +36,20 @@ class KVSequence:
         "block_ids",
         "cache_salt",
         "extras",
+        "is_rolled_back",
         "load",
         "num_computed_tokens",
+        "num_forked_tokens",
         "num_initial_tokens",
+        "num_kept_tokens",
         "num_planned_tokens",
         "num_registered_blocks",
         "num_released",
+        "num_saved_tokens",
         "num_shared_blocks",
         "num_slots",
         "prefix_keys",
+        "snapshots",
         "token_ids",
     )
 
@@ -56,4 +66,9 @@ class KVSequence:
         self.num_shared_blocks = 0
         self.num_registered_blocks = 0
         self.prefix_keys: list[PrefixKey] = []
+        self.num_forked_tokens = 0
+        self.num_kept_tokens = 0
+        self.snapshots: list[int] = []
+        self.num_saved_tokens = -1
+        self.is_rolled_back = False
         self.load: KVLoad | None = None

@@ -28,7 +28,12 @@ def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor
 
     Without a bias and paired groups the choice compares logits, else scores (plus bias); a not-a-number is least of all.
     """
+    problem = routing.problem(bias is not None)
+    if problem is not None:
+        raise ValueError(problem)
     wide = logits.float()
+    if routing.scores == "sparse_mixer":
+        return _mix_sparsely(wide, routing, ids, weights)
     scores = torch.sigmoid(wide) if routing.scores == "sigmoid" else torch.softmax(wide, -1)
     if bias is not None:
         choice = scores + bias
@@ -45,8 +50,26 @@ def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor
     ids.copy_(order[:, : routing.top_k])
     chosen = scores.gather(-1, ids)
     if routing.renormalize:
-        chosen = chosen / chosen.sum(-1, keepdim=True)
+        total = chosen.sum(-1, keepdim=True)
+        chosen = chosen / (total + routing.epsilon)
     weights.copy_(chosen * routing.factor)
+
+
+def _mix_sparsely(logits: Tensor, routing: RoutingSpec, ids: Tensor, weights: Tensor) -> None:
+    """The scores `sparse_mixer`, float32 [T, E]; see `RoutingSpec`."""
+    least = torch.finfo(torch.float32).min
+    left = logits.nan_to_num(nan=least, neginf=least, posinf=-least)
+    for column in range(routing.top_k):
+        best = _falling(left)[:, :1]
+        top = logits.gather(-1, best)
+        size = logits.abs().maximum(top)
+        far = (top - logits) / size > 2 * routing.jitter
+        excluded = far | (left == -torch.inf)
+        near = logits.masked_fill(excluded, -torch.inf)
+        shares = torch.softmax(near, -1)
+        ids[:, column : column + 1] = best
+        weights[:, column : column + 1] = shares.gather(-1, best) * routing.factor
+        left = left.scatter(-1, best, -torch.inf)
 
 
 def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
@@ -96,10 +119,11 @@ def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Te
 class ReferenceExperts:
     """The experts of one layer.
 
-    gate_up: gate_up[e] maps H to 2 * I.
+    gate_up: gate_up[e] maps H to 2 * I, or to I where the experts have no gate.
     down: down[e] maps I to H.
-    activation: of the gate.
-    gated: the operation between the two (see `Kernels.gated`).
+    activation: of the gate, or of the first product.
+    between: the operation between the two: `Kernels.gated`, or `activate` where the experts have no gate.
+    weight_inputs: a choice's weight multiplies what its expert takes, not what it gives.
     nbytes: of all their weights.
     """
 
@@ -108,7 +132,9 @@ class ReferenceExperts:
         gate_up: Sequence[Linear],
         down: Sequence[Linear],
         activation: str,
-        gated: Callable[[Tensor, str, Tensor], None],
+        between: Callable[[Tensor, str, Tensor], None],
+        *,
+        weight_inputs: bool = False,
     ) -> None:
         if not 0 < len(gate_up) == len(down):
             raise ValueError(
@@ -117,11 +143,14 @@ class ReferenceExperts:
         self.gate_up = tuple(gate_up)
         self.down = tuple(down)
         self.activation = activation
-        self.gated = gated
+        self.between = between
+        self.weight_inputs = weight_inputs
         self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, H] = the sum over j of weights[t, j] * expert ids[t, j] of x[T, H], or += with `accumulate`.
+
+        With `weight_inputs`: of expert ids[t, j] of weights[t, j] * x.
 
         A token sums its experts in float32, in the order that `combine` describes.
         """
@@ -132,8 +161,12 @@ class ReferenceExperts:
         for expert in pairs.unique().tolist():
             places = (pairs == expert).nonzero().squeeze(1)
             inputs = x[places // top_k]
+            if self.weight_inputs:
+                inputs = inputs * weights.flatten()[places, None]
             parts[places] = self._expert(expert, inputs).float()
         outputs = parts.view(tokens, top_k, hidden)
+        if self.weight_inputs:
+            weights = torch.ones_like(weights)
         total = combine(outputs, ids, weights, len(self.down))
         if accumulate:
             out += total.to(out.dtype)
@@ -147,8 +180,8 @@ class ReferenceExperts:
         down = self.down[expert]
         both = x.new_empty(rows, gate_up.out_features)
         gate_up(x, both)
-        between = x.new_empty(rows, gate_up.out_features // 2)
-        self.gated(both, self.activation, between)
+        inner = x.new_empty(rows, down.in_features)
+        self.between(both, self.activation, inner)
         out = x.new_empty(rows, down.out_features)
-        down(between, out)
+        down(inner, out)
         return out

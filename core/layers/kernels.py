@@ -14,18 +14,22 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core.layers.activations import parse
 from core.layers.experts import ReferenceExperts
+from core.layers.features import ByFeature, features_of
 from core.layers.heads import LinearHeads
 from core.layers.linear import Linear
-from core.layers.reference import ReferenceKernels
+from core.layers.reference import FEATURES, ReferenceKernels
 from core.layers.rows import RowKernels
 from core.plugin.contracts import (
     ExpertsKernel,
     GatedLinear,
+    HasActivate,
     HasExperts,
     HasGated,
     HasGroupedExperts,
     HasHeads,
+    HasLayerNorm,
     HasLogprobs,
     HasRace,
     HasRoute,
@@ -46,6 +50,9 @@ from core.weights.formats import CanonicalWeight, Dense, HasGroups
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """The operations that the blocks and the head of every model call besides their matrices."""
 
+SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "route")
+"""The operations that some models call."""
+
 Room = Callable[[int], Tensor]
 """Gives uint8 memory of so many bytes."""
 
@@ -60,14 +67,19 @@ class KernelSet:
     race: the sampling kernel of the best provider that has one, or None.
     logprobs: the kernel for log-probabilities of the best provider that has one, or None.
     route: the choice of experts.
-    capturable: whether every operation can be recorded by the runtime's `capture`.
+    capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
+    recorded: the operations, and the features of operations, that can be recorded; `capturable` leaves open what only
+        some models call (`layer_norm`, `layer_norm_heads`, `activate`, `route` and all features).
     """
 
     name = "kernel_set"
     rms_norm: Callable[[Tensor, Tensor, float, Tensor], None]
     rms_norm_heads: Callable[[Tensor, Tensor, float], None]
+    layer_norm: Callable[[Tensor, Tensor, Tensor | None, float, Tensor], None]
+    layer_norm_heads: Callable[[Tensor, Tensor, Tensor | None, float], None]
     rotary: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     gated: Callable[[Tensor, str, Tensor], None]
+    activate: Callable[[Tensor, str, Tensor], None]
     add: Callable[[Tensor, Tensor], None]
     scale: Callable[[Tensor, float], None]
     soft_cap: Callable[[Tensor, float], None]
@@ -86,8 +98,8 @@ class KernelSet:
         self.race: RaceKernel | None = next(races, None)
         telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
         self.logprobs: LogprobsKernel | None = next(telling, None)
-        routing = (p.route for p in self._serving("route") if isinstance(p, HasRoute))
-        self.route: RouteKernel = next(routing)
+        router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
+        self.route: RouteKernel = self._with_features("route", router.route)
         self._plain_linears: set[type] = set()
 
     def _bind_operations(self) -> None:
@@ -101,16 +113,43 @@ class KernelSet:
         cap = next(p for p in self._serving("soft_cap") if isinstance(p, HasSoftCap))
         take = next(p for p in self._serving("take_rows") if isinstance(p, HasTakeRows))
         self.rms_norm = norm.rms_norm
-        self.rms_norm_heads = heads_norm.rms_norm_heads
-        self.rotary = rotary.rotary
-        self.gated = gate.gated
+        self.rms_norm_heads = self._with_features("rms_norm_heads", heads_norm.rms_norm_heads)
+        self.rotary = self._with_features("rotary", rotary.rotary)
+        self.gated = self._with_features("gated", gate.gated)
         self.add = add.add
         self.scale = scale.scale
         self.soft_cap = cap.soft_cap
         self.take_rows = take.take_rows
+        centring = next(p for p in self._serving("layer_norm") if isinstance(p, HasLayerNorm))
+        by_head = next(p for p in self._serving("layer_norm_heads") if isinstance(p, HasLayerNorm))
+        active = next(p for p in self._serving("activate") if isinstance(p, HasActivate))
+        self.layer_norm = centring.layer_norm
+        self.layer_norm_heads = by_head.layer_norm_heads
+        self.activate = self._with_features("activate", active.activate)
         self._gate_rank = self.providers.index(gate)
         chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
         self.capturable = all(is_recordable(provider) for provider in chosen)
+
+    def _with_features(self, op: str, best: Callable[..., None]) -> Callable[..., None]:
+        """The operation of the best provider, or of the first that can do what a call needs, if that one cannot."""
+        serving = list(self._serving(op))
+        if FEATURES.issubset(features_of(serving[0])):
+            return best
+        return ByFeature(op, serving)
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """See the class."""
+        found = set()
+        for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
+            first = next(p for p in self._serving(op) if hasattr(p, op))
+            if is_recordable(first):
+                found.add(op)
+        for feature in FEATURES:
+            able = [p for p in self.providers if feature in features_of(p)]
+            if is_recordable(able[0]):
+                found.add(feature)
+        return frozenset(found)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """The reference supports everything."""
@@ -141,7 +180,7 @@ class KernelSet:
             self._plain_linears.add(type(kernel))
         return kernel
 
-    def gate_within(self, linear: Linear) -> GatedLinear | None:
+    def gate_within(self, linear: Linear, activation: str = "silu") -> GatedLinear | None:
         """A layer's product with the gated activation behind it, where its kernel has that.
 
         None, too, where `gated` comes from a provider that was preferred to the kernel's own: that one's gate is meant.
@@ -149,20 +188,36 @@ class KernelSet:
         kernel = linear.single
         if not isinstance(kernel, HasGated) or type(kernel) in self._plain_linears:
             return None
+        if parse(activation).kind not in features_of(kernel):
+            return None
         return kernel.gated
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str) -> ExpertsKernel:
-        """The experts of a layer, from two linear layers each; run together where their provider can."""
+    def experts(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str, *, weight_inputs: bool = False
+    ) -> ExpertsKernel:
+        """The experts of a layer, from two linear layers each; run together where their provider can.
+
+        Their sizes tell whether there is a gate: the first layer has as many outputs as the second has inputs, or twice as
+        many. weight_inputs: see `ReferenceExperts`.
+        """
+        plain = all(up.out_features == back.in_features for up, back in zip(gate_up, down, strict=False))
+        kind = parse(activation).kind
         first = [expert.single for expert in gate_up if expert.single is not None]
         second = [expert.single for expert in down if expert.single is not None]
         if len(first) == len(second) == len(gate_up):
             for provider in self._serving("experts"):
-                if not isinstance(provider, HasExperts):
+                if not isinstance(provider, HasExperts) or kind not in features_of(provider):
                     continue
-                layer = provider.experts(first, second, activation)
+                options: dict[str, Any] = {}
+                if weight_inputs or plain:
+                    if not _weighs_inputs(provider):
+                        continue
+                    options["weight_inputs"] = weight_inputs
+                layer = provider.experts(first, second, activation, **options)
                 if layer is not None:
                     return layer
-        return ReferenceExperts(gate_up, down, activation, self.gated)
+        between = self.activate if plain else self.gated
+        return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs)
 
     def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
         """What providers are asked about the experts of a layer as one weight of `shape` (E, N, K)."""
@@ -229,6 +284,11 @@ class KernelSet:
 def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
     """Whether it has both `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
     return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
+
+
+def _weighs_inputs(provider: HasExperts) -> bool:
+    """Whether its `experts` is of the contract that knows weighted inputs, and experts without a gate."""
+    return "weight_inputs" in inspect.signature(provider.experts).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:

@@ -19,6 +19,7 @@ class Linear:
     def __init__(self, kernels: Sequence[LinearKernel]) -> None:
         self.kernels = tuple(kernels)
         self.nbytes = sum(kernel.nbytes for kernel in kernels)
+        self.in_features = kernels[0].shape[1]
         self.out_features = sum(kernel.shape[0] for kernel in kernels)
         self.single = kernels[0] if len(kernels) == 1 else None
 

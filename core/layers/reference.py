@@ -12,6 +12,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.layers import activations
 from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
 from core.layers.linear import Linear
@@ -21,6 +22,8 @@ from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
 ROWS_AT_ONCE = 1024
+FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
+"""All that operations can do beyond what every provider's do; see `HasFeatures`."""
 
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
@@ -88,6 +91,12 @@ class ReferenceKernels:
 
     name = "reference"
     numerics = f"torch-{torch.__version__.split('+')[0]}"
+    features = FEATURES
+
+    def __init_subclass__(cls) -> None:
+        """A provider that inherits from this one says itself what its own operations can do."""
+        if "features" not in cls.__dict__:
+            cls.features = frozenset()
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """Everything is supported."""
@@ -132,28 +141,44 @@ class ReferenceKernels:
         out.copy_(normed * weight)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """The same in place over the last axis of x [T, H, D]."""
+        """The same in place over the last axis of x [T, H, D], weight [D] or [H, D]."""
         self.rms_norm(x, weight, eps, x)
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias) (Ba et al. 2016, arXiv 1607.06450)."""
+        wide = x.float()
+        centred = wide - wide.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        normed = centred * torch.rsqrt(variance + eps) * weight
+        out.copy_(normed if bias is None else normed + bias)
+
+    def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        """The same in place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        self.layer_norm(x, weight, bias, eps, x)
+
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-        """Rotate the pairs (i, i + D/2) of q [T, Hq, D] and k [T, Hkv, D] in place."""
+        """Rotate the pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of q [T, Hq, D] and k [T, Hkv, D] in place."""
         c = cos[positions].unsqueeze(1)
         s = sin[positions].unsqueeze(1)
         half = cos.shape[1]
         for x in (q, k):
             first = x[..., :half].float()
-            second = x[..., half:].float()
+            second = x[..., half : 2 * half].float()
             # Both before either is stored: in float32, `first` and `second` are views of x.
             turned_first = first * c - second * s
             turned_second = second * c + first * s
             x[..., :half] = turned_first
-            x[..., half:] = turned_second
+            x[..., half : 2 * half] = turned_second
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """out[T, I] = act(x[:, :I]) * x[:, I:]."""
-        gate, up = x.float().chunk(2, dim=-1)
-        opened = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
-        out.copy_(opened * up)
+        opened = activations.gated(x, activation)
+        out.copy_(opened)
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x)."""
+        active = activations.activate(x, activation)
+        out.copy_(active)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x."""

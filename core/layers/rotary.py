@@ -3,7 +3,7 @@
 Owns: the angles of each rope type, as cos and sin tables. Never does: apply them (a kernel does).
 Called by: the decoder, once when it is built; tables are shared by layers with equal `RopeSpec`.
 Source: Su et al. 2021, arXiv 2104.09864; the llama3 scaling as in the Llama 3.1 model card's reference description;
-yarn: Peng et al. 2023, arXiv 2309.00071.
+yarn: Peng et al. 2023, arXiv 2309.00071; longrope: Ding et al. 2024, arXiv 2402.13753.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from core.api.specs import RopeSpec
 
 
-def inverse_frequencies(rope: RopeSpec, head_size: int) -> Tensor:
-    """Angle per position for each of the head_size / 2 pairs, float64."""
+def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Tensor:
+    """Angle per position for each of the head_size / 2 pairs, float64. longest: tokens of the longest sequence."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
     frequencies = 1.0 / rope.theta**exponents
     if rope.rope_type == "linear":
@@ -26,6 +26,9 @@ def inverse_frequencies(rope: RopeSpec, head_size: int) -> Tensor:
         return _llama3(rope, frequencies)
     if rope.rope_type == "yarn":
         return _yarn(rope, frequencies)
+    if rope.rope_type == "longrope":
+        factors = rope.long_factors if longest > rope.original_max_position else rope.short_factors
+        return frequencies / torch.tensor(factors, dtype=torch.float64)
     return frequencies
 
 
@@ -64,10 +67,15 @@ def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
     return frequencies * (1 - slow) + frequencies / rope.factor * slow
 
 
-def tables(rope: RopeSpec, head_size: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64."""
+def tables(
+    rope: RopeSpec, head_size: int, length: int, device: torch.device, longest: int = 0
+) -> tuple[Tensor, Tensor]:
+    """cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64.
+
+    longest: tokens of the longest sequence, which decides on the factors of longrope.
+    """
     positions = torch.arange(length, dtype=torch.float64)
-    angles = torch.outer(positions, inverse_frequencies(rope, head_size))
+    angles = torch.outer(positions, inverse_frequencies(rope, head_size, longest))
     cos = angles.cos() * rope.attention_factor
     sin = angles.sin() * rope.attention_factor
     return cos.float().to(device), sin.float().to(device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from core.api.specs import Activation, RoutingSpec
 from core.layers.heads import LinearHeads
-from core.layers.reference import ReferenceKernels, ReferenceLinear
+from core.layers.reference import FEATURES, ReferenceKernels, ReferenceLinear
 from core.plugin.contracts import HeadsKernel
 from core.weights.canonical import moved_into
 from core.weights.formats import CanonicalWeight, Dense
@@ -37,6 +37,7 @@ class RowKernels(ReferenceKernels):
     """Every operation whose bits could depend on neighbours, by rows; the others are exact as they are."""
 
     name = "reference_rows"
+    features = FEATURES
     numerics = f"torch-rows-{torch.__version__.split('+')[0]}"
 
     def linear(
@@ -57,6 +58,20 @@ class RowKernels(ReferenceKernels):
         outputs = out.split(1)
         for row, into in zip(inputs, outputs, strict=True):
             super().rms_norm(_aligned(row), weight, eps, into)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
+            super().layer_norm(_aligned(row), weight, bias, eps, into)
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """See `ReferenceKernels`."""
+        inputs = x.split(1)
+        outputs = out.split(1)
+        for row, into in zip(inputs, outputs, strict=True):
+            super().activate(_aligned(row), activation, into)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
         """See `ReferenceKernels`."""

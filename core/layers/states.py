@@ -31,11 +31,12 @@ class StateStore:
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         block_bytes = raw.shape[1]
         self.num_blocks = max(-(-self.nbytes // block_bytes), 1)
+        self._words = _in_words(raw)
 
     def read(self, view: BatchView) -> Tensor:
         """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
-        blocks = self.raw[self._blocks(view)]
-        pages = blocks.flatten(1)[:, : self.nbytes].contiguous()
+        blocks = self.raw.index_select(0, self._blocks(view))
+        pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
         states = pages.view(self.dtype).view(-1, *self.shape)
         lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
         begins = [seq_len == query_len for seq_len, query_len in lengths]
@@ -49,9 +50,19 @@ class StateStore:
         pages = flat.view(torch.uint8)
         block_bytes = self.raw.shape[1]
         unused = self.num_blocks * block_bytes - self.nbytes
-        padded = F.pad(pages, (0, unused))
-        self.raw[self._blocks(view)] = padded.view(len(states), self.num_blocks, block_bytes)
+        padded = F.pad(pages, (0, unused)) if unused else pages
+        words = padded.view(-1, block_bytes).view(self._words.dtype)
+        self._words.index_copy_(0, self._blocks(view), words)
 
     def _blocks(self, view: BatchView) -> Tensor:
-        """The blocks of each sequence's state, int64 [B, num_blocks]."""
-        return view.block_table[:, : self.num_blocks].long()
+        """The blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
+        return view.block_table[:, : self.num_blocks].flatten().long()
+
+
+def _in_words(raw: Tensor) -> Tensor:
+    """The same bytes as the largest numbers that fit: torch writes chosen rows number by number."""
+    for dtype in (torch.int64, torch.int32):
+        places = (raw.shape[1], raw.stride(0), raw.storage_offset())
+        if all(place % dtype.itemsize == 0 for place in places):
+            return raw.view(dtype)
+    return raw

@@ -1,6 +1,6 @@
 """The generic decoder: one class for every row of the family table.
 
-Owns: the order of operations of a decoder-only transformer. Never does: read checkpoints, choose kernels, sample.
+Owns: the order of blocks, and of norms, mixer and MLP in a block. Never does: read checkpoints, choose kernels, sample.
 Called by: the model runner, once a step, on one flat token array.
 
 Every operation writes to a buffer of the step workspace, so the sequence of kernel calls for a step depends on nothing
@@ -9,20 +9,24 @@ but the number of tokens and rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.api.decoder_spec import DecoderSpec
+from core.api.decoder_spec import BlockSpec, DecoderSpec
 from core.api.specs import RopeSpec
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
+from core.models.embedding import Embedding, EmbeddingWeights
+from core.models.head import Head, HeadWeights
 from core.models.mixers import Mixer
-from core.models.mlp import ExpertsMLP, GatedMLP
+from core.models.mlp import BlockMLP
+from core.models.needs import needs
+from core.models.norm import Norm
 from core.models.step_views import StepViews
 from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 
@@ -31,14 +35,20 @@ from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, reco
 class BlockWeights:
     """The prepared weights of one block.
 
-    mixer: its first half.
-    mlp: its second half.
+    mixers: none, one or two of the same input.
+    mlp: its second half, or None.
     norms: by role, see `DecoderSpec.block_norms`.
     """
 
-    mixer: Mixer
-    mlp: GatedMLP | ExpertsMLP
-    norms: dict[str, Tensor]
+    mixers: tuple[Mixer, ...]
+    mlp: BlockMLP | None
+    norms: dict[str, Norm]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its matrices."""
+        total = sum(mixer.nbytes for mixer in self.mixers)
+        return total if self.mlp is None else total + self.mlp.nbytes
 
 
 @dataclass(slots=True)
@@ -47,39 +57,48 @@ class DecoderWeights:
 
     embedding: None where this part of the model does not hold it.
     head: None where this part of the model does not hold it.
-    norm: in front of the head; None without a head.
     blocks: the ones that this part of the model holds, in order.
     """
 
-    embedding: LinearKernel | None
-    head: LinearKernel | None
-    norm: Tensor | None
+    embedding: EmbeddingWeights | None
+    head: HeadWeights | None
     blocks: list[BlockWeights]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices, a tied one counted once."""
-        total = sum(block.mixer.nbytes + block.mlp.nbytes for block in self.blocks)
+        total = sum(block.nbytes for block in self.blocks)
+        kernels: list[LinearKernel | None] = []
         if self.embedding is not None:
-            total += self.embedding.nbytes
-        tied = self.head is self.embedding
-        if self.head is not None and not tied:
-            total += self.head.nbytes
+            kernels += (self.embedding.tokens, self.embedding.project)
+        if self.head is not None:
+            kernels += (self.head.tokens, self.head.project)
+        counted: list[LinearKernel] = []
+        for kernel in kernels:
+            if kernel is None or any(kernel is other for other in counted):
+                continue
+            counted.append(kernel)
+            total += kernel.nbytes
         return total
 
 
-def rotary_tables(spec: DecoderSpec, length: int, device: torch.device) -> list[tuple[Tensor, Tensor] | None]:
-    """(cos, sin) of `length` positions for each block, None for layers with a state; equal ones are shared."""
+def rotary_tables(
+    spec: DecoderSpec, length: int, device: torch.device, longest: int | None = None
+) -> list[tuple[Tensor, Tensor] | None]:
+    """(cos, sin) of `length` positions for each block, None for layers without; equal ones are shared.
+
+    longest: tokens of the longest sequence, which some types of rotary embedding depend on; None: `length`.
+    """
     shared: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
     found: list[tuple[Tensor, Tensor] | None] = []
     for block in spec.blocks:
         rope = block.rope
-        if rope is None:
+        if rope is None or not block.rotary_size:
             found.append(None)
             continue
         key = rope, block.rotary_size
         if key not in shared:
-            shared[key] = tables(rope, block.rotary_size, length, device)
+            shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
         found.append(shared[key])
     return found
 
@@ -113,43 +132,54 @@ class Decoder:
         self.workspace = workspace
         self._reduce = reduce
         self.max_logits = max_logits
-        self.mixers: list[Mixer] = [block.mixer for block in weights.blocks]
+        self.mixers: list[Mixer] = []
         for name, width in spec.buffers().items():
             workspace.reserve(name, max_tokens, width, dtype)
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
-        workspace.reserve("last", max_logits, spec.hidden_size, dtype)
-        workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32)
         self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
-        for mixer, cos_sin in zip(self.mixers, tables, strict=True):
-            mixer.attach(workspace, cos_sin)
+        for block, cos_sin in zip(weights.blocks, tables, strict=True):
+            for mixer in block.mixers:
+                mixer.attach(workspace, cos_sin)
+                self.mixers.append(mixer)
+        self._embedding: Embedding | None = None
+        if weights.embedding is not None and spec.holds_embedding:
+            self._embedding = Embedding(spec, weights.embedding, kernels, reduce)
+        self._head: Head | None = None
+        if weights.head is not None:
+            self._head = Head(spec, weights.head, kernels, workspace, dtype, max_logits)
 
     def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
-        """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each block.
+        """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each mixer.
 
         A part of the model without the embedding goes on with what is in the residual stream.
 
         Returns the residual stream [T, H], a view of the workspace that holds until the next step.
         Nothing is called but kernels and attention backends, on buffers that depend on T alone.
         """
-        if self.weights.embedding is not None and self.spec.holds_embedding:
-            self.embed(token_ids)
+        if self._embedding is not None:
+            self.embed(token_ids, positions)
         return self.run_blocks(positions, metadata)
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """The residual stream [T, H] as it enters the first block, from token_ids int64 [T]."""
-        assert self.weights.embedding is not None, "this part of the model has no embedding"
-        residual = self._views(token_ids.shape[0]).residual
-        self._embed(self.weights.embedding, token_ids, residual)
-        return residual
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """The residual stream [T, H] as it enters the first block, from token_ids and positions, int64 [T]."""
+        assert self._embedding is not None, "this part of the model has no embedding"
+        views = self._views(token_ids.shape[0])
+        self._embedding(token_ids, positions, views.embedded, views.residual)
+        return views.residual
 
     def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
         views = self._views(positions.shape[0])
-        for block, step in zip(self.weights.blocks, metadata, strict=True):
-            self._mix(block, views, positions, step)
-            self._mlp(block, views)
+        steps = iter(metadata)
+        for spec, block in zip(self.spec.blocks, self.weights.blocks, strict=True):
+            if self.spec.order == "parallel_two":
+                block.norms["pre_mlp"](views.residual, views.normed_mlp)
+            if block.mixers:
+                self._mix(spec, block, views, positions, steps)
+            if block.mlp is not None:
+                self._mlp(block.mlp, block, views)
         return views.residual
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -157,35 +187,41 @@ class Decoder:
 
         V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
         """
-        head = self.weights.head
-        norm = self.weights.norm
-        assert head is not None and norm is not None, "this part of the model has no head"
-        count = rows.shape[0]
-        last = self.workspace.view("last", count)
-        out = self.logits_view(count)
-        self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
-        self.kernels.rms_norm(last, norm, self.spec.eps, last)
-        head(last, out)
-        if self.spec.logit_cap is not None:
-            self.kernels.soft_cap(out, self.spec.logit_cap)
-        return out
+        assert self._head is not None, "this part of the model has no head"
+        return self._head(rows)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """The last hidden state [R, H] of rows (int64 [R], at most `max_logits`), behind the final norm; valid until the
+        next call."""
+        assert self._head is not None, "this part of the model has no head"
+        return self._head.hidden(rows)
 
     def logits_view(self, count: int) -> Tensor:
         """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""
-        return self.workspace.view("logits", count)
+        assert self._head is not None, "this part of the model has no head"
+        return self._head.view(count)
 
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
         if self._reduce is not None or not self.kernels.capturable:
             return False
-        ends = (self.weights.embedding, self.weights.head)
-        linears: list[LinearKernel | HeadsKernel] = [kernel for kernel in ends if kernel is not None]
+        if not all(mixer.is_plain for mixer in self.mixers):
+            return False
+        if not needs(self.spec) <= self.kernels.recorded:
+            return False
+        if self._embedding is not None and not self._embedding.is_plain:
+            return False
+        linears: list[LinearKernel | HeadsKernel] = []
+        if self._embedding is not None:
+            linears += self._embedding.linears
+        if self._head is not None:
+            linears += self._head.linears
+        for mixer in self.mixers:
+            linears += mixer.linears
         for block in self.weights.blocks:
-            if not block.mlp.linears:  # experts, whose kernels nothing can record
+            if block.mlp is not None and not block.mlp.capturable:
                 return False
-            linears += block.mixer.linears
-            linears += block.mlp.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property
@@ -196,40 +232,66 @@ class Decoder:
             return "any"
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
-    def _embed(self, embedding: LinearKernel, token_ids: Tensor, out: Tensor) -> None:
-        """out[T, H] = the tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
-        if self._reduce is None:
-            embedding.rows(token_ids, out)
-        else:
-            local = token_ids - self.spec.vocab_start
-            foreign = (local < 0) | (local >= self.spec.vocab_size)
-            embedding.rows(local.masked_fill(foreign, 0), out)
-            out.masked_fill_(foreign.unsqueeze(1), 0.0)
-            self._reduce(out)
-        if self.spec.embed_scale != 1.0:
-            self.kernels.scale(out, self.spec.embed_scale)
-
-    def _mix(self, block: BlockWeights, views: StepViews, positions: Tensor, metadata: Any) -> None:
-        self.kernels.rms_norm(views.residual, block.norms["input"], self.spec.eps, views.normed)
-        norm = block.norms.get("post_attention")
-        direct = norm is None and self._reduce is None
+    def _mix(
+        self, spec: BlockSpec, block: BlockWeights, views: StepViews, positions: Tensor, steps: Iterator[Any]
+    ) -> None:
+        """The first half of a block. steps: metadata of the mixers that are left, of which this block takes its own."""
+        x = self._input(block.norms.get("input"), views)
+        direct = self._is_direct(block, "input", "post_attention")
+        direct = direct and spec.mixer_scale == 1.0 and spec.beside_scale == 1.0
         out = views.residual if direct else views.branch
-        block.mixer(views.normed, positions, metadata, out, accumulate=direct)
+        first = block.mixers[0]
+        first(x, positions, next(steps), out, accumulate=direct)
         if not direct:
-            self._to_residual(views, norm)
+            self._scale(views.branch, spec.mixer_scale)
+        for second in block.mixers[1:]:
+            if direct:
+                second(x, positions, next(steps), out, accumulate=True)
+                continue
+            second(x, positions, next(steps), views.beside, accumulate=False)
+            self._scale(views.beside, spec.beside_scale)
+            self.kernels.add(views.beside, views.branch)
+        self._join(views, block.norms.get("post_attention"), direct)
 
-    def _mlp(self, block: BlockWeights, views: StepViews) -> None:
-        self.kernels.rms_norm(views.residual, block.norms["pre_mlp"], self.spec.eps, views.normed)
-        norm = block.norms.get("post_mlp")
-        direct = norm is None and self._reduce is None
-        block.mlp(views, views.residual if direct else views.branch, accumulate=direct)
-        if not direct:
-            self._to_residual(views, norm)
+    def _mlp(self, mlp: BlockMLP, block: BlockWeights, views: StepViews) -> None:
+        """The second half of a block."""
+        if self.spec.order == "parallel":
+            x = views.normed
+        elif self.spec.order == "parallel_two":
+            x = views.normed_mlp
+        else:
+            x = self._input(block.norms.get("pre_mlp"), views)
+        side_by_side = self.spec.order in ("parallel", "parallel_two")
+        direct = self._is_direct(block, "input" if side_by_side else "pre_mlp", "post_mlp")
+        mlp(x, views, views.residual if direct else views.branch, accumulate=direct)
+        self._join(views, block.norms.get("post_mlp"), direct)
 
-    def _to_residual(self, views: StepViews, norm: Tensor | None) -> None:
-        """residual += branch: summed over ranks, then through a norm when the family has one behind each branch."""
+    def _input(self, norm: Norm | None, views: StepViews) -> Tensor:
+        """What a half of a block starts from: the residual stream, normed where there is a norm in front."""
+        if norm is None:
+            return views.residual
+        norm(views.residual, views.normed)
+        return views.normed
+
+    def _is_direct(self, block: BlockWeights, before: str, behind: str) -> bool:
+        """Whether a half of a block adds to the residual stream as it computes."""
+        is_plain = before in block.norms and behind not in block.norms
+        return is_plain and self._reduce is None and self.spec.residual_scale == 1.0
+
+    def _join(self, views: StepViews, norm: Norm | None, direct: bool) -> None:
+        """residual += branch, unless it was added directly: summed over ranks, and normed where the family does so."""
+        if direct:
+            return
         if self._reduce is not None:
             self._reduce(views.branch)
-        if norm is not None:
-            self.kernels.rms_norm(views.branch, norm, self.spec.eps, views.branch)
+        on_stream = self.spec.order == "residual_post"
+        if norm is not None and not on_stream:
+            norm(views.branch, views.branch)
+        self._scale(views.branch, self.spec.residual_scale)
         self.kernels.add(views.branch, views.residual)
+        if norm is not None and on_stream:
+            norm(views.residual, views.residual)
+
+    def _scale(self, x: Tensor, factor: float) -> None:
+        if factor != 1.0:
+            self.kernels.scale(x, factor)

@@ -7,7 +7,7 @@ Called by: the model's instance, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,41 +15,51 @@ from torch import Tensor
 from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec, ExpertsSpec, mixer_parts
+from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
 from core.api.errors import CheckpointError
 from core.api.model_part import Part
-from core.api.specs import LatentSpec, LayerSpec
+from core.api.specs import LatentSpec, LayerSpec, RowOrder
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
-from core.models.mixers import Mixer, build_mixer
-from core.models.mlp import ExpertsMLP, GatedMLP
+from core.models.embedding import EmbeddingWeights
+from core.models.head import HeadWeights
+from core.models.mixers import Mixer, build_mixers
+from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
+from core.models.norm import Norm
 from core.models.packing import Packing
 from core.models.pending import Pending, pending_experts, pending_linear
+from core.models.row_order import row_order
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 
 WHOLE: Final = Part()
-FINAL_NORM: Final = "model.norm.weight"
 
 
 class PendingBlock:
     """One decoder layer. vectors: names of its tensors that are no matrices."""
 
-    def __init__(self, spec: DecoderSpec, index: int, packing: Packing) -> None:
+    def __init__(self, spec: DecoderSpec, whole: DecoderSpec, index: int, packing: Packing) -> None:
         self._spec = spec
         self._index = index
         self._packing = packing
         self._parts = mixer_parts(spec, index)
         self._block = spec.blocks[index]
+        # rows are ordered before they are cut, so by what the whole model has
+        self._orders = mixer_parts(whole, spec.first_block - whole.first_block + index).orders
         self._linears: dict[str, Pending[Linear]] = {}
         for role, parts in spec.block_linears(index).items():
-            self._linears[role] = pending_linear(packing, parts, self._parts.interleaved)
+            self._linears[role] = pending_linear(packing, parts, self._orders)
         self._halves = self._pending_halves()
         experts = spec.expert_linears(index)
-        self._experts = pending_experts(packing, experts, spec.activation) if experts else None
+        self._experts = None
+        if self._block.experts is not None:
+            activation = self._block.experts.activation or spec.mlp.activation
+            self._experts = pending_experts(packing, experts, activation)
         self._norms = spec.block_norms(index)
         self._correction = spec.correction(index)
-        self.vectors = {name for name, _ in self._norms.values()}
+        self.vectors: set[str] = set()
+        for norm in self._norms.values():
+            self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
         if self._correction is not None:
             name, _ = self._correction
@@ -65,12 +75,10 @@ class PendingBlock:
     def build(self, vectors: Mapping[str, Tensor]) -> BlockWeights:
         """The layer's weights. vectors: its tensors that are no matrices, by name."""
         norms = {}
-        for role, (name, _) in self._norms.items():
-            weight = vectors[name] + self._spec.norm_offset
-            norms[role] = self._packing.on_device(weight)
-        mixer = self._mixer(norms, vectors)
-        mlp = self._mlp(vectors)
-        return BlockWeights(mixer, mlp, norms)
+        for role, norm in self._norms.items():
+            norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
+        mixers = self._mixers(norms, vectors)
+        return BlockWeights(mixers, self._mlp(vectors), norms)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -81,18 +89,19 @@ class PendingBlock:
         reads = self._packing.reads([absorbed])
         return Pending(reads, lambda tensors: self._packing.halves(absorbed, mixer, tensors))
 
-    def _mixer(self, norms: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> Mixer:
+    def _mixers(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> tuple[Mixer, ...]:
         linears = {role: pending.built for role, pending in self._linears.items()}
         params = {}
         for role, (name, _) in self._parts.params.items():
             params[role] = self._packing.on_device(vectors[name])
         halves = None if self._halves is None else self._halves.built
-        return build_mixer(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
+        return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
-    def _mlp(self, vectors: Mapping[str, Tensor]) -> GatedMLP | ExpertsMLP:
-        if self._block.experts is None:
-            return self._gated("gate_up", "down")
-        return self._experts_mlp(self._block.experts, vectors)
+    def _mlp(self, vectors: Mapping[str, Tensor]) -> BlockMLP | None:
+        if self._block.experts is not None:
+            return self._experts_mlp(self._block.experts, vectors)
+        mlp = self._spec.block_mlp(self._index)
+        return None if mlp is None else self._dense(mlp, "gate_up", "down")
 
     def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
         assert self._experts is not None, "a block with experts waits for them"
@@ -101,16 +110,36 @@ class PendingBlock:
             name, _ = self._correction
             correction = self._packing.on_device(vectors[name])
         shared = None
-        if spec.shared_intermediate_size:
-            shared = self._gated("shared_gate_up", "shared_down")
+        shared_mlp = self._spec.shared_mlp(self._index)
+        if shared_mlp is not None:
+            shared = self._dense(shared_mlp, "shared_gate_up", "shared_down")
+        gate = self._linears["shared_gate"].built if spec.shared_gate else None
         router = self._linears["router"].built
         kernel = self._experts.build()
-        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared)
+        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate)
 
-    def _gated(self, gate_up: str, down: str) -> GatedMLP:
+    def _dense(self, mlp: MLPSpec, gate_up: str, down: str) -> DenseMLP:
         first = self._linears[gate_up].built
         second = self._linears[down].built
-        return GatedMLP(self._packing.kernels, first, second, self._spec.activation)
+        return DenseMLP(self._packing.kernels, mlp, first, second)
+
+
+def build_norm(
+    packing: Packing, norm: NormTensor, vectors: Mapping[str, Tensor], orders: Sequence[RowOrder] = ()
+) -> Norm:
+    """A norm from the tensors of a checkpoint. orders: of its weights, as of the rows of the matrix in front of it."""
+
+    def taken(name: str) -> Tensor:
+        tensor = vectors[name]
+        if orders:
+            tensor = tensor.flatten()[row_order(orders, tensor.numel())].view(tensor.shape)
+        return tensor
+
+    weight = torch.ones(norm.shape)
+    if norm.spec.weighted:
+        weight = taken(f"{norm.name}.weight") + norm.spec.offset
+    bias = packing.on_device(taken(f"{norm.name}.bias")) if norm.spec.bias else None
+    return Norm(packing.kernels, norm.spec, packing.on_device(weight), bias)
 
 
 class WeightLoading:
@@ -133,6 +162,7 @@ class WeightLoading:
         room: Room | None = None,
     ) -> None:
         self.spec = spec.local(part)
+        self._whole = spec
         self.manifest = manifest
         self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room)
         self._shapes = spec.tensor_shapes()
@@ -142,26 +172,59 @@ class WeightLoading:
         self._check_shapes()
         spec = self.spec
         embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
-        has_own_head = spec.holds_head and not spec.tied
-        head = self._matrix(spec.head()) if has_own_head else None
-        blocks = [PendingBlock(spec, index, self.packing) for index in range(len(spec.blocks))]
+        head = self._matrix(spec.head()) if spec.has_own_head else None
+        projections = {role: self._matrix(part) for role, part in spec.projections().items()}
+        blocks = [PendingBlock(spec, self._whole, index, self.packing) for index in range(len(spec.blocks))]
 
         pending: list[Pending[Any]] = [matrix for matrix in (embedding, head) if matrix is not None]
+        pending += projections.values()
         names: set[str] = set()
         for block in blocks:
             pending += block.pending
             names |= block.vectors
-        if spec.holds_head:
-            names.add(FINAL_NORM)
+        for norm in spec.outer_norms().values():
+            names.update(norm.tensors())
+        names.update(name for name, _ in spec.tables().values())
         vectors = self._read(loader, pending, names, progress=progress)
 
         built = [block.build(vectors) for block in blocks]
         rows = None if embedding is None else embedding.built
+        own = rows if head is None else head.built
+        project = {role: matrix.built for role, matrix in projections.items()}
+        way_in = self._embedding(rows, project.get("in"), vectors)
+        way_out = self._head(own, project.get("out"), vectors)
+        return DecoderWeights(way_in, way_out, built)
+
+    def _embedding(
+        self, rows: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]
+    ) -> EmbeddingWeights | None:
+        """The way into the model; None where this part has no matrix of embeddings."""
+        if rows is None:
+            return None
+        spec = self.spec
+        tables = spec.tables()
+        positions = segment = norm = None
+        if "positions" in tables:
+            name, _ = tables["positions"]
+            positions = self.packing.as_activation(vectors[name])
+        if "token_types" in tables:
+            name, _ = tables["token_types"]
+            segment = self.packing.as_activation(vectors[name][0])
+        outer = spec.outer_norms()
+        if "embed" in outer:
+            norm = build_norm(self.packing, outer["embed"], vectors)
+        return EmbeddingWeights(rows, project, positions, segment, norm)
+
+    def _head(
+        self, tokens: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]
+    ) -> HeadWeights | None:
+        """The way out of the model; None where this part does not end with it."""
+        spec = self.spec
         if not spec.holds_head:
-            return DecoderWeights(rows, None, None, built)
-        norm = self.packing.on_device(vectors[FINAL_NORM] + spec.norm_offset)
-        last = rows if head is None else head.built
-        return DecoderWeights(rows, last, norm, built)
+            return None
+        outer = spec.outer_norms()
+        norm = build_norm(self.packing, outer["final"], vectors) if "final" in outer else None
+        return HeadWeights(norm, project, tokens if spec.causal_lm else None)
 
     def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
         reads = self.packing.reads([part])

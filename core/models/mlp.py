@@ -1,4 +1,4 @@
-"""The second half of a block: one gated MLP, or a router and its experts.
+"""The second half of a block: one MLP, or a router and its experts.
 
 Owns: the order of their operations on a step's views. Never does: allocate, norm, touch the residual stream by itself.
 Called by: the decoder, once a block.
@@ -6,43 +6,61 @@ Called by: the decoder, once a block.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from core.api.decoder_spec import ExpertsSpec
+from core.api.decoder_spec import ExpertsSpec, MLPSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.step_views import StepViews
-from core.plugin.contracts import ExpertsKernel, GatedLinear, LinearKernel
+from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
 
 
-class GatedMLP:
-    """down(act(gate(x)) * up(x))."""
+class DenseMLP:
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate.
 
-    def __init__(self, kernels: KernelSet, gate_up: Linear, down: Linear, activation: str) -> None:
+    gate_up: gate and up side by side, or up alone.
+    """
+
+    def __init__(self, kernels: KernelSet, spec: MLPSpec, gate_up: Linear, down: Linear) -> None:
         self.kernels = kernels
+        self.spec = spec
         self.gate_up = gate_up
         self.down = down
-        self.activation = activation
         self.nbytes = gate_up.nbytes + down.nbytes
-        self._gated_gate_up: GatedLinear | None = kernels.gate_within(gate_up)
+        self._gated_gate_up: GatedLinear | None = None
+        if spec.gated and spec.gate_scale == 1.0:
+            self._gated_gate_up = kernels.gate_within(gate_up)
 
     @property
-    def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record; empty means that it cannot."""
-        return [*self.gate_up.kernels, *self.down.kernels]
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        if self.spec.gate_scale != 1.0:
+            return False
+        linears = [*self.gate_up.kernels, *self.down.kernels]
+        return all(is_recordable(linear) for linear in linears)
 
-    def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= the MLP of `views.normed`."""
-        self.run(views.normed, views.gate_up, views.mlp, out, accumulate=accumulate)
-
-    def run(self, x: Tensor, gate_up: Tensor, inner: Tensor, out: Tensor, *, accumulate: bool) -> None:
-        """The same of x [T, H], with gate_up [T, 2 * I] and inner [T, I] in between."""
+    def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the MLP of x [T, H]."""
+        spec = self.spec
+        first, inner = views.mlp_views(spec)
         if self._gated_gate_up is not None:
-            self._gated_gate_up(x, self.activation, inner)
+            self._gated_gate_up(x, spec.activation, inner)
         else:
-            self.gate_up(x, gate_up)
-            self.kernels.gated(gate_up, self.activation, inner)
+            self.gate_up(x, first)
+            self._activate(first, inner)
+        if spec.out_scale != 1.0:
+            self.kernels.scale(inner, spec.out_scale)
         self.down(inner, out, accumulate=accumulate)
+
+    def _activate(self, first: Tensor, inner: Tensor) -> None:
+        spec = self.spec
+        if not spec.gated:
+            self.kernels.activate(first, spec.activation, inner)
+            return
+        if spec.gate_scale != 1.0:
+            first[:, : spec.size].mul_(spec.gate_scale)
+        self.kernels.gated(first, spec.activation, inner)
 
 
 class ExpertsMLP:
@@ -50,6 +68,7 @@ class ExpertsMLP:
 
     spec: how the router chooses, and which experts are held.
     correction: float32 [E], counts in the choice alone, or None.
+    shared_gate: to one number a token, whose sigmoid multiplies the shared expert, or None.
     """
 
     def __init__(
@@ -59,7 +78,8 @@ class ExpertsMLP:
         experts: ExpertsKernel,
         spec: ExpertsSpec,
         correction: Tensor | None = None,
-        shared: GatedMLP | None = None,
+        shared: DenseMLP | None = None,
+        shared_gate: Linear | None = None,
     ) -> None:
         self.kernels = kernels
         self.router = router
@@ -68,14 +88,23 @@ class ExpertsMLP:
         self.held = spec.held
         self.correction = correction
         self.shared = shared
+        self.shared_gate = shared_gate
         self.nbytes = router.nbytes + experts.nbytes
         if shared is not None:
             self.nbytes += shared.nbytes
-        self.linears: list[LinearKernel] = []
 
-    def __call__(self, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= the chosen experts of `views.normed`."""
-        x = views.normed
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        if self.held is not None or self.shared_gate is not None:  # torch drops choices of others' experts, and gates
+            return False
+        if self.shared is not None and not self.shared.capturable:
+            return False
+        parts = [*self.router.kernels, self.experts]
+        return all(is_recordable(part) for part in parts)
+
+    def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the chosen experts of x [T, H]."""
         ids = views.expert_ids
         weights = views.expert_weights
         self.router(x, views.router)
@@ -85,7 +114,21 @@ class ExpertsMLP:
             _drop_foreign(ids, weights, start, stop)
         self.experts(x, ids, weights, out, accumulate=accumulate)
         if self.shared is not None:
-            self.shared.run(x, views.shared_gate_up, views.shared_mlp, out, accumulate=True)
+            self._add_shared(self.shared, x, views, out)
+
+    def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
+        """out += the expert that all tokens take."""
+        if self.shared_gate is None:
+            shared(x, views, out, accumulate=True)
+            return
+        self.shared_gate(x, views.shared_gate)
+        shared(x, views, views.shared_out, accumulate=False)
+        opened = torch.sigmoid(views.shared_gate.float()).to(out.dtype)
+        out += opened * views.shared_out
+
+
+BlockMLP = DenseMLP | ExpertsMLP
+"""Everything that may be the second half of a block."""
 
 
 def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:

@@ -18,9 +18,10 @@ from torch import Tensor
 from core.api.errors import PluginError, UserError
 from core.api.model_part import Part
 from core.api.module_spec import ModelSpec
-from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan
+from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
+from core.models.row_order import row_order
 from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
 from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense, fuse
@@ -30,7 +31,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
 SEGMENTS: Final = 8
 """Segments of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
-NO_PAIRS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+Orders = Mapping[str, tuple[RowOrder, ...]]
+"""By name of a part, how its rows are put in the order of the engine."""
+NO_ORDERS: Final[Orders] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,41 +113,51 @@ class Packing:
             return self._dtype, "dense", DENSE_ACTIVATION[self._dtype]
         return plan.format, plan.fuse_key, plan.activation
 
-    def pack(self, part: LayerSpec, tensors: Tensors) -> Packed:
-        """One part, cut to what this rank holds. Raises UserError where its format refuses to be cut."""
+    def pack(self, part: LayerSpec, tensors: Tensors, orders: Orders = NO_ORDERS) -> Packed:
+        """One part, its rows in the order of the engine, cut to what this rank holds.
+
+        orders: see `MixerParts.orders`. Raises UserError where its format refuses to be cut.
+        """
         plan = self.plan(part)
         if isinstance(plan, DensePlan):
             matrix = tensors[plan.reads[0]]
             plain = Dense(matrix.to(DTYPES[self._dtype], copy=True))
-            return Packed(part, self._cut(plain, part), "dense", DENSE_ACTIVATION[self._dtype])
+            held = self._cut(self._ordered(plain, part, orders), part)
+            return Packed(part, held, "dense", DENSE_ACTIVATION[self._dtype])
         assert self._method is not None, "only a method plans parts that are packed"
         read = {name: tensors[name] for name in plan.reads}
         packed = self._method.pack(self._whole[part.name], read)
-        return Packed(part, self._cut(packed, part), plan.fuse_key, plan.activation)
+        held = self._cut(self._ordered(packed, part, orders), part)
+        return Packed(part, held, plan.fuse_key, plan.activation)
 
-    def linear(
-        self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]] = NO_PAIRS
-    ) -> Linear:
+    def _ordered(self, weight: CanonicalWeight, part: LayerSpec, orders: Orders) -> CanonicalWeight:
+        """The whole weight with its rows in the order of the engine."""
+        wanted = orders.get(part.name)
+        if not wanted:
+            return weight
+        return weight.rows(row_order(wanted, weight.shape[0]))
+
+    def linear(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Linear:
         """Parts side by side; neighbours with equal fuse keys become one kernel.
 
-        pairs: of parts that give interleaved rotary pairs, see `MixerParts.interleaved`.
+        orders: see `MixerParts.orders`; of the whole model.
         """
         groups: list[list[Packed]] = []
         before: tuple[str, Activation] | None = None
         for part in parts:
-            packed = self.pack(part, tensors)
+            packed = self.pack(part, tensors, orders)
             key = packed.fuse_key, packed.activation
             if key == before:
                 groups[-1].append(packed)
             else:
                 groups.append([packed])
             before = key
-        kernels = [self._kernel(group, tensors, pairs) for group in groups]
+        kernels = [self._kernel(group, tensors, orders) for group in groups]
         return Linear(kernels)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """One part alone: the embedding, the head."""
-        return self._kernel([self.pack(part, tensors)], tensors, NO_PAIRS)
+        return self._kernel([self.pack(part, tensors)], tensors, NO_ORDERS)
 
     def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
         """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
@@ -171,16 +184,13 @@ class Packing:
         """A vector as kernels take it, in float32."""
         return tensor.to(self._device, torch.float32)
 
-    def _kernel(self, group: Sequence[Packed], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]) -> LinearKernel:
-        weights = []
-        for packed in group:
-            weight = packed.weight
-            part = packed.part
-            if part.name in pairs:
-                head, rotary = pairs[part.name]
-                weight = weight.rows(halves_order(part.shape[0], head, rotary))
-            weights.append(weight)
-        bias = self._bias([packed.part for packed in group], tensors, pairs)
+    def as_activation(self, tensor: Tensor) -> Tensor:
+        """A table or vector that is added to the residual stream, in the dtype of tensors between layers."""
+        return tensor.to(self._device, self._activation_dtype)
+
+    def _kernel(self, group: Sequence[Packed], tensors: Tensors, orders: Orders) -> LinearKernel:
+        weights = [packed.weight for packed in group]
+        bias = self._bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
         moved = fused if self._device.type == "cpu" else fused.to(self._device)
         first = group[0]
@@ -189,9 +199,7 @@ class Packing:
             segments = max(SEGMENTS // self._part.size, 1)
         return self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
 
-    def _bias(
-        self, parts: Sequence[LayerSpec], tensors: Tensors, pairs: Mapping[str, tuple[int, int]]
-    ) -> Tensor | None:
+    def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
         """The bias of fused parts: zeros for parts without one, None when no part has one.
 
         When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it once.
@@ -205,14 +213,13 @@ class Packing:
             return None
         pieces = []
         for part in parts:
-            rows = part.shape[0]
-            piece = torch.zeros(rows)
+            piece = torch.zeros(part.shape[0])
             if part.name in biased:
                 whole = tensors[f"{part.name}.bias"].float()
-                piece = whole[self._part.slice_of(len(whole), rows)]
-            if part.name in pairs:
-                head, rotary = pairs[part.name]
-                piece = piece[halves_order(rows, head, rotary)]
+                wanted = orders.get(part.name)
+                if wanted:
+                    whole = whole[row_order(wanted, len(whole))]
+                piece = whole[self._held_rows(part)]
             pieces.append(piece)
         return torch.cat(pieces).to(self._device, self._activation_dtype)
 
@@ -220,13 +227,25 @@ class Packing:
         """Whether ranks have different inputs of the layer, hence partial sums."""
         return part.shape[1] < self._whole[part.name].shape[1]
 
+    def _held_rows(self, part: LayerSpec) -> Tensor:
+        """Which rows of the whole part this rank holds, int64; of each of its sections its share."""
+        whole = self._whole[part.name]
+        if not part.sections:
+            return torch.arange(whole.shape[0])[self._part.slice_of(whole.shape[0], part.shape[0])]
+        pieces = []
+        first = 0
+        for size, mine in zip(whole.sections, part.sections, strict=True):
+            held = self._part.slice_of(size, mine)
+            pieces.append(torch.arange(first, first + size)[held])
+            first += size
+        return torch.cat(pieces)
+
     def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
         """The rows and columns of a packed weight that this rank holds."""
         n, k = weight.shape
         rows, columns = part.shape
         if rows < n:
-            held = self._part.slice_of(n, rows)
-            weight = weight.rows(torch.arange(n)[held])  # numbers, not the slice: rows are copied, the rest can go
+            weight = weight.rows(self._held_rows(part))  # numbers, not a slice: rows are copied, the rest can go
         if columns == k:
             return weight
         refused = f"{part.name} cannot be divided into {self._part.size} parts"
@@ -236,16 +255,3 @@ class Packing:
             return weight.columns(self._part.slice_of(k, columns))
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{refused}: {error}") from error
-
-
-def halves_order(rows: int, head: int, rotary: int) -> Tensor:
-    """Where each row comes from when rotary pairs are put in halves: int64 [rows].
-
-    The pairs (2i, 2i + 1) of the last `rotary` rows of each `head` rows become (i, i + rotary / 2).
-    """
-    order = torch.arange(rows).view(-1, head)
-    first = head - rotary
-    even = order[:, first::2]
-    odd = order[:, first + 1 :: 2]
-    order[:, first:] = torch.cat([even, odd], dim=1)
-    return order.flatten()

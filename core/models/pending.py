@@ -6,7 +6,7 @@ Called by: the weight loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from core.api.decoder_spec import ExpertLinears
 from core.api.specs import LayerSpec
 from core.layers.linear import Linear
-from core.models.packing import NO_PAIRS, Packing, Tensors
+from core.models.packing import NO_ORDERS, Orders, Packing, Tensors
 from core.plugin.contracts import ExpertsKernel, HasGroupedExperts
 from core.weights.experts import ExpertsStack
 
@@ -126,6 +126,8 @@ def pending_experts(
     packing: Packing, experts: Sequence[ExpertLinears], activation: str
 ) -> ExpertsOneByOne | ExpertsTogether:
     """Together where a provider's kernel takes one weight and all experts have one format, else one by one."""
+    if len(experts[0].gate_up) == 1:  # without a gate
+        return ExpertsOneByOne(packing, experts, activation)
     queries = []
     first_side = [expert.gate_up for expert in experts]
     second_side = [expert.down for expert in experts]
@@ -148,9 +150,7 @@ def pending_experts(
     return ExpertsTogether(packing, provider, experts, activation)
 
 
-def pending_linear(
-    packing: Packing, parts: Sequence[LayerSpec], pairs: Mapping[str, tuple[int, int]] = NO_PAIRS
-) -> Pending[Linear]:
-    """A linear layer of some parts. pairs: see `Packing.linear`."""
+def pending_linear(packing: Packing, parts: Sequence[LayerSpec], orders: Orders = NO_ORDERS) -> Pending[Linear]:
+    """A linear layer of some parts. orders: see `Packing.linear`."""
     reads = packing.reads(parts)
-    return Pending(reads, lambda tensors: packing.linear(parts, tensors, pairs))
+    return Pending(reads, lambda tensors: packing.linear(parts, tensors, orders))

@@ -9,8 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from core.api.errors import UserError, nearest
 from core.api.specs import RopeSpec
+from core.models.configuration import Configuration, configuration
+
+TYPES = {name: name for name in ("default", "linear", "llama3", "yarn")}
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:
@@ -19,21 +21,24 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
     full: whether the layer sees all keys or a window.
     interleaved: whether the family's pairs are neighbours, unless the configuration says otherwise.
     """
-    values = _rope_values(hf_config, full)
+    config = configuration(hf_config)
+    values, theta = _rope_values(config, full)
     rope_type = _rope_type(values)
-    original = values.get("original_max_position_embeddings") or hf_config.get("max_position_embeddings") or 8192
-    attention_factor = _attention_factor(values) if rope_type == "yarn" else 1.0
-    neighbours = bool(hf_config.get("rope_interleave", True))
+    length = config.positive("max_position_embeddings", 8192)
+    original = values.positive("original_max_position_embeddings", length)
+    factor = _factor(values, rope_type, length / original)
+    attention_factor = _attention_factor(values, factor) if rope_type == "yarn" else 1.0
+    neighbours = config.flag("rope_interleave", True)
     return RopeSpec(
-        theta=float(values.get("rope_theta") or 10000.0),
+        theta=values.number("rope_theta", theta, low=1e-6),
         rope_type=rope_type,
-        factor=float(values.get("factor") or 1.0),
-        low_freq_factor=float(values.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(values.get("high_freq_factor") or 4.0),
-        original_max_position=int(original),
-        beta_fast=float(values.get("beta_fast") or 32.0),
-        beta_slow=float(values.get("beta_slow") or 1.0),
-        truncate=bool(values.get("truncate", True)),
+        factor=factor,
+        low_freq_factor=values.number("low_freq_factor", 1.0),
+        high_freq_factor=values.number("high_freq_factor", 4.0),
+        original_max_position=original,
+        beta_fast=values.number("beta_fast", 32.0) or 32.0,
+        beta_slow=values.number("beta_slow", 1.0) or 1.0,
+        truncate=values.flag("truncate", True),
         attention_factor=attention_factor,
         interleaved=interleaved and neighbours,
     )
@@ -41,48 +46,66 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
 
 def score_stretch(hf_config: Mapping[str, Any]) -> float:
     """The factor that yarn puts on the scores of latent attention: the square of its `mscale_all_dim` stretch."""
-    values = _rope_values(hf_config, full=True)
-    if _rope_type(values) != "yarn":
+    values, _ = _rope_values(configuration(hf_config), full=True)
+    if _rope_type(values) == "default":
         return 1.0
-    return _yarn_stretch(values, "mscale_all_dim") ** 2
+    weight = values.number("mscale_all_dim", 0.0)
+    if not weight:
+        return 1.0
+    return _yarn_stretch(values.number("factor"), weight) ** 2
 
 
-def _rope_values(hf_config: Mapping[str, Any], full: bool) -> dict[str, Any]:
-    """`rope_parameters` (flat, or by layer type), or the older `rope_theta` with `rope_scaling`."""
-    parameters = hf_config.get("rope_parameters")
+def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, float]:
+    """The parameters of a layer, and its base unless they have one.
+
+    They stand in `rope_scaling`, or else in `rope_parameters`; flat, or by layer type. In families whose sliding layers have
+    a base of their own (Gemma 3), `rope_parameters` are by layer type, and `rope_scaling` is laid over those of the other
+    layers.
+    """
     kind = "full_attention" if full else "sliding_attention"
-    if isinstance(parameters, Mapping):
-        of_kind = parameters.get(kind)
-        return dict(of_kind if isinstance(of_kind, Mapping) else parameters)
-    local = hf_config.get("rope_local_base_freq")
-    if local is not None and not full:
-        return {"rope_theta": local}
-    values = dict(hf_config.get("rope_scaling") or {})
-    values["rope_theta"] = hf_config.get("rope_theta", 10000.0)
-    return values
+    theta = config.number("rope_theta", 10000.0)
+    local = config.optional_number("rope_local_base_freq")
+    scaling = config.mapping("rope_scaling")
+    if local is not None:
+        parameters = config.mapping("rope_parameters").mapping(kind)
+        if full:
+            return parameters.overlaid(dict(scaling)), theta
+        return parameters, local
+    parameters = scaling if scaling else config.mapping("rope_parameters")
+    if kind in parameters:
+        parameters = parameters.mapping(kind)
+    return parameters, theta
 
 
-def _rope_type(values: Mapping[str, Any]) -> str:
-    rope_type = values.get("rope_type") or values.get("type") or "default"
-    known = ("default", "linear", "llama3", "yarn")
-    if rope_type not in known:
-        raise UserError(f"rope_type is '{rope_type}'; known are: {', '.join(known)}.{nearest(str(rope_type), known)}")
-    return str(rope_type)
+def _rope_type(values: Configuration) -> str:
+    older = values.choice("type", TYPES, "default")
+    return values.choice("rope_type", TYPES, older)
 
 
-def _yarn_stretch(values: Mapping[str, Any], weight: str) -> float:
-    """0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is the value named `weight`; 1 without it."""
-    factor = float(values.get("factor") or 1.0)
+def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
+    """How much longer the context becomes.
+
+    stretch: the configured length over the original one, which yarn takes without a factor.
+    """
+    absent = {"default": 1.0, "yarn": stretch}
+    factor = values.number("factor", absent.get(rope_type), low=1e-6)
+    return 1.0 if rope_type == "default" else factor
+
+
+def _yarn_stretch(factor: float, weight: float) -> float:
+    """0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is `weight`; 1 where nothing is stretched."""
     if factor <= 1.0:
         return 1.0
-    w = float(values.get(weight) or 0.0)
-    return 0.1 * w * math.log(factor) + 1.0
+    return 0.1 * weight * math.log(factor) + 1.0
 
 
-def _attention_factor(values: Mapping[str, Any]) -> float:
+def _attention_factor(values: Configuration, factor: float) -> float:
     """The factor of cos and sin: the configuration's own, the ratio of its two mscales, or 0.1 ln(factor) + 1."""
-    if values.get("attention_factor") is not None:
-        return float(values["attention_factor"])
-    if values.get("mscale") and values.get("mscale_all_dim"):
-        return _yarn_stretch(values, "mscale") / _yarn_stretch(values, "mscale_all_dim")
-    return _yarn_stretch({**values, "mscale": 1.0}, "mscale")
+    own = values.optional_number("attention_factor")
+    mscale = values.optional_number("mscale")
+    mscale_all_dim = values.optional_number("mscale_all_dim")
+    if own is not None:
+        return own
+    if mscale and mscale_all_dim:
+        return _yarn_stretch(factor, mscale) / _yarn_stretch(factor, mscale_all_dim)
+    return _yarn_stretch(factor, 1.0)

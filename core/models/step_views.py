@@ -5,36 +5,62 @@ Owns: `StepViews`. Never does: allocate or compute. Called by: the decoder (make
 
 from __future__ import annotations
 
-from core.api.decoder_spec import DecoderSpec
+from torch import Tensor
+
+from core.api.decoder_spec import DecoderSpec, MLPSpec
 from core.layers.workspace import Workspace
 
 
 class StepViews:
-    """The workspace's buffers for one number of tokens."""
+    """The workspace's buffers for one number of tokens; those of one MLP see `mlp_views`."""
 
     __slots__ = (
+        "_mlps",
+        "_num_tokens",
+        "_workspace",
+        "beside",
         "branch",
+        "embedded",
         "expert_ids",
         "expert_weights",
-        "gate_up",
-        "mlp",
         "normed",
+        "normed_mlp",
         "residual",
         "router",
-        "shared_gate_up",
-        "shared_mlp",
+        "shared_gate",
+        "shared_out",
     )
 
     def __init__(self, workspace: Workspace, num_tokens: int, spec: DecoderSpec) -> None:
-        inner = spec.intermediate_size
-        shared = spec.shared_intermediate_size()
+        self._workspace = workspace
+        self._num_tokens = num_tokens
+        self._mlps: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
+        widths = spec.buffers()
+
+        def view(name: str, usual: str) -> Tensor:
+            """A buffer that some models lack; the other is never used then."""
+            return workspace.view(name if name in widths else usual, num_tokens)
+
         self.residual = workspace.view("residual", num_tokens)
         self.normed = workspace.view("normed", num_tokens)
         self.branch = workspace.view("branch", num_tokens)
-        self.gate_up = workspace.view("gate_up", num_tokens, 2 * inner)
-        self.mlp = workspace.view("mlp", num_tokens, inner)
-        self.shared_gate_up = workspace.view("gate_up", num_tokens, 2 * shared)
-        self.shared_mlp = workspace.view("mlp", num_tokens, shared)
         self.router = workspace.view("router", num_tokens)
         self.expert_ids = workspace.view("expert_ids", num_tokens)
         self.expert_weights = workspace.view("expert_weights", num_tokens)
+        self.embedded = view("embedded", "residual")
+        self.normed_mlp = view("normed_mlp", "normed")
+        self.beside = view("beside", "branch")
+        self.shared_gate = view("shared_gate", "branch")
+        self.shared_out = view("shared_out", "branch")
+
+    def mlp_views(self, mlp: MLPSpec) -> tuple[Tensor, Tensor]:
+        """What an MLP works on: its first product [T, 2 * I or I], and its inner numbers [T, I]."""
+        key = mlp.size, mlp.gated
+        found = self._mlps.get(key)
+        if found is None:
+            width = 2 * mlp.size if mlp.gated else mlp.size
+            first = self._workspace.view("gate_up", self._num_tokens, width)
+            inner = self._workspace.view("mlp", self._num_tokens, mlp.size)
+            found = first, inner
+            self._mlps[key] = found
+        return found

@@ -123,6 +123,7 @@ class Admission:
         state.start(sequence, hit)
         if chunk is None:
             chunk = planner.chunk(sequence.num_pending)
+        chunk = planner.cut(sequence, hit.num_tokens, chunk)
         room = sequence.num_pending if state.config.reserve_full_prompt else chunk
         state.kv.allocate_slots(sequence, room)
         planner.plan_start(sequence, chunk)

@@ -106,7 +106,8 @@ def _check_columns(state: SchedulerState, sequence: SequenceState, num_in_flight
         require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")
     else:
         num_pending = sequence.num_pending
-        require(num_pending == 1, "pending_tokens", f"{key} decodes with {num_pending} tokens pending")
+        most = state.config.num_speculative_tokens + 1 if sequence.is_rolled_back else 1
+        require(1 <= num_pending <= most, "pending_tokens", f"{key} decodes with {num_pending} tokens pending")
 
 
 def _check_order(state: SchedulerState) -> None:

@@ -35,6 +35,7 @@ class StepPlanner:
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
         self._query_lens: Int32Array | None = None
+        self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
         self._chunk_slots: list[int] = []
 
@@ -59,8 +60,11 @@ class StepPlanner:
             plan.query_lens = self._query_lens
             plan.total_num_tokens = int(self._query_lens.sum())
         plan.num_computed = running.length[view.slots] - 1
+        if self._pending is not None:
+            plan.num_computed = running.length[view.slots] - self._pending
         running.length[view.slots] += 1
         self.step.decodes = view
+        self._keep_states(view)
         self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
 
     def plan_chunks(self) -> None:
@@ -85,6 +89,13 @@ class StepPlanner:
         if threshold > 0 and config.enable_chunked_prefill:
             num_tokens = min(num_tokens, threshold)
         return min(num_tokens, self.budget)
+
+    def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
+        """How many of a chunk's tokens a step computes so that it ends where a state is to be kept."""
+        snapshots = self.state.kv.snapshots
+        if snapshots is None or not self.state.config.enable_chunked_prefill:
+            return num_tokens
+        return snapshots.chunk(sequence, start, num_tokens)
 
     def finish(self) -> Step:
         """Put the rows together."""
@@ -143,21 +154,54 @@ class StepPlanner:
         budget = self.budget
         planned: list[SequenceState] = []
         lens: list[int] = []
+        pending: list[int] = []
         for sequence in view.sequences:
-            if budget <= 0 or sequence.slot == NO_SLOT:
+            num_pending = self._num_pending(sequence)
+            if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.at_work = sequence
-            num_tokens = min(1 + len(sequence.drafts), budget)
+            num_drafts = self._num_drafts(sequence, num_pending)
+            num_tokens = min(num_pending + num_drafts, budget)
             if self._grow(sequence, num_tokens):
+                state.kv.states.begin_step(sequence, num_tokens - num_pending)
                 planned.append(sequence)
                 lens.append(num_tokens)
+                pending.append(num_pending)
                 budget -= num_tokens
         state.at_work = None
         if any(num_tokens != 1 for num_tokens in lens):
             self._query_lens = np.array(lens, np.int32)
+            self._pending = np.array(pending, np.int32)
         if len(planned) == len(view.sequences):
             return view
         return state.running.select(planned)
+
+    def _num_pending(self, sequence: SequenceState) -> int:
+        """Known tokens that the next step of a decode computes: one, or all since the state to which it was rolled back."""
+        return sequence.num_pending if sequence.is_rolled_back else 1
+
+    def _num_drafts(self, sequence: SequenceState, num_pending: int) -> int:
+        """Drafts that it verifies, as far as the budget allows.
+
+        With states, tokens that are computed again take the place of drafts: should drafts be rejected over and over, a
+        step never has more tokens, and in the end the state goes on without any.
+        """
+        num_drafts = len(sequence.drafts)
+        if num_pending > 1:
+            most = self.state.config.num_speculative_tokens + 1
+            num_drafts = min(num_drafts, most - num_pending)
+        return num_drafts
+
+    def _keep_states(self, view: DecodeView) -> None:
+        """Keep the states of sequences that begin this step at a block edge, if they are worth it."""
+        kv = self.state.kv
+        if kv.snapshots is None:
+            return
+        num_computed = self.plan.num_computed
+        at_edge = num_computed % kv.block_size == 0
+        rows = at_edge.nonzero()[0]
+        for row in rows.tolist():
+            kv.snapshots.keep(view.sequences[row], int(num_computed[row]))
 
     def _grow(self, sequence: SequenceState, num_tokens: int) -> bool:
         """Find blocks for a decoding sequence, preempting the last ones; False when it had to go itself.
@@ -168,9 +212,8 @@ class StepPlanner:
         lookahead = 0
         if state.config.num_speculative_tokens:
             lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
-        num_known = len(sequence.token_ids)
-        num_in_flight = int(state.running.length[sequence.slot]) - num_known
-        ahead = num_in_flight + sequence.num_pending - 1
+        planned = int(state.running.length[sequence.slot]) - self._num_pending(sequence)
+        ahead = planned - sequence.num_computed_tokens
         while True:
             block_ids = state.kv.allocate_slots(sequence, num_tokens + ahead, lookahead)
             if block_ids is not None:
@@ -216,7 +259,10 @@ class StepPlanner:
         state = self.state
         state.at_work = sequence
         planned = sequence.num_planned_tokens
+        if state.kv.snapshots is not None:
+            state.kv.snapshots.keep(sequence, planned)
         num_tokens = self.chunk(len(sequence.token_ids) - planned)
+        num_tokens = self.cut(sequence, planned, num_tokens)
         ahead = planned - sequence.num_computed_tokens
         while True:
             block_ids = state.kv.allocate_slots(sequence, ahead + num_tokens)

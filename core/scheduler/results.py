@@ -177,9 +177,15 @@ class ResultReader:
         """Append what a sequence sampled, tell of it, and keep the proposals for its next step."""
         state = self.state
         start = sequence.num_output_tokens
+        num_computed = sequence.num_computed_tokens
         reason = append_tokens(sequence, token_ids)
         # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
         sequence.num_pending = 1
+        num_drafts = len(self.plan.drafts.get(slot, ())) if self.plan.drafts else 0
+        if state.kv.states.can_roll_back and len(token_ids) <= num_drafts and reason is None:
+            # A state has seen the rejected drafts: the next step begins where this one did.
+            sequence.num_computed_tokens = num_computed
+            sequence.is_rolled_back = True
         state.running.length[slot] += len(token_ids) - 1
         output = self._output(sequence, slot, start, token_ids, reason)
         self.outputs.records.append(output)

@@ -279,6 +279,7 @@ class Scheduler:
         step.unwritten = kv.take_unwritten()
         if step.plan.total_num_tokens:
             step.plan.transfers = kv.take_transfers()
+            step.plan.copies = kv.states.take()
         self.in_flight.append(step)
 
     def _take_oldest(self, step: Step) -> None:

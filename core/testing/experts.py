@@ -14,11 +14,13 @@ from torch import Tensor
 
 from core.api.specs import Activation, RoutingSpec
 from core.layers.experts import ReferenceExperts, route
+from core.layers.features import features_of, routing_feature
 from core.layers.kernels import weight_format
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator
+from core.testing.operations import served_activations
 from core.testing.sampling import optional_kernel
 from core.testing.weights import activations, linear_query, random_weights
 from core.weights.formats import CanonicalWeight
@@ -33,6 +35,8 @@ ROUTINGS = {
     "softmax, not renormalized": RoutingSpec(4, renormalize=False),
     "sigmoid with a factor": RoutingSpec(4, "sigmoid", factor=2.5),
     "groups by their best": RoutingSpec(3, groups=4, top_groups=2),
+    "sigmoid with an epsilon": RoutingSpec(4, "sigmoid", epsilon=1e-2),
+    "sparse mixer": RoutingSpec(2, "sparse_mixer", renormalize=False, jitter=0.1),
     "groups by their two best": RoutingSpec(3, "sigmoid", groups=4, top_groups=2, group_rank="best_two"),
 }
 
@@ -44,8 +48,10 @@ def route_equals_reference(subject: Subject) -> None:
     logits = torch.randn(TOKENS, EXPERTS + 4, generator=random)[:, :EXPERTS] * 3
     logits[0] = 0.5  # all equal: the lowest ids
     bias = torch.randn(EXPERTS, generator=random)
-    for what, routing in ROUTINGS.items():
+    for what, routing in _served_routings(subject).items():
         for label, extra in ((f"route: {what}", None), (f"route: {what}, with a bias", bias)):
+            if routing.problem(extra is not None):
+                continue
             ids, weights = _empty(routing.top_k)
             choose(logits, routing, extra, ids, weights)
             expected, expected_weights = _empty(routing.top_k)
@@ -68,7 +74,7 @@ def route_survives_odd_values(subject: Subject) -> None:
     logits[2, 3] = torch.inf
     logits[3] = -torch.inf
     logits[4, :6] = -torch.inf
-    for what, routing in ROUTINGS.items():
+    for what, routing in _served_routings(subject).items():
         ids, weights = _empty(routing.top_k)
         choose(logits, routing, None, ids, weights)
         for row in range(5):
@@ -84,8 +90,8 @@ def experts_equal_reference(subject: Subject) -> None:
     build = optional_kernel(subject, "experts")
     tried = False
     for experts in _experts_of_every_format(subject):
-        # One format is enough for the second gate: the gate is applied to numbers, whatever the weights were.
-        gates = ("silu",) if tried else ("gelu_tanh", "silu")
+        # One format is enough for the other gates: the gate is applied to numbers, whatever the weights were.
+        gates = ("silu",) if tried else served_activations(subject.loaded)
         for gate in gates:
             tried |= _runs_as_reference(subject, build, experts, gate)
     if not tried:
@@ -176,6 +182,17 @@ def _reference(experts: _Experts, gate: str) -> ReferenceExperts:
     gate_up = [linear(weight) for weight in experts.gate_up]
     down = [linear(weight) for weight in experts.down]
     return ReferenceExperts(gate_up, down, gate, kernels.gated)
+
+
+def _served_routings(subject: Subject) -> dict[str, RoutingSpec]:
+    """The routings that need no feature, or one that the provider declares."""
+    features = features_of(subject.loaded)
+    served = {}
+    for what, routing in ROUTINGS.items():
+        feature = routing_feature(routing)
+        if feature is None or feature in features:
+            served[what] = routing
+    return served
 
 
 def _empty(top_k: int) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from core.layers.kernels import OPERATIONS, KernelSet
+from core.layers.kernels import OPERATIONS, SPECIAL_OPERATIONS, KernelSet
+from core.layers.reference import FEATURES
 from core.plugin.contracts import HeadsKernel, LinearKernel, Runtime
 
 ROWS = {
     "rms_norm": (0, 3),
     "rms_norm_heads": (0,),
     "rotary": (0, 1),
+    "layer_norm": (0, 4),
+    "layer_norm_heads": (0,),
     "gated": (0, 2),
+    "activate": (0, 2),
     "add": (0, 1),
     "scale": (0,),
     "soft_cap": (0,),
@@ -72,10 +76,15 @@ class InterceptedKernels(KernelSet):
         self.numerics = inner.numerics
         self.native = inner.native
         self.capturable = True
-        for op in (*OPERATIONS, "route"):
+        for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             setattr(self, op, self._intercepted(op))
         self.race = None if inner.race is None else self._intercepted("race")
         self.logprobs = inner.logprobs
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """Everything."""
+        return frozenset((*OPERATIONS, *SPECIAL_OPERATIONS, *FEATURES))
 
     def linear(self, *args: Any, **options: Any) -> LinearKernel:
         """See `KernelSet`."""

@@ -18,7 +18,7 @@ from core.plugin.contracts import HasGated, Kernels, LinearKernel
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
 from core.testing.numbers import close, generator, same_bits
-from core.testing.operations import OPERATIONS
+from core.testing.operations import OPERATIONS, served_activations
 from core.testing.sampling import logprobs_equal_sampler, race_equals_sampler
 from core.testing.weights import activations, linear_query, random_weights
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
@@ -207,7 +207,7 @@ def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str
     inner = n // 2
     both = torch.empty(rows, n)
     linear(x, both)
-    for activation in ("silu", "gelu_tanh"):
+    for activation in served_activations(linear):
         got = _unwritten(rows, inner)
         expected = _unwritten(rows, inner)
         together(x, activation, got)

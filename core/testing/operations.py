@@ -5,13 +5,22 @@ Owns: the inputs of one call each. Never does: compare. Called by: the kernel ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.plugin.contracts import HasSoftCap, HasTakeRows, Kernels
+from core.layers.activations import parse
+from core.layers.features import features_of
+from core.plugin.contracts import HasActivate, HasLayerNorm, HasSoftCap, HasTakeRows, Kernels
 from core.testing.numbers import generator
+
+GATES = (
+    *("silu", "gelu_tanh", "gelu", "relu", "relu2", "quick_gelu"),
+    *("xielu:0.7:1.3:0.5:-0.001", "clamped_swiglu:1.7:2"),
+)
+ALONE = GATES[:-1]
 
 
 def _rows(rows: int, width: int, random: torch.Generator) -> Tensor:
@@ -40,6 +49,32 @@ def _rms_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
     weight = torch.randn(32, generator=random)
     some_heads = x[:, :4]
     kernels.rms_norm_heads(some_heads, weight, 1e-6)
+    if "norms_by_head" in features_of(kernels):
+        by_head = torch.randn(2, 32, generator=random)
+        kernels.rms_norm_heads(x[:, 4:], by_head, 1e-6)
+    return [x]
+
+
+def _layer_norm(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasLayerNorm)
+    random = generator("layer norm")
+    x = _rows(rows, 97, random) + 5
+    weight = torch.randn(97, generator=random)
+    bias = torch.randn(97, generator=random)
+    memory, out = _room(rows, 97)
+    kernels.layer_norm(x, weight, bias, 1e-5, out)
+    bare, second = _room(rows, 97)
+    kernels.layer_norm(x, weight, None, 1e-5, second)
+    return [memory, bare]
+
+
+def _layer_norm_heads(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasLayerNorm)
+    random = generator("layer norm of heads")
+    x = torch.randn(rows, 6, 20, generator=random)
+    weight = torch.randn(4, 20, generator=random)
+    kernels.layer_norm_heads(x[:, :4], weight, None, 1e-5)
+    kernels.layer_norm_heads(x[:, 4:], weight[0].clone(), weight[1].clone(), 1e-5)
     return [x]
 
 
@@ -51,17 +86,37 @@ def _rotary(kernels: Kernels, rows: int) -> list[Tensor]:
     angles = torch.rand(64, 16, generator=random) * 6
     positions = torch.randint(0, 64, (rows,), generator=random)
     kernels.rotary(q, k, angles.cos(), angles.sin(), positions)
+    if "partial_rotary" in features_of(kernels):
+        few = angles[:, :5].contiguous()
+        kernels.rotary(q, k, few.cos(), few.sin(), positions)
     return [x]
 
 
 def _gated(kernels: Kernels, rows: int) -> list[Tensor]:
     x = _rows(rows, 160, generator("gate")) * 3
     found = []
-    for activation in ("silu", "gelu_tanh"):
+    for activation in served_activations(kernels, GATES):
         memory, out = _room(rows, 80)
         kernels.gated(x, activation, out)
         found.append(memory)
     return found
+
+
+def _activate(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasActivate)
+    x = _rows(rows, 83, generator("activate")) * 3
+    found = []
+    for activation in served_activations(kernels, ALONE):
+        memory, out = _room(rows, 83)
+        kernels.activate(x, activation, out)
+        found.append(memory)
+    return found
+
+
+def served_activations(part: Any, names: Sequence[str] = GATES) -> list[str]:
+    """Those names of activations whose kind a provider, or a kernel of one, serves."""
+    features = features_of(part)
+    return [name for name in names if parse(name).kind in features]
 
 
 def _add(kernels: Kernels, rows: int) -> list[Tensor]:
@@ -99,6 +154,9 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "rms_norm_heads": _rms_norm_heads,
     "rotary": _rotary,
     "gated": _gated,
+    "layer_norm": _layer_norm,
+    "layer_norm_heads": _layer_norm_heads,
+    "activate": _activate,
     "add": _add,
     "scale": _scale,
     "soft_cap": _soft_cap,

@@ -5,7 +5,7 @@ Owns: those checks, and random sequences to run. Never does: know a layout. Call
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
 from core.config.waivers import promises
-from core.models import lfm2
 from core.plugin.capabilities import layer_kinds, state_reasons
 from core.plugin.contracts import HasExampleState
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.numbers import close, generator, same_bits
 from core.testing.padding import NO_PADDING, Padding
 from core.testing.reference import NAN_BYTE, batch_view, changed_blocks
+from core.testing.state_formulas import EXAMPLES, FORMULAS
 
 TOLERANCE = 1e-4
 LENGTHS = (23, 1, 2, 40)
@@ -30,30 +30,13 @@ STATE_BLOCK_SIZE = 1 << 20
 """Tokens a block, as a step tells: so many that every position lies in the first one of a table."""
 
 
-def short_conv(inputs: Tensor, params: dict[str, Tensor]) -> Tensor:
-    """The op's formula in float64 for one whole sequence: out [L, C] of inputs [L, 3 C]."""
-    b, c, x = inputs.double().chunk(3, dim=1)
-    taps = params["conv.weight"].double()[:, 0]
-    channels, kernel = taps.shape
-    past = torch.zeros(kernel - 1, channels, dtype=torch.float64)
-    padded = torch.cat([past, b * x])
-    windows = padded.unfold(0, kernel, 1)
-    convolved = (windows * taps).sum(-1)
-    if "conv.bias" in params:
-        convolved = convolved + params["conv.bias"].double()
-    return c * convolved
-
-
-FORMULAS = {"short_conv": short_conv}
-EXAMPLES = {"short_conv": [lfm2.short_conv(24, 3), lfm2.short_conv(7, 4, bias=True), lfm2.short_conv(16, 2)]}
-
-
 class StateRun:
     """Some sequences in one layer of a backend; blocks are shuffled, and hold NaN where nothing was written.
 
     sequences: inputs [L, W] of each.
     tables: block ids of each.
     padding: of every step.
+    params: the op's tensors; random ones without.
     """
 
     def __init__(
@@ -63,6 +46,7 @@ class StateRun:
         sequences: Sequence[Tensor],
         random: torch.Generator,
         padding: Padding = NO_PADDING,
+        params: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.backend = backend
         self.spec = spec
@@ -74,10 +58,7 @@ class StateRun:
         shuffled = torch.randperm(num_blocks, generator=random) + 1  # no sequence owns block 0
         self.tables = shuffled.view(len(sequences), state_blocks).tolist()
         self.raw = torch.zeros(num_blocks + 2, BLOCK_BYTES, dtype=torch.uint8)
-        own = generator("params")
-        self.params: dict[str, Tensor] = {}
-        for name, shape in spec.params.items():
-            self.params[name] = torch.randn(shape, generator=own)
+        self.params = _params(spec) if params is None else params
         self.handle = backend.bind_state(spec, STATE_DTYPE, self.raw, self.params)
         self.raw.fill_(NAN_BYTE)
 
@@ -127,7 +108,7 @@ def states_are_what_the_formula_says(subject: Subject) -> None:
             continue
         run = _run(subject, spec, what)
         for inputs, got in zip(run.sequences, run.all(), strict=True):
-            expected = formula(inputs, run.params)
+            expected = formula(spec, inputs, run.params)
             close(got, expected, TOLERANCE, f"{what}, {len(inputs)} tokens")
         tried += 1
     if not tried:
@@ -182,6 +163,24 @@ def states_stay_in_their_blocks(subject: Subject) -> None:
             raise Failure(f"{what}: the step changed block {min(foreign)}, which is not in a table of its sequences")
 
 
+def states_are_their_bytes(subject: Subject) -> None:
+    """Layers with a state: a copy of its bytes is continued by another sequence, and earlier bytes undo later tokens."""
+    for spec, what in _examples(subject):
+        *_, tokens = _random(spec, what)
+        run = StateRun(subject.loaded, spec, [tokens, tokens], generator(what))
+        run.step([(0, 0, 9)])
+        run.step([(1, 0, 4)])
+        mine, other = run.tables
+        run.raw[other] = run.raw[mine]
+        first, second = run.step([(0, 9, 14), (1, 9, 14)])
+        close(second, first, TOLERANCE, f"{what}, continued from a copy of another sequence's bytes")
+        before = run.raw[mine].clone()
+        (expected,) = run.step([(0, 14, 16)])
+        run.raw[mine] = before
+        (again,) = run.step([(0, 14, 16)])
+        close(again, expected, TOLERANCE, f"{what}, computed again from earlier bytes")
+
+
 def states_know_padding(subject: Subject) -> None:
     """Layers with a state: with `padding`, what lies behind a step's own rows and sequences changes no bit and no state."""
     if not subject.manifest.spec.capabilities.get("padding", False):
@@ -216,6 +215,7 @@ CHECKS = (
     states_are_kept_apart,
     states_begin_afresh,
     states_stay_in_their_blocks,
+    states_are_their_bytes,
     states_know_padding,
     states_are_invariant_as_claimed,
 )
@@ -252,6 +252,18 @@ def _reasons(subject: Subject, spec: StateSpec) -> list[Reason]:
     query = StateQuery(spec, subject.device)
     declared = state_reasons(subject.manifest.spec, query)
     return declared or list(subject.manifest.call("core_supports", query=query))
+
+
+def _params(spec: StateSpec) -> dict[str, Tensor]:
+    """Random ones, the same for every call."""
+    own = generator("params")
+    params: dict[str, Tensor] = {}
+    for name, shape in spec.params.items():
+        param = torch.randn(shape, generator=own)
+        if len(shape) == 2:
+            param /= shape[1] ** 0.5  # products with matrices keep the size of what they are given
+        params[name] = param
+    return params
 
 
 def _run(subject: Subject, spec: StateSpec, what: str, padding: Padding = NO_PADDING) -> StateRun:

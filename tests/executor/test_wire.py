@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from core.api.kv_transfer import KVTransfers
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
-from core.api.step_plan import NewSequence, StepPlan, StepResult
+from core.api.step_plan import NewSequence, StateCopy, StepPlan, StepResult
 from core.executor.columns import WireError
 from core.executor.plan_wire import PlanDecoder, PlanEncoder
 from core.executor.result_wire import decode_result, encode_result
@@ -75,6 +75,7 @@ def plans(draw: st.DrawFn) -> StepPlan:
     loads = st.lists(st.tuples(st.integers(1, 99), pages), max_size=3)
     transfers = st.builds(KVTransfers, st.integers(1, 2**40), token_lists, loads)
     plan.transfers = draw(st.none() | transfers)
+    plan.copies = draw(st.lists(st.builds(StateCopy, token_lists, token_lists), max_size=3))
     return plan
 
 

@@ -17,10 +17,12 @@ from core_plugins.attention.cpu_paged.limits import unsupported
 class Sequences:
     """Keys, values and queries of a few sequences, and their paged cache."""
 
+    make_backend = CpuPagedAttention
+
     def __init__(self, spec, lengths, block_size=16, dtype="float32", seed=0, params=None, shared=0):
         generator = torch.Generator().manual_seed(seed)
         self.spec, self.lengths, self.block_size, self.dtype = spec, lengths, block_size, dtype
-        self.backend = CpuPagedAttention()
+        self.backend = self.make_backend()
 
         def draw(heads, width):
             return [torch.randn(length, heads, width, generator=generator) for length in lengths]

@@ -4,6 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from core.layers import activations
+from core.layers.reference import ReferenceKernels
+from core.testing.operations import ALONE, GATES
+
 WIDTHS = [1, 15, 16, 64, 100, 576, 1536]
 
 
@@ -34,6 +38,30 @@ def test_rms_norm_over_heads_in_place_of_a_fused_projection(kernels, isa):
     assert torch.equal(qkv[:, 4 * 64 :], rest)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_layer_norm(kernels, isa, width):
+    x, weight, bias, out = strided(5, width) + 7, torch.randn(width), torch.randn(width), torch.empty(5, width)
+    kernels.layer_norm(x, weight, bias, 1e-5, out)
+    close(out, F.layer_norm(x.double(), (width,), weight.double(), bias.double(), 1e-5), 1e-5)
+    kernels.layer_norm(x, weight, None, 1e-5, out)
+    close(out, F.layer_norm(x.double(), (width,), weight.double(), None, 1e-5), 1e-5)
+    alone = x[3:4].clone()
+    kernels.layer_norm(alone, weight, None, 1e-5, alone)
+    assert torch.equal(alone[0], out[3])
+
+
+def test_norms_with_a_weight_for_each_head(kernels, isa):
+    x, weight = torch.randn(9, 3, 20), torch.randn(3, 20)
+    centred = F.layer_norm(x.double(), (20,), None, None, 1e-4) * weight
+    plain = F.rms_norm(x.double(), (20,), None, 1e-4) * weight
+    mine = x.clone()
+    kernels.layer_norm_heads(mine, weight, None, 1e-4)
+    close(mine, centred, 1e-5)
+    mine = x.clone()
+    kernels.rms_norm_heads(mine, weight, 1e-4)
+    close(mine, plain)
+
+
 @pytest.mark.parametrize(("size", "rotated"), [(64, 64), (256, 256), (20, 20), (64, 32)])
 def test_rotary(kernels, isa, size, rotated):
     qkv = torch.randn(40, 5 * size)
@@ -46,25 +74,39 @@ def test_rotary(kernels, isa, size, rotated):
         first, second, rest = x[..., : rotated // 2], x[..., rotated // 2 : rotated], x[..., rotated:]
         c, s = cos[positions].double()[:, None], sin[positions].double()[:, None]
         want.append(torch.cat((first * c - second * s, second * c + first * s, rest), -1))
+    reference = qkv.view(40, 5, size).clone()
+    ReferenceKernels().rotary(reference[:, :3], reference[:, 3:], cos, sin, positions)
+    close(reference, torch.cat(want, 1))
     kernels.rotary(q, k, cos, sin, positions)
     close(q, want[0])
     close(k, want[1])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_gated_activation(kernels, isa, width, activation):
+@pytest.mark.parametrize("width", [1, 100])
+@pytest.mark.parametrize("activation", GATES)
+def test_activations(kernels, isa, width, activation):
     x, out = strided(6, 2 * width) * 4, torch.empty(6, width)
     kernels.gated(x, activation, out)
-    gate, up = x.double().chunk(2, -1)
-    close(out, (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up, 5e-6)
+    close(out, activations.gated(x, activation).double(), 5e-6)
+    if activation in ALONE:
+        gate = x[:, :width]
+        kernels.activate(gate, activation, out)
+        close(out, activations.activate(gate, activation).double(), 5e-6)
 
 
-def test_gated_activation_far_from_zero(kernels, isa):
+@pytest.mark.parametrize("activation", GATES)
+def test_activations_far_from_zero(kernels, isa, activation):
     gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-30, 0.0, 90.0, 200.0, 1e4]])
-    out = torch.empty(1, 8)
-    kernels.gated(torch.cat((gate, torch.ones(1, 8)), 1), "silu", out)
-    close(out, F.silu(gate.double()), 1e-5)
+    out, both = torch.empty(1, 8), torch.cat((gate, torch.ones(1, 8)), 1)
+    kernels.gated(both, activation, out)
+    close(out, activations.gated(both, activation).double(), 1e-5)
+
+
+@pytest.mark.parametrize("activation", GATES)
+def test_what_is_not_a_number_stays_so(kernels, isa, activation):
+    x, out = torch.full((1, 34), torch.nan), torch.empty(1, 17)
+    kernels.gated(x, activation, out)
+    assert out.isnan().all()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -94,6 +136,12 @@ def test_wrong_types_and_sizes_are_refused_by_a_sentence(kernels):
         kernels.rms_norm(x, torch.ones(16), 1e-5, out[:1])
     with pytest.raises(ValueError, match=r"expected float32 \[rows, 32\]"):
         kernels.gated(x, "silu", out)
+    with pytest.raises(ValueError, match="bias has the shape"):
+        kernels.layer_norm(x, torch.ones(16), torch.ones(8), 1e-5, out)
+    with pytest.raises(ValueError, match=r"weight has \(3, 16\) elements"):
+        kernels.rms_norm_heads(x.view(1, 2, 16), torch.ones(3, 16), 1e-5)
+    with pytest.raises(ValueError, match="the layer has no gate"):
+        kernels.activate(x, "clamped_swiglu:1:7", out)
     with pytest.raises(ValueError, match=r"positions is .*int32"):
         kernels.rotary(
             x.view(2, 1, 16), x.view(2, 1, 16), out[:, :8].contiguous(), out[:, :8].contiguous(), positions.int()

@@ -1,7 +1,8 @@
 """The manager against a model that remembers what every block holds: random growth, windows, ends, tiers and resets.
 
 The model stands for a worker: each computed position writes its prefix' name into its block, and before each step every
-position that a query may see must still hold the name of its own prefix.
+position that a query may see must still hold the name of its own prefix. A state holds the name of all computed tokens,
+drafts included.
 """
 
 import numpy as np
@@ -24,6 +25,9 @@ GROUPS = (
     (KVGroup("sliding", (0,), window=7),),
     (FULL, KVGroup("sliding", (1,), window=5), KVGroup("sliding", (2,), window=11)),
     (FULL, KVGroup("state", (1,), num_state_blocks=1)),
+    (FULL, KVGroup("sliding", (1,), window=3), KVGroup("state", (2,), num_state_blocks=2, num_spare_blocks=2)),
+    (FULL, *(KVGroup("state", (n,), num_state_blocks=n, num_spare_blocks=n) for n in (1, 2))),
+    (KVGroup("state", (0,), num_state_blocks=1),),
 )
 MAX_STEP = 6
 
@@ -53,13 +57,16 @@ class ManagerMachine(RuleBasedStateMachine):
         blocks=st.integers(20, 60),
         host=st.booleans(),
         disk=st.booleans(),
+        interval=st.sampled_from([1, 5]),
     )
-    def build(self, groups, size, blocks, host, disk):
+    def build(self, groups, size, blocks, host, disk, interval):
         self.groups, self.size = groups, size
+        self.has_states = groups[-1].kind == "state"
         room = size * 8 * 30
         made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
-        self.tiers = made if host or disk else None
-        self.kv = KVManager(blocks, size, groups=groups, max_step_tokens=MAX_STEP, tiers=self.tiers)
+        self.tiers = made if (host or disk) and not self.has_states else None
+        options = {"groups": groups, "max_step_tokens": MAX_STEP, "tiers": self.tiers, "snapshot_interval": interval}
+        self.kv = KVManager(blocks, size, **options)
         self.memory = np.zeros((blocks, size), np.int64)
         self.running = []
 
@@ -80,17 +87,28 @@ class ManagerMachine(RuleBasedStateMachine):
         self.look(sequence)
 
     @precondition(lambda self: self.running)
-    @rule(index=st.integers(0, 100), count=st.integers(1, MAX_STEP), fresh=st.integers(0, 1))
-    def step(self, index, count, fresh):
+    @rule(
+        index=st.integers(0, 100),
+        count=st.integers(1, MAX_STEP),
+        fresh=st.integers(0, 1),
+        wrong=st.integers(0, 2),
+    )
+    def step(self, index, count, fresh, wrong):
+        """wrong: how many drafts behind the known tokens are verified and rejected."""
         sequence = self.running[index % len(self.running)]
         known = len(sequence.token_ids) - sequence.num_computed_tokens
         if known == 0:
             sequence.token_ids.append(fresh)
             known = 1
         count = min(count, known)
-        if self.kv.allocate_slots(sequence, count) is None:
+        if count < known or not self.kv.states.can_roll_back:
+            wrong = 0
+        if self.kv.allocate_slots(sequence, count + wrong) is None:
             self.end(index, True)
             return
+        self.kv.states.begin_step(sequence, wrong)
+        if self.kv.snapshots is not None:
+            self.kv.snapshots.keep(sequence, sequence.num_computed_tokens)
         self.copy()
         self.look(sequence)
         begin = sequence.num_computed_tokens
@@ -101,14 +119,21 @@ class ManagerMachine(RuleBasedStateMachine):
                     block_id = ids[position // self.size]
                     assert block_id, "the null block is never written"
                     self.memory[block_id, position % self.size] = wanted[position] + group
-        sequence.num_computed_tokens += count
+        known = sequence.token_ids[: begin + count] + [-1] * wrong
+        for block_id in self.kv.states.blocks(sequence):
+            self.memory[block_id] = names(known, sequence.cache_salt)[-1]
+        if wrong:
+            sequence.is_rolled_back = True
+        else:
+            sequence.num_computed_tokens += count
 
     @precondition(lambda self: self.running)
     @rule(index=st.integers(0, 100), good=st.booleans())
     def end(self, index, good):
         sequence = self.running.pop(index % len(self.running))
         if not good:
-            own = {block_id for ids in sequence.block_ids for block_id in ids[sequence.num_shared_blocks :] if block_id}
+            keyed = sequence.block_ids[: self.kv.num_growing]
+            own = {block_id for ids in keyed for block_id in ids[sequence.num_shared_blocks :] if block_id}
             self.memory[[block_id for block_id in own if self.kv.pool._references[block_id] == 1]] = -1
         self.kv.free(sequence, keep_cached=good)
         assert sequence.block_ids == []
@@ -138,6 +163,8 @@ class ManagerMachine(RuleBasedStateMachine):
             self.kv.check_integrity(self.running)
 
     def copy(self):
+        for sources, targets in self.kv.states.take():
+            self.memory[targets] = self.memory[sources]
         transfers = self.kv.take_transfers()
         if transfers is None:
             return
@@ -151,9 +178,11 @@ class ManagerMachine(RuleBasedStateMachine):
         wanted = names(sequence.token_ids, sequence.cache_salt)
         for group, ids in enumerate(sequence.block_ids):
             spec = self.groups[group]
-            if spec.kind == "state":
-                continue
             begin = sequence.num_computed_tokens
+            if spec.kind == "state":
+                held = self.memory[ids[: spec.num_state_blocks]]
+                assert not begin or (held == wanted[begin - 1]).all(), f"the state is not that behind {begin} tokens"
+                continue
             first = 0 if spec.window is None else max(0, begin - spec.window + 1)
             for position in range(first, begin):
                 block_id = ids[position // self.size]

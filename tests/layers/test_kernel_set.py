@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from core.api.block_spec import MLPSpec
 from core.api.reason import Reason
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.reference import ReferenceKernels, ReferenceLinear
-from core.models.mlp import GatedMLP
+from core.models.mlp import DenseMLP
 from core.plugin import contracts
 from core.weights.formats import Dense
 
@@ -48,10 +51,47 @@ def test_the_preferred_gate_runs_although_a_product_could_gate_by_itself(provide
     gate_up = Linear([kernels.linear(Dense(torch.ones(8, 4)), activation="none")])
     down = Linear([kernels.linear(Dense(torch.eye(4)), activation="none")])
     out = torch.empty(1, 4)
-    GatedMLP(kernels, gate_up, down, "silu").run(
-        torch.ones(1, 4), torch.empty(1, 8), torch.empty(1, 4), out, accumulate=False
-    )
+    views = SimpleNamespace(mlp_views=lambda mlp: (torch.empty(1, 8), torch.empty(1, 4)))
+    mlp = DenseMLP(kernels, MLPSpec(size=4), gate_up, down)
+    mlp(torch.ones(1, 4), views, out, accumulate=False)
     assert out.tolist() == [[expected] * 4]
+
+
+class Old(Gates):
+    """Serves operations of the first contract: two activations, whole heads."""
+
+    features = ()
+
+    def supports(self, query):
+        return [] if query.op in ("gated", "rotary") else [Reason("op", "gated", query.op)]
+
+    def rotary(self, q, k, cos, sin, positions):
+        q.fill_(1.0)
+
+
+def test_a_call_goes_to_the_first_provider_that_has_what_it_needs():
+    kernels = KernelSet([Old()])
+    x = torch.ones(1, 8)
+    out = torch.empty(1, 4)
+    kernels.gated(x, "gelu_tanh", out)
+    assert out.tolist() == [[1.0] * 4]
+    kernels.gated(2 * x, "relu2", out)
+    assert out.tolist() == [[8.0] * 4]
+    q = torch.zeros(1, 1, 8)
+    angles = torch.zeros(1, 4)
+    position = torch.zeros(1, dtype=torch.int64)
+    kernels.rotary(q, q, angles, angles, position)
+    assert q.sum() == 8
+    kernels.rotary(q, torch.zeros(1, 1, 8), angles[:, :2].contiguous(), angles[:, :2].contiguous(), position)
+    assert q.tolist() == [[[0.0] * 4 + [1.0] * 4]]
+
+
+def test_what_can_be_recorded_is_told_by_operation():
+    bare = KernelSet([ReferenceKernels()])
+    assert not bare.recorded
+    able = ReferenceKernels()
+    able.capturable = True
+    assert KernelSet([able]).recorded >= {"layer_norm", "activate", "relu2", "route", "gated"}
 
 
 def test_optional_parts_are_seen_where_they_are_and_only_there():

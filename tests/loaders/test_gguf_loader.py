@@ -140,6 +140,39 @@ def test_llama3_rotary_divisors_become_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"llama.rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"llama.rope.scale_linear": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        ({"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None),
+        ({"llama.rope.scaling.factor": 0.0}, None),
+        ({"llama.attention.causal": True, "llama.rope.scaling.finetuned": True, "llama.expert_count": 0}, None),
+    ],
+)
+def test_rotary_scaling_is_read_as_llama_cpp_does(metadata, expected: object, tmp_path: Path) -> None:
+    """`llama_model::load_hparams`: without a type it is linear, `scale_linear` is an older name, and 0 is none."""
+    path = write_gguf(tmp_path / "m.gguf", metadata=metadata)
+    assert GGUFLoader().resolve(str(path)).config.get("rope_scaling") == expected
+
+
+def test_gemma3_metadata_is_read_as_llama_cpp_does(tmp_path: Path) -> None:
+    metadata = {
+        "gemma3.attention.sliding_window_pattern": 2,
+        "gemma3.rope.freq_base_swa": 20000.0,
+        "gemma3.final_logit_softcapping": 30.0,
+    }
+    path = write_gguf(tmp_path / "m.gguf", "gemma3", metadata=metadata)
+    config = GGUFLoader().resolve(str(path)).config
+    assert config["layer_types"] == ["sliding_attention", "full_attention"]
+    assert config["rope_local_base_freq"] == 20000.0
+    assert config["final_logit_softcapping"] == 30.0
+    path = write_gguf(tmp_path / "full.gguf", "gemma3", metadata={"gemma3.attention.sliding_window": None})
+    config = GGUFLoader().resolve(str(path)).config
+    assert config["layer_types"] == ["full_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(
     ("metadata", "tensors", "expected"),
     [
         ({"llama.block_count": 1_000_000}, {}, "block_count.*1000000.*an integer from 1"),
@@ -156,6 +189,15 @@ def test_llama3_rotary_divisors_become_parameters(tmp_path: Path) -> None:
         ({}, {"blk.1.ffn_up.weight": None}, "model.layers.1.mlp.up_proj.weight"),
         ({}, {"token_embd.weight": None}, "token_embd"),
         ({"tokenizer.ggml.padding_token_id": 5000}, {}, "padding_token_id.*5000"),
+        ({"llama.attention.causal": False}, {}, "llama.attention.causal.*is False.*not understood"),
+        ({"llama.logit_scale": 2.0}, {}, "llama.logit_scale"),
+        ({"llama.expert_count": 8}, {}, "llama.expert_count"),
+        (
+            {},
+            {"blk.1.attn_k.bias": np.zeros(32, np.float32)},
+            "'blk.1.attn_k.bias' is there and 'blk.0.attn_q.bias' is not",
+        ),
+        ({}, {"output_norm.weight": np.ones(HIDDEN, np.int8)}, "'output_norm.weight' is of type I8"),
     ],
 )
 def test_contradictions_are_named(metadata, tensors, expected: str, tmp_path: Path) -> None:

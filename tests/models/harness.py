@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core.api.config import CacheConfig
 from core.api.model_part import Part
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
@@ -61,10 +62,10 @@ class Harness:
         workspace = Workspace(device)
         self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, 512, 512, reduce)
         self.backend = TorchSDPA()
-        for block, mixer in zip(self.spec.blocks, self.model.mixers, strict=True):
-            size = self.backend.kv_layout(block.mixer, block_size, "float32").block_bytes
-            raw = torch.zeros(128, size, dtype=torch.uint8)
-            mixer.bind(self.backend, self.backend.bind(block.mixer, block_size, "float32", raw))
+        cache = CacheConfig(block_size=block_size, dtype="float32")
+        for mixer in self.model.mixers:
+            raw = torch.zeros(128, mixer.layer_bytes(self.backend, cache), dtype=torch.uint8)
+            mixer.bind_cache(self.backend, cache, raw, None)
 
     def run(self, sequences: list[tuple[list[int], int, list[int]]]) -> torch.Tensor:
         """sequences: (new token ids, tokens already computed, block ids) each."""
@@ -93,5 +94,5 @@ class Harness:
             positions=torch.tensor(positions),
         )
         metadata = self.backend.build(view)
-        self.model.forward(torch.tensor(ids), view.positions, [metadata] * len(self.spec.blocks))
+        self.model.forward(torch.tensor(ids), view.positions, [metadata] * len(self.model.mixers))
         return self.model.logits(torch.arange(len(ids))).clone() if self.spec.holds_head else torch.empty(0)

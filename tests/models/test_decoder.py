@@ -180,8 +180,10 @@ def test_embeddings_may_come_from_elsewhere(name: str, monkeypatch: pytest.Monke
     ours = pair(name)[1]
     model = ours.model
     expected = ours.run([([5, 6, 7, 8], 0, [1])])
-    embedded = model.embed(torch.tensor([5, 6, 7, 8])).clone()
-    monkeypatch.setattr(model, "embed", lambda token_ids: model.workspace.view("residual", 4).copy_(embedded))
+    embedded = model.embed(torch.tensor([5, 6, 7, 8]), torch.arange(4)).clone()
+    monkeypatch.setattr(
+        model, "embed", lambda token_ids, positions: model.workspace.view("residual", 4).copy_(embedded)
+    )
     assert torch.equal(ours.run([([0, 0, 0, 0], 0, [2])]), expected)
 
 

@@ -109,15 +109,16 @@ WAYS = {
     "blocks from host memory": {"num_gpu_blocks_override": 12, "kv_offloading_size": 0.01, "rounds": 3},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
+    "not recorded": {"enforce_eager": True},
 }
 
 
-def sampled(path: Path, alone: bool = False, rounds: int = 1, **settings: object) -> list:
+def sampled(path: Path, numerics: str, alone: bool = False, rounds: int = 1, **settings: object) -> list:
     asked = [
         SamplingParams(temperature=0.8, seed=n, max_tokens=30, ignore_eos=True, logprobs=2) for n in range(len(PROMPTS))
     ]
     prompts = [{"prompt_token_ids": ids} for ids in PROMPTS]
-    with LLM(model=str(path), use_tqdm_on_load=False, numerics="reference", **{**ROOM, **settings}) as llm:
+    with LLM(model=str(path), use_tqdm_on_load=False, numerics=numerics, **{**ROOM, **settings}) as llm:
         for _ in range(rounds):
             if alone:
                 outputs = [llm.generate(*one, use_tqdm=False)[0] for one in zip(prompts, asked, strict=True)]
@@ -127,14 +128,34 @@ def sampled(path: Path, alone: bool = False, rounds: int = 1, **settings: object
     return [(c.token_ids, [{t: p.logprob for t, p in at.items()} for at in c.logprobs]) for c in choices]
 
 
+@pytest.fixture(scope="module", params=["fast", "reference"])
+def numerics(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def plainest(checkpoints: dict[str, Path]) -> list:
-    return sampled(checkpoints["v3"], alone=True, enable_prefix_caching=False)
+def plainest(checkpoints: dict[str, Path], numerics: str) -> list:
+    return sampled(checkpoints["v3"], numerics, alone=True, enable_prefix_caching=False)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_bits_are_equal(checkpoints, plainest, way) -> None:
-    assert sampled(checkpoints["v3"], **WAYS[way]) == plainest
+def test_bits_are_equal(checkpoints, numerics, plainest, way) -> None:
+    assert sampled(checkpoints["v3"], numerics, **WAYS[way]) == plainest
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_step_is_recorded(checkpoints, dtype) -> None:
+    """Latent layers, a dense MLP, the router, its experts and the shared one."""
+    planned = resolve({"model": str(checkpoints["v3"]), "dtype": dtype, **ROOM}, context="llm", environ={})
+    worker = Worker(planned.engine)
+    model = worker.runner.forward.model
+    assert (model.capturable, model.capture) == (True, "any")
+    worker.close()
+
+
+def test_nothing_waives_the_promise_by_default(checkpoints) -> None:
+    planned = resolve({"model": str(checkpoints["v2"]), **ROOM}, context="llm", environ={})
+    assert planned.waivers == []
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
@@ -156,9 +177,12 @@ def test_memory_is_planned(checkpoints, quantization, dtype) -> None:
     assert plan.workspace == held
 
 
-def test_a_backend_without_latent_layers_is_refused(checkpoints) -> None:
-    with pytest.raises(CoreError, match=r"cpu_paged.*refuses: layer_kind: needs full or sliding, got latent"):
-        LLM(model=str(checkpoints["v2"]), attention_backend="cpu_paged")
+def test_a_cache_that_the_named_backend_has_not_for_latents_is_refused(checkpoints) -> None:
+    sentence = (
+        r"cpu_paged.*refuses: kv_cache_dtype: needs a type without scales .* latent layers, got int8_per_token_head"
+    )
+    with pytest.raises(CoreError, match=sentence):
+        LLM(model=str(checkpoints["v2"]), attention_backend="cpu_paged", kv_cache_dtype="int8_per_token_head")
 
 
 @pytest.mark.parametrize(

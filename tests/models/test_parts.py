@@ -156,7 +156,7 @@ def qkv_of(harness: Harness, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     spec = harness.spec.blocks[0].mixer
     widths = [heads * spec.head_size for heads in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)]
     out = torch.empty(len(x), sum(widths))
-    harness.weights.blocks[0].mixer.qkv(x, out)
+    harness.weights.blocks[0].mixers[0].qkv(x, out)
     return out.split(widths, dim=1)
 
 
@@ -201,7 +201,7 @@ def test_stages_one_after_the_other_have_the_bits_of_the_whole(name: str) -> Non
     residual = first.model.workspace.buffer("residual")
     last.model.workspace.buffer("residual")[: len(IDS)] = residual[: len(IDS)]
     assert torch.equal(last.run(SEQUENCES), whole.run(SEQUENCES))
-    twice = whole.weights.embedding.nbytes if first.spec.tied else 0
+    twice = whole.weights.embedding.tokens.nbytes if first.spec.tied else 0
     assert first.weights.nbytes + last.weights.nbytes == whole.weights.nbytes + twice
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from core.api.config import SchedulerConfig
 from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
+from core.api.specs import KVGroup
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core.kv.manager import KVManager
 from core.scheduler.results import StepOutputs
@@ -74,14 +75,20 @@ def make_scheduler(
     vectorized=True,
     max_in_flight=2,
     groups=(),
+    states=False,
     **limits,
 ) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
     config = SchedulerConfig(**settings)
+    if states:
+        spare = 2 if config.num_speculative_tokens else 0
+        state = KVGroup("state", (1,), num_state_blocks=2, num_spare_blocks=spare)
+        groups = (KVGroup("full", (0,)), state)
 
     def make_kv() -> KVManager:
         step = max(config.max_num_batched_tokens, config.max_model_len)
-        return KVManager(num_blocks, block_size, prefix_caching, groups=groups, max_step_tokens=step)
+        options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size}
+        return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}
     options |= {"vectorized": vectorized, "max_in_flight": max_in_flight}
@@ -107,10 +114,13 @@ class Held:
     token_ids: list[int]
     num_computed: int
     block_ids: list[int]
+    state_ids: list[int]
 
 
 class FakeExecutor:
     """Follows plans as a worker does. accuracy: how often a draft token is the right one.
+
+    A second group of the plans is one with a state of two blocks; the number in each of them names all tokens so far.
 
     held: sequences by slot. maybe_gone: slots that the next plan may remove although they are free, because it repeats
     what a step that failed was told.
@@ -119,6 +129,7 @@ class FakeExecutor:
     def __init__(self, num_blocks: int = 64, block_size: int = 4, *, accuracy: float = 0.6, seed: int = 0) -> None:
         self.block_size = block_size
         self.cache: list[int | None] = [None] * (num_blocks * block_size)
+        self.states: dict[int, int] = {}
         self.held: dict[int, Held] = {}
         self.accuracy = accuracy
         self.random = random.Random(seed)
@@ -159,9 +170,15 @@ class FakeExecutor:
         for new in plan.new:
             assert new.slot not in self.held
             tokens = new.request.prompt_token_ids + new.output_token_ids
-            self.held[new.slot] = Held(new.request, tokens, new.num_computed_tokens, list(new.block_ids[0]))
-        for slot, (block_ids,) in plan.new_block_ids.items():
+            state_ids = new.block_ids[1][:2] if len(new.block_ids) > 1 else []
+            computed = new.num_computed_tokens
+            self.held[new.slot] = Held(new.request, tokens, computed, list(new.block_ids[0]), state_ids)
+        for slot, (block_ids, *of_states) in plan.new_block_ids.items():
             self.held[slot].block_ids += block_ids
+            assert not any(of_states)
+        for sources, targets in plan.copies:
+            for block_id, state in zip(targets, [self.states.get(block_id) for block_id in sources], strict=True):
+                self._set_state(block_id, state)
         assert plan.total_num_tokens == plan.query_lens.sum()
         rows = set(plan.slots.tolist())
         assert set(plan.drafts) <= rows and set(plan.draft_budget) <= rows
@@ -169,14 +186,23 @@ class FakeExecutor:
     def _write(self, plan: StepPlan, slot: int, count: int, num_computed: int) -> list[int]:
         held = self.held[slot]
         drafts = plan.drafts.get(slot, [])
+        if held.state_ids:
+            assert num_computed <= held.num_computed
+            held.num_computed = num_computed
         assert held.num_computed == num_computed
         assert count > 0 and len(drafts) < count
         tokens = (held.token_ids + drafts)[: held.num_computed + count]
         assert len(tokens) == held.num_computed + count
         assert not drafts or tokens[-len(drafts) :] == drafts
         for position in range(held.num_computed, len(tokens)):
-            assert held.block_ids[position // self.block_size] != 0, "the null block is never written"
+            block_id = held.block_ids[position // self.block_size]
+            assert block_id != 0, "the null block is never written"
+            self.states.pop(block_id, None)
             self.cache[self._slot(held, position)] = tokens[position]
+        for nth, block_id in enumerate(held.state_ids):
+            is_right = not num_computed or self.states.get(block_id) == _state(tokens[:num_computed], nth)
+            assert is_right, f"{held.request.key}: the state is not that behind {num_computed} tokens"
+            self._set_state(block_id, _state(tokens, nth))
         room = len(held.block_ids) * self.block_size
         assert len(tokens) + plan.draft_budget.get(slot, 0) - len(drafts) <= room, "look-ahead has its slots"
         return tokens
@@ -212,6 +238,12 @@ class FakeExecutor:
         if plan.draft_budget.get(slot):
             result.drafts[slot] = self._propose(held.token_ids, self.random.randint(0, plan.draft_budget[slot]))
 
+    def _set_state(self, block_id: int, state: int | None) -> None:
+        """Write a block of a state, and with that over keys and values that may have been there."""
+        self.states[block_id] = state
+        begin = block_id * self.block_size
+        self.cache[begin : begin + self.block_size] = [None] * self.block_size
+
     def _propose(self, token_ids: list[int], count: int) -> list[int]:
         drafts: list[int] = []
         for _ in range(count):
@@ -221,6 +253,10 @@ class FakeExecutor:
 
     def _slot(self, held: Held, position: int) -> int:
         return held.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+
+
+def _state(token_ids: list[int], nth: int) -> int:
+    return zlib.crc32(array("I", token_ids).tobytes(), nth)
 
 
 class Client:

@@ -317,3 +317,23 @@ def test_a_prefix_that_a_failed_step_should_have_written_is_not_reused(leaves):
             assert client.tokens[request.key] == reference(request)[0]
             assert client.last[request.key].finish_reason == "length"
     assert client.tokens["third", 0] == reference(make_request("third", [*prefix, 4], 6))[0]
+
+
+def test_a_state_that_a_failed_step_should_have_copied_is_not_reused():
+    """Nor is anybody's state at fault: the snapshot was to be made by a step that never ran."""
+    scheduler, executor, client = make_scheduler(states=True), FakeExecutor(), Client()
+    requests = [make_request(name, list(range(begin, begin + 10)), 4) for name, begin in (("a", 0), ("b", 20))]
+    for request in requests:
+        scheduler.add(request)
+    step(scheduler, executor, client)
+    failing = scheduler.schedule()
+    assert len(failing.plan.copies) == 2, "both prompts have come to their last edge"
+    client.receive(scheduler.fail(failing, "never computed"))
+    for request in requests:
+        later = make_request(f"{request.request_id} again", request.prompt_token_ids, 4)
+        scheduler.add(later)
+        requests = [*requests, later]
+    run(scheduler, executor, client)
+    for request in requests:
+        assert client.tokens[request.key] == reference(request)[0]
+    assert [client.num_cached[request.key] for request in requests] == [0, 0, 8, 8]

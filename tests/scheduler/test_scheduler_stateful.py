@@ -18,7 +18,10 @@ SHARED = [random.Random(1).randrange(40) for _ in range(24)]
 def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed):
     rng = random.Random(seed)
     block_size = rng.choice([1, 3, 4, 16])
+    has_states = seed % 4 > 1
     num_blocks = 2 + rng.randint(48, 120) // block_size
+    if has_states:
+        num_blocks += 4
     scheduler = make_scheduler(
         num_blocks,
         block_size,
@@ -30,6 +33,7 @@ def test_answers_do_not_depend_on_company_chunks_preemption_hits_or_drafts(seed)
         long_prefill_token_threshold=rng.choice([0, 0, 5]),
         policy=rng.choice(["fcfs", "priority"]),
         num_speculative_tokens=rng.choice([0, 3, 6]),
+        states=has_states,
     )
     executor, client, requests = FakeExecutor(num_blocks, block_size, seed=seed), Client(), []
     if seed % 2:
@@ -71,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         partial=st.integers(1, 3),
         reserve=st.booleans(),
         wired=st.booleans(),
+        states=st.booleans(),
     )
     def start(
         self,
@@ -87,11 +92,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         partial,
         reserve,
         wired,
+        states,
     ):
         self.now = 1000.0
         self.budget = max_num_batched_tokens if chunked else max(max_num_batched_tokens, 40)
         self.max_num_seqs = max_num_seqs
-        self.max_length = min(40, (num_blocks - 1) * block_size + 1)
         self.scheduler = make_scheduler(
             num_blocks,
             block_size,
@@ -107,7 +112,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_partial_prefills=partial,
             reserve_full_prompt=reserve,
             clock=lambda: self.now,
+            states=states,
         )
+        self.max_length = min(40, self.scheduler.kv.capacity + 1)
         self.executor = FakeExecutor(num_blocks, block_size)
         if wired:
             self.executor = WiredExecutor(self.executor)

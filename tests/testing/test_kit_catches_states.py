@@ -7,8 +7,20 @@ import pytest
 from core.testing.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
+STATES = TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states"
+
+
+def module_of(*names: str) -> str:
+    """One module's text made of several: their imports of one another are dropped."""
+    lines = ["from __future__ import annotations"]
+    for name in names:
+        text = (STATES / name).read_text()
+        lines += [line for line in text.splitlines() if "__future__" not in line and "torch_sdpa.states" not in line]
+    return "\n".join(lines)
+
+
 STATE_BACKEND = (
-    (TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states.py").read_text()
+    module_of("step.py", "convolution.py", "short_conv.py")
     + """
 
 import dataclasses
@@ -30,10 +42,19 @@ EXAMPLE = """
         return StateSpec(op=op, inputs={"x": 4}, output_size=4, state_size=4)
 """
 READ = "self.states.read(step.view)"
+WRITE = "self.states.write(step.view, padded[after])"
+ROWS = "zip(step.view.block_table[:, 0].tolist(), step.view.seq_lens_list, step.view.query_lens)"
+REMEMBERED = (
+    "torch.stack([torch.zeros(self.past, self.channels) if length == count else self.kept[block]"
+    f" for block, length, count in {ROWS}])"
+)
 STATE_BACKENDS = {
     "ignores a factor": ([(".copy_(c * y)", ".copy_(y)")], "equal their formula"),
     "forgets what was before a chunk": ([(READ, f"0 * {READ}")], "state: prompts in chunks"),
-    "forgets the newest token": ([("padded[after])", "padded[after - 1])")], "state: prompts in chunks"),
+    "forgets the newest token": (
+        [("return y, padded[after]", "return y, padded[after - 1]")],
+        "state: prompts in chunks",
+    ),
     "mixes neighbours": ([(READ, f"{READ}.flip(0)")], "a neighbour"),
     "takes up an old state": (
         [(READ, "self.states.read(dataclasses.replace(step.view, query_lens=[0] * step.view.num_seqs))")],
@@ -42,6 +63,14 @@ STATE_BACKENDS = {
     "writes elsewhere": (
         [("self.states.write(", "self.states.raw[-1] = 0\n        self.states.write(")],
         "its sequences alone",
+    ),
+    "keeps states elsewhere as well": (
+        [
+            ("self.bias = params", "self.kept = {}\n        self.bias = params"),
+            (READ, REMEMBERED),
+            (WRITE, f"{WRITE}\n        self.kept.update(zip(step.view.block_table[:, 0].tolist(), padded[after]))"),
+        ],
+        "a copy of its bytes",
     ),
     "takes more memory": ([("return spec.state_bytes", "return spec.state_bytes + 4")], "than planned"),
     "changes its input": ([("b, c, x = inputs", "inputs += 1\n        b, c, x = inputs")], "equal their formula"),

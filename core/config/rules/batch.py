@@ -65,16 +65,6 @@ def platform_without_support_switches_off(facts: Facts) -> Findings:
             yield Warn(f"{flag_of(name)} is switched off: {why}.")
 
 
-def states_exclude_prefix_caching(facts: Facts) -> Findings:
-    """A state exists for the newest token only, so no cached prefix can be continued."""
-    if not facts.has_states or facts["enable_prefix_caching"] is False:
-        return
-    why = "the model has layers with a state, which exists for the newest token of a sequence alone"
-    yield Derive("enable_prefix_caching", False, f"off: {why}", force=True)
-    if facts.given("enable_prefix_caching"):
-        yield Warn(f"--enable-prefix-caching is switched off: {why}.")
-
-
 def whole_prompts_fit_the_budget(facts: Facts) -> Findings:
     """Without chunked prefill the budget holds the longest prompt, and no more than all sequences need."""
     if facts["enable_chunked_prefill"]:
@@ -156,7 +146,6 @@ RULES: tuple[Rule, ...] = (
     Rule(platform_without_support_switches_off, "platform"),
     Rule(chunks_and_prefixes_are_on, "platform"),
     Rule(whole_prompts_hold_up_others),
-    Rule(states_exclude_prefix_caching, "model"),
     Rule(whole_prompts_fit_the_budget, "model"),
     Rule(long_prefills_are_part_of_all),
     Rule(long_threshold_comes_from_the_length, "model"),

@@ -29,15 +29,6 @@ def method_and_count_are_given(facts: Facts) -> Findings:
         )
 
 
-def states_exclude_drafts(facts: Facts) -> Findings:
-    """Rejected drafts cannot be taken out of a state again."""
-    if facts.has_states and facts.speculative:
-        yield Problem(
-            "--speculative-config: the model has layers with a state, and what rejected drafts do to it cannot be undone; "
-            "leave --speculative-config out."
-        )
-
-
 def budget_holds_the_drafts(facts: Facts) -> Findings:
     """A step has room for one sequence with its drafts."""
     budget, drafts = facts["max_num_batched_tokens"], facts.num_drafts
@@ -146,7 +137,6 @@ def typical(facts: Facts) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(method_and_count_are_given),
-    Rule(states_exclude_drafts, "model"),
     Rule(budget_holds_the_drafts),
     Rule(ngrams_are_in_order),
     Rule(shortest_ngram_comes_from_the_longest),

@@ -17,26 +17,30 @@ from torch import Tensor, nn
 from core.api.module_spec import ModuleSpec
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
+from core.models.embedding import EmbeddingWeights
 from core.models.fallback.attention import PAGED, PagedCalls, PagedLayer, answer_with
 from core.models.fallback.trial import body_of
+from core.models.head import HeadWeights
 from core.plugin.contracts import LinearKernel
 
 
 class ModuleWeights:
     """The weights of a model of transformers.
 
-    embedding, head: kernels, None where transformers' own module has the matrix.
-    norm: always None: it is in the body.
+    embedding: None where transformers' own module has the matrix.
+    head: the matrix alone, the norm in front of it is in the body; None where transformers' own module has the matrix.
     nbytes: of everything.
     """
 
-    norm = None
-
     def __init__(self, model: nn.Module, spec: ModuleSpec, kernels: Sequence[LinearKernel]) -> None:
-        self.embedding = kernels[0] if spec.embedding_matrix is not None else None
-        self.head = kernels[-1] if spec.head_matrix is not None else None
+        self.embedding: EmbeddingWeights | None = None
+        self.head: HeadWeights | None = None
+        if spec.embedding_matrix is not None:
+            self.embedding = EmbeddingWeights(kernels[0])
         if spec.tied:
-            self.head = self.embedding
+            self.head = HeadWeights(None, None, kernels[0])
+        elif spec.head_matrix is not None:
+            self.head = HeadWeights(None, None, kernels[-1])
         plain = list(model.parameters()) + list(model.buffers())
         self.nbytes = sum(kernel.nbytes for kernel in kernels) + sum(tensor.nbytes for tensor in plain)
 

@@ -1,4 +1,4 @@
-"""The first half of a block: what lets a token see the tokens before it.
+"""The first half of a block: what lets a token see the tokens before it, one mixer or two side by side.
 
 Owns: which class serves which spec. Never does: compute. Called by: the weight loading, once a block.
 """
@@ -16,29 +16,34 @@ from core.layers.linear import Linear
 from core.models.mixers.attention import AttentionMixer
 from core.models.mixers.latent import LatentMixer
 from core.models.mixers.state import StateMixer
+from core.models.norm import Norm
 from core.plugin.contracts import HeadsKernel
 
 Mixer = AttentionMixer | LatentMixer | StateMixer
 """Everything that may be the first half of a block."""
 
 
-def build_mixer(
+def build_mixers(
     spec: DecoderSpec,
     index: int,
     kernels: KernelSet,
     linears: Mapping[str, Linear],
     heads: tuple[HeadsKernel, HeadsKernel] | None,
-    norms: Mapping[str, Tensor],
+    norms: Mapping[str, Norm],
     params: Mapping[str, Tensor],
-) -> Mixer:
-    """The mixer of block `index` from its prepared linears, norms and other tensors, by role (see `MixerParts`).
+) -> tuple[Mixer, ...]:
+    """The mixers of block `index` from their prepared linears, norms and other tensors, by role (see `MixerParts`).
 
-    heads: both halves of the absorbed matrix where it has one.
+    heads: both halves of the absorbed matrix where one has it.
     """
-    mixer = spec.blocks[index].mixer
-    if isinstance(mixer, StateSpec):
-        return StateMixer(mixer, linears, params)
-    if isinstance(mixer, LatentSpec):
-        assert heads is not None
-        return LatentMixer(mixer, kernels, linears, heads, norms)
-    return AttentionMixer(mixer, spec.eps, kernels, linears, norms)
+    found: list[Mixer] = []
+    for mixer in spec.blocks[index].mixers:
+        if isinstance(mixer, StateSpec):
+            found.append(StateMixer(mixer, linears, params))
+        elif isinstance(mixer, LatentSpec):
+            assert heads is not None
+            found.append(LatentMixer(mixer, kernels, linears, heads, norms))
+        else:
+            around = spec.block_heads(index)
+            found.append(AttentionMixer(mixer, around, kernels, linears, norms, params.get("sinks")))
+    return tuple(found)

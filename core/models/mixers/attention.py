@@ -9,48 +9,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from core.api.block_spec import HeadsSpec, TemperatureSpec
+from core.api.config import CacheConfig
 from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
 from core.models.mixers.cached import KeyedMixer
-from core.plugin.contracts import LinearKernel
+from core.models.norm import Norm
+from core.plugin.contracts import AttentionParams, LinearKernel
 
 
 class AttentionViews:
     """The buffers of one step.
 
-    qkv: [T, (Hq + Hkv) * D + Hkv * Dv].
+    qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values.
     q: [T, Hq, D], a part of qkv.
     k: [T, Hkv, D], a part of qkv.
     v: [T, Hkv, Dv], a part of qkv.
+    gate: [T, Hq, Dv or 1], a part of qkv; None without one.
+    q_all: [T, Hq * D], all queries of a token.
+    k_all: [T, Hkv * D], all keys of a token.
     attention: [T, Hq * Dv], the output of the heads.
     heads_out: [T, Hq, Dv], the same by heads.
     """
 
-    __slots__ = ("attention", "heads_out", "k", "q", "qkv", "v")
+    __slots__ = ("attention", "gate", "heads_out", "k", "k_all", "q", "q_all", "qkv", "v")
 
-    def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec) -> None:
-        first_v = spec.num_heads + spec.num_kv_heads
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
+        queries = spec.num_heads * spec.head_size
+        keys = spec.num_kv_heads * spec.head_size
         values = spec.num_kv_heads * spec.head_size_v
-        width = first_v * spec.head_size + values
         width_out = spec.num_heads * spec.head_size_v
-        self.qkv = workspace.view("qkv", num_tokens, width)
+        gate_size = {"": 0, "own_heads": 1}.get(heads.gate, spec.head_size_v)
+        first_k = queries + spec.num_heads * gate_size
+        first_v = first_k + keys
+        self.qkv = workspace.view("qkv", num_tokens, first_v + values)
         self.attention = workspace.view("attention", num_tokens, width_out)
-        heads = self.qkv.view(num_tokens, -1, spec.head_size)
-        self.q = heads[:, : spec.num_heads]
-        self.k = heads[:, spec.num_heads : first_v]
-        self.v = heads[:, first_v:]
+        self.q_all = self.qkv[:, :queries]
+        self.k_all = self.qkv[:, first_k:first_v]
+        self.q = self.q_all.unflatten(1, (spec.num_heads, spec.head_size))
+        self.k = self.k_all.unflatten(1, (spec.num_kv_heads, spec.head_size))
+        self.v = self.qkv[:, first_v:].unflatten(1, (spec.num_kv_heads, spec.head_size_v))
+        self.gate: Tensor | None = None
+        if gate_size:
+            self.gate = self.qkv[:, queries:first_k].unflatten(1, (spec.num_heads, gate_size))
         self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
 
 
 class AttentionMixer(KeyedMixer):
     """One block's attention.
 
+    heads: what happens to queries, keys and values around the backend.
     linears: `qkv` and `o`.
     norms: `q` and `k` where the family has them.
+    sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
     """
@@ -58,43 +74,88 @@ class AttentionMixer(KeyedMixer):
     def __init__(
         self,
         spec: AttentionSpec,
-        eps: float,
+        heads: HeadsSpec,
         kernels: KernelSet,
         linears: Mapping[str, Linear],
-        norms: Mapping[str, Tensor],
+        norms: Mapping[str, Norm],
+        sinks: Tensor | None = None,
     ) -> None:
         super().__init__(spec)
         self.spec = spec
-        self.eps = eps
+        self.heads = heads
         self.kernels = kernels
         self.qkv = linears["qkv"]
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
-        self.cos: Tensor
-        self.sin: Tensor
+        self._sinks = sinks
+        self._clip = heads.clip
+        self._temperature = heads.temperature
+        self._norms_late = heads.norm is not None and heads.norm.after_rope
+        self._norms_all = heads.norm is not None and heads.norm.over == "all"
+        self._tables: tuple[Tensor, Tensor] | None = None
 
     @property
     def linears(self) -> list[LinearKernel]:
         """Everything that a runtime must be able to record."""
         return [*self.qkv.kernels, *self.o.kernels]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but kernels and the backend computes."""
+        return self.heads.is_plain
+
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
-        assert tables is not None, "attention needs rotary tables"
-        self.cos, self.sin = tables
-        self.views = workspace.cached(self.spec, lambda rows: AttentionViews(workspace, rows, self.spec))
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions do not turn anything."""
+        self._tables = tables
+        key = self.spec, self.heads
+        self.views = workspace.cached(key, lambda rows: AttentionViews(workspace, rows, self.spec, self.heads))
+
+    def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
+        """As of every layer with keys; sinks and slopes join the layer's scales."""
+        slopes = None
+        if self.heads.slopes:
+            slopes = torch.tensor(self.heads.slopes, dtype=torch.float32, device=raw.device)
+        if self._sinks is not None or slopes is not None:
+            scales = learned or AttentionParams()
+            learned = AttentionParams(scales.k_scale, scales.v_scale, self._sinks, slopes)
+        super().bind_cache(backend, cache, raw, learned)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
-        kernels = self.kernels
         self.qkv(x, views.qkv)
-        if self.q_norm is not None and self.k_norm is not None:
-            kernels.rms_norm_heads(views.q, self.q_norm, self.eps)
-            kernels.rms_norm_heads(views.k, self.k_norm, self.eps)
-        kernels.rotary(views.q, views.k, self.cos, self.sin, positions)
+        if self._clip is not None:
+            views.qkv.clamp_(-self._clip, self._clip)
+        if not self._norms_late:
+            self._norm(views)
+        if self._tables is not None:
+            cos, sin = self._tables
+            self.kernels.rotary(views.q, views.k, cos, sin, positions)
+        if self._norms_late:
+            self._norm(views)
+        if self._temperature is not None:
+            views.q.mul_(temperatures(self._temperature, positions).to(views.q.dtype))
         self.backend.write(self.handle, views.k, views.v, metadata)
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
+        if views.gate is not None:
+            views.heads_out.mul_(views.gate.sigmoid())
         self.o(views.attention, out, accumulate=accumulate)
+
+    def _norm(self, views: AttentionViews) -> None:
+        if self.q_norm is None or self.k_norm is None:
+            return
+        if self._norms_all:
+            self.q_norm(views.q_all, views.q_all)
+            self.k_norm(views.k_all, views.k_all)
+        else:
+            self.q_norm.heads(views.q)
+            self.k_norm.heads(views.k)
+
+
+def temperatures(spec: TemperatureSpec, positions: Tensor) -> Tensor:
+    """float32 [T, 1, 1]: the factors of queries at positions int64 [T]."""
+    intervals = torch.div(positions + spec.shift, spec.interval, rounding_mode="floor")
+    factors = 1.0 + spec.scale * torch.log1p(intervals.float())
+    return factors.view(-1, 1, 1)

@@ -7,7 +7,7 @@ does: expand a latent into keys and values. Called by: the decoder, once a block
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor
 
@@ -16,10 +16,8 @@ from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.layers.workspace import Workspace
 from core.models.mixers.cached import KeyedMixer
+from core.models.norm import Norm
 from core.plugin.contracts import HeadsKernel, LinearKernel
-
-EPS: Final = 1e-6
-"""The epsilon of the norms of both latents; all other norms take the configuration's."""
 
 
 class LatentViews:
@@ -96,7 +94,7 @@ class LatentMixer(KeyedMixer):
         kernels: KernelSet,
         linears: Mapping[str, Linear],
         heads: tuple[HeadsKernel, HeadsKernel],
-        norms: Mapping[str, Tensor],
+        norms: Mapping[str, Norm],
     ) -> None:
         super().__init__(spec)
         self.spec = spec
@@ -113,6 +111,9 @@ class LatentMixer(KeyedMixer):
             self.nbytes += self.q_b.nbytes
         self.cos: Tensor
         self.sin: Tensor
+
+    is_plain = True
+    """Nothing but kernels and the backend computes."""
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
@@ -133,13 +134,12 @@ class LatentMixer(KeyedMixer):
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
-        kernels = self.kernels
         self.a(x, views.a)
         if self.q_b is not None and self.q_norm is not None:
-            kernels.rms_norm(views.q_a, self.q_norm, EPS, views.q_a)
+            self.q_norm(views.q_a, views.q_a)
             self.q_b(views.q_a, views.q)
-        kernels.rms_norm(views.c, self.kv_norm, EPS, views.c)
-        kernels.rotary(views.q_pe, views.k_pe_head, self.cos, self.sin, positions)
+        self.kv_norm(views.c, views.c)
+        self.kernels.rotary(views.q_pe, views.k_pe_head, self.cos, self.sin, positions)
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         self.to_latent(views.q_nope, views.q_latent)
         self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)

@@ -47,6 +47,9 @@ class StateMixer(CachedMixer):
         self.out_proj = linears["out"]
         self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
 
+    is_plain = True
+    """Nothing but kernels and the backend computes."""
+
     @property
     def linears(self) -> list[LinearKernel]:
         """Everything that a runtime must be able to record."""

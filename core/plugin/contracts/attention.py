@@ -146,8 +146,9 @@ class StateBackend(Protocol):
 
     Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
     layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
-    sequence, in order, one step after the other; a sequence that must be computed again starts over. Optional parts:
-    `RecordableBackend`, `HasExampleState`.
+    sequence, in order, one step after the other. Between steps the core may copy the bytes of a state to other blocks, or
+    put earlier ones back, so a backend keeps nothing of a sequence outside of them. Optional parts: `RecordableBackend`,
+    `HasExampleState`.
     """
 
     name: str

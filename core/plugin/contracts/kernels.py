@@ -6,7 +6,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.api.reason import Reason
@@ -68,7 +68,10 @@ class RouteKernel(Protocol):
 
 
 class ExpertsKernel(Protocol):
-    """The prepared experts of one layer, each H → 2 · I → H with a gated activation."""
+    """The prepared experts of one layer, each H → 2 · I → H with a gated activation, or H → I → H with a plain one.
+
+    Optional part: `Recordable`.
+    """
 
     nbytes: int
 
@@ -162,10 +165,11 @@ class HeadsKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    Optional parts, each a Protocol of its own: `HasSoftCap`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`,
-    `HasLogprobs`. Each is used when `supports` has no reason against the operation of that name. The reference operations
-    serve where no provider does; the sampler does without `race` and `logprobs`, and without `heads` there is a linear
-    kernel for each head. A provider whose calls can be recorded is `Recordable`.
+    Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasFeatures`, `HasSoftCap`, `HasTakeRows`,
+    `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used when `supports` has no reason against the
+    operation of that name. The reference operations serve where no provider does; the sampler does without `race` and
+    `logprobs`, and without `heads` there is a linear kernel for each head. A provider whose calls can be recorded is
+    `Recordable`.
     """
 
     name: str
@@ -184,15 +188,21 @@ class Kernels(Protocol):
         ...
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """In place over the last axis of x [T, H, D] (rows may be strided)."""
+        """In place over the last axis of x [T, H, D] (rows may be strided); weight [D].
+
+        With the feature `norms_by_head` weight may be [H, D], a row for each head.
+        """
         ...
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
-        """In place on q [T, Hq, D] and k [T, Hkv, D], half-split pairs (i, i + D/2); cos, sin [max_len, D/2] float32."""
+        """In place on q [T, Hq, D] and k [T, Hkv, D], half-split pairs (i, i + R/2) of the first R numbers of a head.
+
+        cos, sin: [max_len, R/2] float32. R is D; with the feature `partial_rotary` it may be less.
+        """
         ...
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
+        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`, or of a kind among the features."""
         ...
 
     def add(self, x: Tensor, residual: Tensor) -> None:
@@ -201,6 +211,44 @@ class Kernels(Protocol):
 
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
+        ...
+
+
+@runtime_checkable
+class HasFeatures(Protocol):
+    """A provider whose operations can do more than every provider's; see `core.layers.activations` for their names."""
+
+    @property
+    def features(self) -> Collection[str]:
+        """Of single operations:
+
+        kinds of activations: `gated` serves them, and `activate` if there is one.
+        partial_rotary: `rotary` turns the first numbers of each head alone.
+        norms_by_head: `rms_norm_heads` takes a weight for each head.
+        sparse_mixer, routing_epsilon: `route` knows these scores, and `RoutingSpec.epsilon`.
+        """
+        ...
+
+
+@runtime_checkable
+class HasLayerNorm(Protocol):
+    """A provider with the operations `layer_norm` and `layer_norm_heads`."""
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias), in float32 inside; out may be x."""
+        ...
+
+    def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        """In place over the last axis of x [T, H, D] (rows may be strided), weight and bias [D] or [H, D]."""
+        ...
+
+
+@runtime_checkable
+class HasActivate(Protocol):
+    """A provider with the operation `activate`, of the kinds of activations among its features."""
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x), for an MLP without a gate."""
         ...
 
 
@@ -242,6 +290,10 @@ class HasExperts(Protocol):
         """The experts of one layer together, or None when it cannot run these.
 
         gate_up, down: one of the provider's own linear kernels an expert.
+
+        A provider may have one more option, `weight_inputs: bool = False`: a choice's weight then multiplies what its
+        expert takes, not what it gives. It is also given experts without a gate: a kernel of `gate_up` has as many outputs
+        as one of `down` has inputs, with `activate` between.
         """
         ...
 

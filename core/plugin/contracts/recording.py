@@ -14,7 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A provider of kernels, a linear kernel or a heads kernel that says whether its calls can be recorded."""
+    """A provider of kernels, or a linear, heads or experts kernel, that says whether its calls can be recorded."""
 
     @property
     def capturable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Paged attention on the native kernels of the `cpu` platform.
+"""Paged attention, and layers with a state (`states.py`), on the native kernels of the `cpu` platform.
 
 Owns: the layout of a block in memory and the checks before a call; the arithmetic is in the platform's extension
 (`attention.inc.h`). Never does: choose itself (see the manifest), or read a key that a query may not see.
@@ -15,6 +15,7 @@ on its own keys alone: not on block size, chunks, batch or threads. What several
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,10 +24,12 @@ from torch import Tensor
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported
-from core_plugins.platforms.cpu.checks import check_heads
+from core_plugins.attention.cpu_paged.latent import LatentLayer, attend_latent, bind_latent, write_latent
+from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
+from core_plugins.attention.cpu_paged.states import StateLayer
+from core_plugins.platforms.cpu.checks import check_heads, check_rows, check_same
 from core_plugins.platforms.cpu.extension import kernels_or_reason
 
 
@@ -62,7 +65,7 @@ class Layer(NamedTuple):
 
 
 class CpuPagedAttention:
-    """The `attention` contract; bit-identical for any batch, chunking, block size and thread count."""
+    """The `attention` contract, for latent layers too; bit-identical for any batch, chunking, block size, thread count."""
 
     name = "cpu_paged"
     capture = "any"
@@ -74,13 +77,18 @@ class CpuPagedAttention:
         self._native: ModuleType = native
         self.numerics = f"cpu-paged-{VERSION}:{native.isa()}"
 
-    def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
+    def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
         """Bytes of one block of one layer."""
         return KVLayout(block_bytes=block_size * KV_TYPES[dtype].token_bytes(spec))
 
     def bind(
-        self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
-    ) -> Layer:
+        self,
+        spec: AttentionSpec | LatentSpec,
+        block_size: int,
+        dtype: str,
+        raw: Tensor,
+        params: AttentionParams | None = None,
+    ) -> Layer | LatentLayer:
         """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
         if reasons:
@@ -90,6 +98,8 @@ class CpuPagedAttention:
         if raw.shape[1] != block_bytes or not raw.is_contiguous():
             raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
         params = params or AttentionParams()
+        if isinstance(spec, LatentSpec):
+            return bind_latent(spec, block_size, block_bytes, dtype, raw, params)
         k_scale, v_scale = _static_scales(params, dtype)
         sizes = (
             spec.num_kv_heads,
@@ -153,6 +163,34 @@ class CpuPagedAttention:
             *handle.sizes,
         )
 
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """The numbers of the state, in float32."""
+        return spec.state_bytes
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
+        """The op, on the layer's bytes. Raises PluginError when unsupported."""
+        reasons = unsupported_state(StateQuery(spec, raw.device.type, dtype))
+        if reasons:
+            lacks = "; ".join(str(reason) for reason in reasons)
+            raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
+        if not raw.is_contiguous():
+            raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes")
+        return StateLayer(self._native, spec, raw, params)
+
+    def build_state(self, view: BatchView) -> Metadata:
+        """Which sequence each row belongs to, and the blocks of its state."""
+        return self.build(view)
+
+    def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: Metadata, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W], for all sequences at once; the states move on."""
+        spec = handle.spec
+        rows, stride = check_rows(inputs, spec.input_size, "inputs")
+        out_rows, out_stride = check_rows(out, spec.output_size, "out")
+        check_same(metadata.view.num_tokens, rows, "inputs")
+        check_same(rows, out_rows, "out")
+        places = (inputs.data_ptr(), stride, out.data_ptr(), out_stride)
+        self._native.state(handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables)
+
     def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
         """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
         rows, heads, width, q_row, q_head = check_heads(q, "q")
@@ -167,6 +205,16 @@ class CpuPagedAttention:
             )
         pointers = (q.data_ptr(), q_row, q_head, out.data_ptr(), out_row, out_head)
         self._native.attention(*pointers, *metadata.tables, handle.pointer, heads, *handle.sizes, *handle.softmax)
+
+    def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: Metadata) -> None:
+        """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
+        write_latent(self._native, handle, c, k_pe, metadata)
+
+    def forward_latent(
+        self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: Metadata, out: Tensor
+    ) -> None:
+        """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+        attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
 
 
 def _address(tensor: Tensor | None) -> int:

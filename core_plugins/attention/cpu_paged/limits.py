@@ -6,7 +6,7 @@ Owns: the limits of the native attention kernel. Never does: import the kernel. 
 from __future__ import annotations
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec
+from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
 ELEMENTS = {  # the number by which the kernel knows a type
     "float32": 0,
@@ -20,19 +20,55 @@ ELEMENTS = {  # the number by which the kernel knows a type
 HEAD_MULTIPLE = 8
 MIN_HEAD_SIZE = 16
 VERSION = 2  # grows when results change
+STATE_OPS = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
+MAX_TAPS = 8
+MAX_STATE_ROW = 256
+MAX_STATE_ROWS = 512
 MAX_HEAD_SIZE = 512
+MAX_KEY_SIZE = 576  # of a latent and its rotated key together
+
+
+def unsupported_state(query: StateQuery) -> list[Reason]:
+    """The reasons why this backend cannot serve a kind of layer with a state; empty: it can. Loads no library."""
+    spec = query.spec
+    reasons = []
+    if query.device != "cpu":
+        reasons.append(Reason("device", "cpu", query.device))
+    if query.dtype != STATE_DTYPE:
+        reasons.append(Reason("dtype", STATE_DTYPE, query.dtype))
+    if spec.op not in STATE_OPS:
+        return [*reasons, Reason("state_op", " or ".join(STATE_OPS), spec.op)]
+    sizes = spec.sizes
+    if sizes["kernel"] > MAX_TAPS:
+        reasons.append(Reason("kernel", f"at most {MAX_TAPS}", str(sizes["kernel"])))
+    row = sizes.get("state") or sizes.get("key_size") or 1
+    if row > MAX_STATE_ROW:
+        reasons.append(Reason("state", f"at most {MAX_STATE_ROW}", str(row)))
+    rows = sizes.get("head_size") or sizes.get("value_size") or 1
+    if rows > MAX_STATE_ROWS:
+        reasons.append(Reason("head_size", f"at most {MAX_STATE_ROWS}", str(rows)))
+    return reasons
 
 
 def unsupported(query: AttentionQuery) -> list[Reason]:
     """The reasons why this backend cannot serve a kind of layer; empty: it can. Loads no library."""
     spec = query.spec
-    if not isinstance(spec, AttentionSpec):
-        return [Reason("layer_kind", "full or sliding", spec.kind)]
     reasons = []
     if query.device != "cpu":
         reasons.append(Reason("device", "cpu", query.device))
     if query.dtype not in ELEMENTS:
         reasons.append(Reason("kv_cache_dtype", " or ".join(ELEMENTS), query.dtype))
+    if query.role != "decoder":
+        reasons.append(Reason("role", "decoder", query.role))
+    if isinstance(spec, AttentionSpec):
+        return reasons + _head_reasons(spec)
+    if isinstance(spec, LatentSpec):
+        return reasons + _latent_reasons(spec, query.dtype)
+    return [Reason("layer_kind", "full, sliding or latent", spec.kind)]
+
+
+def _head_reasons(spec: AttentionSpec) -> list[Reason]:
+    reasons = []
     for size in (spec.head_size, spec.head_size_v):
         if size % HEAD_MULTIPLE or not MIN_HEAD_SIZE <= size <= MAX_HEAD_SIZE:
             expected = f"a multiple of {HEAD_MULTIPLE} from {MIN_HEAD_SIZE} to {MAX_HEAD_SIZE}"
@@ -40,6 +76,18 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
             break
     if spec.num_heads % spec.num_kv_heads:
         reasons.append(Reason("num_kv_heads", f"a divisor of {spec.num_heads}", str(spec.num_kv_heads)))
-    if query.role != "decoder":
-        reasons.append(Reason("role", "decoder", query.role))
+    return reasons
+
+
+def _latent_reasons(spec: LatentSpec, dtype: str) -> list[Reason]:
+    reasons = []
+    if spec.rank % HEAD_MULTIPLE or not MIN_HEAD_SIZE <= spec.rank <= MAX_HEAD_SIZE:
+        expected = f"a multiple of {HEAD_MULTIPLE} from {MIN_HEAD_SIZE} to {MAX_HEAD_SIZE}"
+        reasons.append(Reason("rank", expected, str(spec.rank)))
+    most = MAX_KEY_SIZE - spec.rank
+    if spec.rope_size % 2 or not 0 < spec.rope_size <= most:
+        reasons.append(Reason("rope_size", f"an even number up to {most}", str(spec.rope_size)))
+    if dtype in KV_TYPES and KV_TYPES[dtype].scaled:
+        expected = "a type without scales of single tokens, for latent layers"
+        reasons.append(Reason("kv_cache_dtype", expected, dtype))
     return reasons

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery
+from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.attention.cpu_paged.limits import (
@@ -17,8 +17,10 @@ from core_plugins.attention.cpu_paged.limits import (
     HEAD_MULTIPLE,
     MAX_HEAD_SIZE,
     MIN_HEAD_SIZE,
+    STATE_OPS,
     VERSION,
     unsupported,
+    unsupported_state,
 )
 from core_plugins.platforms.cpu.extension import kernels_or_reason, numerics
 
@@ -30,9 +32,11 @@ def core_spec() -> PluginSpec:
     """On the CPU, with the native extension; batch invariant."""
     return PluginSpec(
         name="cpu_paged",
-        summary="paged attention on the native CPU kernels",
+        summary="paged attention and layers with a state on the native CPU kernels",
         capabilities={
             "devices": ["cpu"],
+            "layer_kinds": ["full", "sliding", "latent", "state"],
+            "state_ops": list(STATE_OPS),
             "kv_dtypes": list(ELEMENTS),
             "head_size_multiple": HEAD_MULTIPLE,
             "min_head_size": MIN_HEAD_SIZE,
@@ -50,10 +54,11 @@ def core_spec() -> PluginSpec:
 
 
 @hookimpl
-def core_supports(query: AttentionQuery) -> list[Reason]:
+def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
     """The layer must fit the kernel, and the extension must be compiled."""
     native = kernels_or_reason()
-    return unsupported(query) + ([native] if isinstance(native, Reason) else [])
+    lacking = unsupported_state(query) if isinstance(query, StateQuery) else unsupported(query)
+    return lacking + ([native] if isinstance(native, Reason) else [])
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Paged attention over torch's scaled_dot_product_attention, and the way to layers with a state (`states.py`).
+"""Paged attention over torch's scaled_dot_product_attention, and the way to layers with a state (`states/`).
 
 Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
 Never does: promise equal bits for different batches, unless it is made with `by_query`.
@@ -18,7 +18,8 @@ from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateS
 from core.plugin.contracts import AttentionParams, BatchView
 from core_plugins.attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
 from core_plugins.attention.torch_sdpa.latent import LatentLayer
-from core_plugins.attention.torch_sdpa.states import OPS, ShortConv, StateMetadata
+from core_plugins.attention.torch_sdpa.states import OPS, StateLayer
+from core_plugins.attention.torch_sdpa.states.step import StateMetadata
 
 
 @dataclass(slots=True)
@@ -172,7 +173,7 @@ class TorchSDPA:
         """The numbers of the state, in float32."""
         return spec.state_bytes
 
-    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> ShortConv:
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
         """The op, on the layer's bytes."""
         return OPS[spec.op](spec, raw, params)
 
@@ -180,7 +181,7 @@ class TorchSDPA:
         """Which sequence each row belongs to."""
         return StateMetadata(view)
 
-    def forward_state(self, handle: ShortConv, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
+    def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
         """out [T, W'] of inputs [T, W], for all sequences at once."""
         handle.forward(inputs, metadata, out)
 

@@ -29,7 +29,7 @@ def core_spec() -> PluginSpec:
             "alibi": True,
             "padding": True,
             "invariant_kinds": ["state"],
-            "state_ops": ["short_conv"],
+            "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],
             "batch_invariant": False,
             "reference_numerics": True,
         },

@@ -54,7 +54,7 @@ class DummyLoader:
         import torch
 
         dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-        neutral = 1.0 - decoder_spec(manifest.config).norm_offset
+        neutral = 1.0 - decoder_spec(manifest.config).norm.offset
         for name in reads:
             info = manifest.tensors.get(name)
             if info is None:

@@ -80,6 +80,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "post_ffw_norm.weight": ("post_feedforward_layernorm.weight", "H"),
         },
         norm_offset=1.0,
-        constants={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "rope_local_base_freq": 10000.0},
+        constants={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
     ),
 }

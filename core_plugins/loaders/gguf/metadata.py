@@ -1,7 +1,7 @@
 """Typed and range-checked access to a GGUF file's metadata.
 
-Owns: the sentence for a key that is missing or absurd. Never does: know an architecture.
-Called by: `translate` and `vocabulary`.
+Owns: the sentence for a key that is missing or absurd, and the record of keys that were read. Never does: know an
+architecture. Called by: `translate` and `vocabulary`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ class Metadata:
     def __init__(self, path: str, values: dict[str, Any]) -> None:
         self.path = path
         self.values = values
+        self.reads: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
+
+    def unread(self, namespace: str) -> list[str]:
+        """The keys of a namespace (`llama.`) that no getter was asked for."""
+        return [key for key in self.values if key.startswith(namespace) and key not in self.reads]
+
+    def _value(self, key: str, default: Any = None) -> Any:
+        self.reads.add(key)
+        return self.values.get(key, default)
 
     def fail(self, key: str, expected: str) -> NoReturn:
         """Raise the CheckpointError for a key."""
@@ -37,7 +46,7 @@ class Metadata:
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """An integer in low..high."""
-        value = self.values.get(key, default)
+        value = self._value(key, default)
         # A truth value is an `int` for Python, but not for the file.
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             self.fail(key, f"an integer from {low} to {high}")
@@ -51,21 +60,21 @@ class Metadata:
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number in low..high."""
-        value = self.values.get(key, default)
+        value = self._value(key, default)
         if not isinstance(value, float | int) or not math.isfinite(value) or not low <= value <= high:
             self.fail(key, f"a number from {low:g} to {high:g}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """A truth value."""
-        value = self.values.get(key, default)
+        value = self._value(key, default)
         if not isinstance(value, bool):
             self.fail(key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
-        value = self.values.get(key, default)
+        value = self._value(key, default)
         if not isinstance(value, str):
             self.fail(key, "a string")
         return value
@@ -74,7 +83,7 @@ class Metadata:
         """A list of `kind`; of the given length unless None; empty when it may be absent and is."""
         if optional and key not in self:
             return []
-        value = self.values.get(key)
+        value = self._value(key)
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             self.fail(key, f"a list of {kind.__name__}")
         if length is not None and len(value) != length:

@@ -27,17 +27,30 @@ def rotary_scaling(
     metadata: Metadata, prefix: str, head_dim: int, theta: float, by_name: dict[str, GGUFTensor]
 ) -> dict[str, Any] | None:
     """The value of `rope_scaling`, or None. Raises CheckpointError for a scaling that is not understood."""
-    kind = metadata.text(f"{prefix}.rope.scaling.type", "none")
+    kind = metadata.text(f"{prefix}.rope.scaling.type", "linear")
+    factor = _factor(metadata, prefix)
     if kind not in ("none", "linear"):
         raise CheckpointError(
             f"{metadata.path}: rotary scaling '{kind}' is not supported in GGUF files; expected none or linear. "
             "Use the model's safetensors checkpoint."
         )
     if FACTORS in by_name:
+        if kind == "linear" and factor != 1.0:
+            raise CheckpointError(
+                f"{metadata.path}: has both rotary divisors in '{FACTORS}' and a rotary scaling by {factor:g}; expected one "
+                "of them. Use the model's safetensors checkpoint."
+            )
         return _llama3(metadata.path, by_name[FACTORS], head_dim, theta)
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": metadata.number(f"{prefix}.rope.scaling.factor", 1e-3, 1e6)}
+    if kind == "linear" and factor != 1.0:
+        return {"rope_type": "linear", "factor": factor}
     return None
+
+
+def _factor(metadata: Metadata, prefix: str) -> float:
+    """Of linear scaling, 1 without any; `scale_linear` is its older name, and 0 says that there is none."""
+    older = metadata.number(f"{prefix}.rope.scale_linear", 0.0, 1e6, 0.0)
+    factor = metadata.number(f"{prefix}.rope.scaling.factor", 0.0, 1e6, older)
+    return factor or 1.0
 
 
 def _llama3(path: str, tensor: GGUFTensor, head_dim: int, theta: float) -> dict[str, Any]:

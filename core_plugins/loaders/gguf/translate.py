@@ -7,6 +7,7 @@ that the architecture's table lacks. Called by: the GGUF loader.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from core.api.checkpoint import TensorInfo
@@ -15,6 +16,7 @@ from core_plugins.loaders.gguf.architectures import ARCHITECTURES, MODEL, MODEL_
 from core_plugins.loaders.gguf.metadata import Metadata
 from core_plugins.loaders.gguf.reader import GGUFTensor
 from core_plugins.loaders.gguf.rotary import FACTORS, rotary_scaling
+from core_plugins.loaders.gguf.unread import check_unread
 
 MAX_EXTENT = 1 << 24
 MAX_LAYERS = 4096
@@ -70,13 +72,33 @@ def translate_config(metadata: Metadata, tensors: list[GGUFTensor]) -> dict[str,
             f"{metadata.path}: {heads} query heads cannot share {config['num_key_value_heads']} key-value heads evenly."
         )
     if architecture.layer_optional:
-        config["attention_bias"] = "blk.0.attn_q.bias" in by_name
+        config["attention_bias"] = _has_optional(metadata.path, architecture, config["num_hidden_layers"], by_name)
     scaling = rotary_scaling(metadata, prefix, head_dim, config["rope_theta"], by_name)
     if scaling is not None:
         config["rope_scaling"] = scaling
     if prefix == "gemma3":
         _add_gemma3(config, metadata)
+    check_unread(metadata, prefix)
     return config
+
+
+def _has_optional(path: str, architecture: Architecture, num_layers: int, by_name: Mapping[str, GGUFTensor]) -> bool:
+    """Whether the layers have their optional tensors: all of them, or none. Raises CheckpointError."""
+    present: list[str] = []
+    missing: list[str] = []
+    for layer in range(num_layers):
+        for short in architecture.layer_optional:
+            name = f"blk.{layer}.{short}"
+            if name in by_name:
+                present.append(name)
+            else:
+                missing.append(name)
+    if present and missing:
+        raise CheckpointError(
+            f"{path}: tensor '{present[0]}' is there and '{missing[0]}' is not; expected all biases of attention or none. "
+            "Use the model's safetensors checkpoint."
+        )
+    return bool(present)
 
 
 def _head_size(metadata: Metadata, prefix: str, default: int) -> int:
@@ -99,17 +121,26 @@ def _head_size(metadata: Metadata, prefix: str, default: int) -> int:
 
 
 def _add_gemma3(config: dict[str, Any], metadata: Metadata) -> None:
-    """Every sixth layer attends to everything; the others see a window. The format implies both, and the query scale."""
+    """Every sixth layer attends to everything, unless the file says otherwise; the others see a window, if there is one.
+
+    The format implies the query scale.
+    """
     num_layers = config["num_hidden_layers"]
-    config["sliding_window"] = metadata.integer("gemma3.attention.sliding_window", 1, 1 << 30)
-    config["layer_types"] = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(num_layers)]
+    window = metadata.integer("gemma3.attention.sliding_window", 0, 1 << 30, 0)
+    period = metadata.integer("gemma3.attention.sliding_window_pattern", 1, MAX_LAYERS, 6)
+    if window == 0:
+        period = 1
+    config["sliding_window"] = window or None
+    config["layer_types"] = ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(num_layers)]
+    config["rope_local_base_freq"] = metadata.number("gemma3.rope.freq_base_swa", 1.0, 1e12, 10000.0)
     # Only the 27B model, which has 62 layers, scales queries by its hidden size per head.
     scalar = config["head_dim"]
     if num_layers == 62:
         scalar = config["hidden_size"] // config["num_attention_heads"]
     config["query_pre_attn_scalar"] = scalar
     config["attn_logit_softcapping"] = None
-    config["final_logit_softcapping"] = None
+    cap = metadata.number("gemma3.final_logit_softcapping", 0.0, 1e6, 0.0)
+    config["final_logit_softcapping"] = cap or None
 
 
 def translate_tensors(
@@ -136,11 +167,24 @@ def translate_tensors(
             raise CheckpointError(
                 f"{path}: tensor '{tensor.name}' has shape {tensor.shape}; the configuration implies {expected}."
             )
+        _check_type(path, tensor)
         found[canonical] = TensorInfo(
             canonical, expected, tensor.type.name, tensor.nbytes, 0, tensor.offset, tensor.name
         )
     _check_complete(path, architecture, num_layers, found)
     return found
+
+
+def _check_type(path: str, tensor: GGUFTensor) -> None:
+    """Norms and biases are floating-point numbers, and no matrix is made of integers. Raises CheckpointError."""
+    name = tensor.type.name
+    is_float = name in ("F32", "F16", "BF16", "F64")
+    if is_float or (tensor.type.packed and len(tensor.shape) > 1):
+        return
+    raise CheckpointError(
+        f"{path}: tensor '{tensor.name}' is of type {name}; expected floating-point numbers or, for a matrix, a quantized "
+        "type. The file is damaged."
+    )
 
 
 def _place(path: str, prefix: str, name: str, num_layers: int) -> tuple[str, str]:

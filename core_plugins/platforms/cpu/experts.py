@@ -14,6 +14,9 @@ from torch import Tensor
 
 from core.api.specs import RoutingSpec
 from core_plugins.platforms.cpu.checks import check_rows, check_same, check_table
+from core_plugins.platforms.cpu.native_linear import activation_numbers, alone_numbers
+
+SCORES = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
 
 class PackedLayer(Protocol):
@@ -41,6 +44,9 @@ def choose(
     groups_fit = experts % groups == 0 and 1 <= routing.top_groups <= groups
     if not groups_fit or not 1 <= top_k <= candidates:
         raise ValueError(f"{routing} does not fit {experts} experts: groups are equal and hold at least top_k experts")
+    problem = routing.problem(bias is not None)
+    if problem is not None:
+        raise ValueError(problem)
     ids_address, weights_address = _choice(ids, weights, rows)
     if top_k != ids.shape[1]:
         raise ValueError(f"ids has {ids.shape[1]} columns, expected top_k ({top_k})")
@@ -55,8 +61,10 @@ def choose(
         experts,
         rows,
         top_k,
-        routing.scores == "sigmoid",
+        SCORES[routing.scores],
         routing.renormalize,
+        routing.epsilon,
+        routing.jitter,
         groups,
         routing.top_groups,
         routing.group_rank == "best_two",
@@ -82,19 +90,29 @@ class NativeExperts:
 
     __slots__ = ("_handle", "_layers", "_run", "hidden", "nbytes")
 
+    capturable = True
+
     def __init__(
-        self, native: ModuleType, gate_up: Sequence[PackedLayer], down: Sequence[PackedLayer], activation: int
+        self,
+        native: ModuleType,
+        gate_up: Sequence[PackedLayer],
+        down: Sequence[PackedLayer],
+        activation: str,
+        weight_inputs: bool,
     ) -> None:
-        both, self.hidden = gate_up[0].shape
-        shapes_fit = both % 2 == 0 and down[0].shape == (self.hidden, both // 2)
+        first_size, self.hidden = gate_up[0].shape
+        inner = down[0].shape[1]
+        plain = first_size == inner
+        shapes_fit = first_size in (inner, 2 * inner) and down[0].shape[0] == self.hidden
         if len(gate_up) != len(down) or not shapes_fit:
             shapes = f"{len(gate_up)} of {gate_up[0].shape} and {len(down)} of {down[0].shape}"
-            raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H) as of (H, I)")
+            raise ValueError(f"experts have {shapes}, expected as many of (2 * I, H), or (I, H), as of (H, I)")
         self._layers = (*gate_up, *down)  # their memory lives as long as the handle that points to it
         self.nbytes = sum(layer.nbytes for layer in self._layers)
         first = [layer.packed for layer in gate_up]
         second = [layer.packed for layer in down]
-        self._handle = native.experts_pack(first, second, activation)
+        numbers = alone_numbers(activation) if plain else activation_numbers(activation)
+        self._handle = native.experts_pack(first, second, plain, weight_inputs, *numbers)
         self._run = native.experts
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:

@@ -30,7 +30,14 @@ from core_plugins.platforms.cpu.checks import (
 from core_plugins.platforms.cpu.experts import NativeExperts, choose
 from core_plugins.platforms.cpu.extension import kernels_or_reason
 from core_plugins.platforms.cpu.kernels_manifest import NUMERICS, OPERATIONS
-from core_plugins.platforms.cpu.native_linear import GATES, NativeLinear, linear_reasons, prepared_nbytes
+from core_plugins.platforms.cpu.native_linear import (
+    FEATURES,
+    NativeLinear,
+    activation_numbers,
+    alone_numbers,
+    linear_reasons,
+    prepared_nbytes,
+)
 
 
 class NativeKernels:
@@ -39,6 +46,7 @@ class NativeKernels:
     name = "cpu_native"
     capturable = True
     max_segments = 8
+    features = FEATURES
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()
@@ -77,21 +85,42 @@ class NativeKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        self._norm(x, weight, None, eps, out, centred=False)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
+        self._norm(x, weight, bias, eps, out, centred=True)
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """In place over the last axis of x [T, H, D], weight [D] or [H, D]."""
+        self._norm_heads(x, weight, None, eps, centred=False)
+
+    def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        """In place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        self._norm_heads(x, weight, bias, eps, centred=True)
+
+    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor, *, centred: bool) -> None:
         width = weight.shape[0]
         rows, stride = check_rows(x, width, "x")
         out_rows, out_stride = check_rows(out, width, "out")
         check_same(rows, out_rows, "out")
         gain = check_table(weight, torch.float32, "weight")
-        self._native.rms_norm(x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0, gain, eps, rows, 1, width)
+        shift = _bias_address(bias, weight)
+        places = (x.data_ptr(), stride, 0, out.data_ptr(), out_stride, 0)
+        self._native.norm(*places, gain, eps, rows, 1, width, 0, shift, centred)
 
-    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """In place over the last axis of x [T, H, D]."""
+    def _norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centred: bool) -> None:
         rows, heads, width, row, head = check_heads(x, "x")
-        if weight.shape[0] != width:
-            raise ValueError(f"weight has {weight.shape[0]} elements, expected the head size {width}")
+        shape = tuple(weight.shape)
+        if shape not in ((width,), (heads, width)):
+            raise ValueError(
+                f"weight has {shape} elements, expected the head size {width}, or {(heads, width)} for each head"
+            )
         gain = check_table(weight, torch.float32, "weight")
+        shift = _bias_address(bias, weight)
+        step = width if len(shape) > 1 else 0
         data = x.data_ptr()
-        self._native.rms_norm(data, row, head, data, row, head, gain, eps, rows, heads, width)
+        self._native.norm(data, row, head, data, row, head, gain, eps, rows, heads, width, step, shift, centred)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
         """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
@@ -107,12 +136,22 @@ class NativeKernels:
             self._native.rotary(x.data_ptr(), row, head, rows, heads, half, cosines, sines, places)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:], activation `silu` or `gelu_tanh`."""
+        """out[T, I] = act(x[:, :I]) * x[:, I:], any activation of `core.layers.activations`."""
         width = out.shape[1]
         rows, stride = check_rows(x, 2 * width, "x")
         out_rows, out_stride = check_rows(out, width, "out")
         check_same(rows, out_rows, "out")
-        self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, GATES[activation], 0.0)
+        numbers = activation_numbers(activation)
+        self._native.gated(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, *numbers)
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x), any activation of `core.layers.activations` but those of a gate; out may be x."""
+        width = out.shape[1]
+        rows, stride = check_rows(x, width, "x")
+        out_rows, out_stride = check_rows(out, width, "out")
+        check_same(rows, out_rows, "out")
+        numbers = alone_numbers(activation)
+        self._native.activate(x.data_ptr(), stride, out.data_ptr(), out_stride, rows, width, *numbers)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x, both [T, H]."""
@@ -120,17 +159,17 @@ class NativeKernels:
         rows, stride = check_rows(x, width, "x")
         out_rows, out_stride = check_rows(residual, width, "residual")
         check_same(rows, out_rows, "residual")
-        self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0, 0.0)
+        self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0.0)
 
     def scale(self, x: Tensor, factor: float) -> None:
         """x[T, H] *= factor."""
         rows, stride = check_rows(x, x.shape[1], "x")
-        self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, factor)
+        self._native.scale(0, 0, x.data_ptr(), stride, rows, x.shape[1], factor)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
         """x[T, V] = cap * tanh(x / cap)."""
         rows, stride = check_rows(x, x.shape[1], "x")
-        self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], 0, cap)
+        self._native.soft_cap(0, 0, x.data_ptr(), stride, rows, x.shape[1], cap)
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """out[R, H] = x[rows], rows int64 [R] within x."""
@@ -193,14 +232,28 @@ class NativeKernels:
         choose(self._native, logits, routing, bias, ids, weights)
 
     def experts(
-        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
+        self,
+        gate_up: Sequence[LinearKernel],
+        down: Sequence[LinearKernel],
+        activation: str,
+        *,
+        weight_inputs: bool = False,
     ) -> NativeExperts | None:
         """The `ExpertsKernel` contract; None for layers of another provider, or whose weights differ in form."""
         first = _alike(gate_up)
         second = _alike(down)
         if first is None or second is None:
             return None
-        return NativeExperts(self._native, first, second, GATES[activation])
+        return NativeExperts(self._native, first, second, activation, weight_inputs)
+
+
+def _bias_address(bias: Tensor | None, weight: Tensor) -> int:
+    """The address of a norm's bias, 0 without one. Raises ValueError."""
+    if bias is None:
+        return 0
+    if bias.shape != weight.shape:
+        raise ValueError(f"bias has the shape {tuple(bias.shape)}, expected that of the weight, {tuple(weight.shape)}")
+    return check_table(bias, torch.float32, "bias")
 
 
 def _alike(side: Sequence[LinearKernel]) -> list[NativeLinear] | None:

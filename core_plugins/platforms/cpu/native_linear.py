@@ -6,6 +6,7 @@ Called by: `NativeKernels.linear`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
+from core.layers.activations import PAIRED, parse
 from core.plugin.contracts import GatedLinear
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
 from core_plugins.platforms.cpu.checks import check_rows, check_same
@@ -45,7 +47,18 @@ GROUP_MULTIPLE = 16
 NUM_TABLES = 5
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
-GATES = {"silu": 0, "gelu_tanh": 1}
+ACTIVATION_KINDS = {
+    "silu": 0,
+    "gelu_tanh": 1,
+    "gelu": 2,
+    "relu": 3,
+    "relu2": 4,
+    "quick_gelu": 5,
+    "xielu": 6,
+    "clamped_swiglu": 7,
+}
+ACTIVATION_NUMBERS = 4
+FEATURES = frozenset({*ACTIVATION_KINDS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
 GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
 MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
 
@@ -90,6 +103,7 @@ class NativeLinear:
     """
 
     capturable = True
+    features = frozenset(ACTIVATION_KINDS)
     __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
 
     def __init__(
@@ -138,7 +152,7 @@ class NativeLinear:
         out_rows, out_stride = check_rows(out, n // 2, "out")
         check_same(rows, out_rows, "out")
         self._native.linear_gated(
-            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, GATES[activation]
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, *activation_numbers(activation)
         )
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
@@ -147,6 +161,22 @@ class NativeLinear:
         if ids.dtype is not torch.int64 or ids.shape != (rows,):
             raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
         self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+
+
+@functools.cache
+def activation_numbers(name: str) -> tuple[float, ...]:
+    """The kind of an activation and its numbers, as the extension reads them. Raises ValueError for an unknown name."""
+    activation = parse(name)
+    absent = ACTIVATION_NUMBERS - len(activation.numbers)
+    return ACTIVATION_KINDS[activation.kind], *activation.numbers, *[0.0] * absent
+
+
+def alone_numbers(name: str) -> tuple[float, ...]:
+    """The same of an activation that needs no gate. Raises ValueError for one that does."""
+    numbers = activation_numbers(name)
+    if parse(name).kind in PAIRED:
+        raise ValueError(f"activation '{name}' is of a gate and what it opens; the layer has no gate")
+    return numbers
 
 
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:

@@ -56,7 +56,9 @@ LANE void finish_row(const AttentionCall &c, const Row &row, float maximum, floa
         store(powers, power_of_two(load(powers)));
         share = powers[0] / (total * powers[0] + powers[1]);
     }
-    F factor = set1(c.v_scale == 1 ? share : share * c.v_scale);
+    if (c.v_scale != 1) share *= c.v_scale;
+    if (c.latent) return store_latent(out, sums, c.dim_v, element_pair(c.element) == 2, share);
+    F factor = set1(share);
     for (long i = 0; i < c.dim_v; i += 16) {
         const long column = i < c.dim_v - 16 ? i : c.dim_v - 16;
         store(out + column, mul(load(sums + column), factor));
@@ -97,7 +99,11 @@ static void attend_span(const AttentionCall &c, const AttentionTask &t, Attentio
 template <bool Half> static void load_queries(const AttentionCall &c, const AttentionTask &t, AttentionScratch &s) {
     const float scale = c.k_scale == 1 ? c.scale * kLog2E : c.scale * kLog2E * c.k_scale;
     for (long r = 0; r < t.rows; r++) {
-        const float *q = c.q + s.row[r].token * c.q_row_stride + s.row[r].head * c.q_head_stride;
+        const Row &row = s.row[r];
+        const float *q = c.q + row.token * c.q_row_stride + row.head * c.q_head_stride;
+        const float *pe = c.q_pe + row.token * c.pe_row_stride + row.head * c.pe_head_stride;
+        float query[kMaxHead];
+        if (c.latent) q = joined(q, pe, c.dim_v, c.dim, query);
         for (long i = 0; i < c.dim; i += 16) {
             const long j = i < c.dim - 16 ? i : c.dim - 16;
             store_broadcast<Half>(s.q + (r * kWidest + j) * kBroadcastBytes<Half>, mul(load(q + j), set1(scale)));

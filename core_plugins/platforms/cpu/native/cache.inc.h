@@ -60,7 +60,7 @@ struct WrittenRow { // one head of one token
 template <int Element> LANE WrittenRow written_row(const CacheWriteCall &c, long row, long head) {
     constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
     const long slot = c.slots[row];
-    WrittenRow w;
+    WrittenRow w = {};
     w.k = c.k + row * c.k_row_stride + head * c.k_head_stride, w.v = c.v + row * c.v_row_stride + head * c.v_head_stride;
     w.base = c.cache + (size_t)(slot / c.block_size) * c.block_bytes + head * (c.block_bytes / c.heads_kv);
     w.offset = slot % c.block_size;
@@ -77,7 +77,9 @@ template <int Element, bool Grouped> LANE void write_keys(const CacheWriteCall &
     constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
     constexpr long pair = Element == kCacheF32 || Element == kCacheF16 ? 1 : 2;
     uint32_t codes[kMaxHead];
-    narrow_row<Element>(w.k, c.dim, w.k_inverse, codes);
+    float key[kMaxHead];
+    const float *k = c.latent ? joined(w.k, w.v, c.dim_v, c.dim, key) : w.k;
+    narrow_row<Element>(k, c.dim, w.k_inverse, codes);
     if (Grouped) {
         uint8_t *to = w.base + (w.offset / 16 * 16 * c.dim + w.offset % 16 * pair) * bytes;
         scatter<Element>(to, codes, c.dim, pair, 16 * pair * bytes);
@@ -95,11 +97,12 @@ template <int Element, bool Grouped> static void write_rows(const CacheWriteCall
     constexpr long bytes = Element == kCacheF32 ? 4 : Element <= kCacheF16 ? 2 : 1;
     constexpr bool pairs = Grouped && Element != kCacheF32 && Element != kCacheF16;
     for (long row = begin; row < end; row++) {
-        if (c.slots[row] < 0 || (pairs && follows(c, row))) continue;
+        if (c.slots[row] < 0 || (pairs && !c.latent && follows(c, row))) continue;
         const bool two = pairs && follows(c, row + 1);
         for (long head = 0; head < c.heads_kv; head++) {
             WrittenRow first = written_row<Element>(c, row, head), second = first;
             write_keys<Element, Grouped>(c, first);
+            if (c.latent) continue;
             if (two) {
                 second = written_row<Element>(c, row + 1, head);
                 write_keys<Element, Grouped>(c, second);

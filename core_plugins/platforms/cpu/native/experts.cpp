@@ -28,6 +28,7 @@ struct Job {
     long wanted;               // tiles of a product
     int32_t *start;            // [experts + 1] first sorted position of each expert
     int32_t *order, *where;    // [pairs] pair at a position, position of a pair
+    const float *weights;      // [tokens, top_k] of the chunk
     LinearCall stage;          // of the chunk's tokens
     Product up, down;
     RowsCall gate;
@@ -52,11 +53,24 @@ void stage_tile(const void *context, long tile) {
     job.table->stage(&job.stage, tile * 8, at_most(tile * 8 + 8, job.tokens));
 }
 
+// Rows of the sorted pairs, each times its weight, and staged by themselves.
+void gather_weighted(const Job &job, long begin, long end) {
+    const LinearCall &from = job.stage, &to = job.up.call;
+    for (long i = begin; i < end; i++) {
+        const float *x = from.x + job.order[i] / job.call->top_k * from.x_stride, weight = job.weights[job.order[i]];
+        float *row = (float *)to.x + i * to.x_stride;
+        for (long k = 0; k < from.weight->k; k++) row[k] = weight * x[k];
+    }
+    if (to.staged) job.table->stage(&to, begin, end);
+}
+
 void gather_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     const LinearCall &from = job.stage, &to = job.up.call;
     const size_t groups = meta_count(from.weight);
-    for (long i = tile * 32; i < at_most(tile * 32 + 32, job.pairs); i++) {
+    const long begin = tile * 32, end = at_most(begin + 32, job.pairs);
+    if (job.call->layer->weight_inputs) return gather_weighted(job, begin, end);
+    for (long i = begin; i < end; i++) {
         const long token = job.order[i] / job.call->top_k;
         if (!from.staged) {
             memcpy((float *)to.x + i * to.x_stride, from.x + token * from.x_stride, from.weight->k * sizeof(float));
@@ -86,7 +100,7 @@ void down_tile(const void *context, long tile) {
 void gate_tile(const void *context, long tile) { // the activation, in place, and the second product's staging
     const Job &job = *(const Job *)context;
     const long begin = tile * 8, end = at_most(begin + 8, job.pairs);
-    job.table->gated(&job.gate, begin, end);
+    (job.call->layer->plain ? job.table->activate : job.table->gated)(&job.gate, begin, end);
     if (job.down.call.staged) job.table->stage(&job.down.call, begin, end);
 }
 
@@ -159,8 +173,9 @@ size_t place(Job &job, Parts parts) {
     job.order = parts.take<int32_t>(job.pairs);
     job.where = parts.take<int32_t>(job.pairs);
     job.stage = {up, c.x + job.token * c.x_stride, c.x_stride, nullptr, 0, job.tokens, 0, nullptr, 0, nullptr};
-    place_stage(job.stage, job.table, job.tokens, parts);
-    const bool direct = job.table->staged_bytes(up) == 0;
+    job.weights = c.weights + job.token * c.top_k;
+    if (!c.layer->weight_inputs) place_stage(job.stage, job.table, job.tokens, parts);
+    const bool direct = job.table->staged_bytes(up) == 0 || c.layer->weight_inputs;
     const float *x = direct ? parts.take<float>(job.pairs * up->k) : nullptr;
     float *inner = parts.take<float>(job.pairs * up->n), *y = parts.take<float>(job.pairs * down->n);
     job.up = {c.layer->gate_up, {up, x, up->k, inner, up->n, job.pairs, 0, nullptr, 0, nullptr}, nullptr};
@@ -169,9 +184,9 @@ size_t place(Job &job, Parts parts) {
     place_stage(job.down.call, job.table, job.pairs, parts);
     job.up.tiles = parts.take<Tile>(most_tiles(job, up));
     job.down.tiles = parts.take<Tile>(most_tiles(job, down));
-    job.gate = {inner, up->n, inner, up->n, job.pairs, down->k, c.layer->activation, 0};
+    job.gate = {inner, up->n, inner, up->n, job.pairs, down->k, 0, c.layer->activation};
     float *out = c.out + job.token * c.out_stride;
-    const float *weights = c.weights + job.token * c.top_k;
+    const float *weights = c.layer->weight_inputs ? nullptr : job.weights;
     const int64_t *ids = c.ids + job.token * c.top_k;
     long ranges = 1;
     while (2 * ranges <= kCombineRanges && c.layer->experts % (2 * ranges) == 0) ranges *= 2;

@@ -14,14 +14,14 @@ LANE void route_scores(const RouteCall &c, const float *logits, float *scores) {
     F total = zero();
     for (long i = 0; i < c.padded; i += 16) {
         F x = load(scores + i);
-        if (c.sigmoid)
+        if (c.scores == kSigmoid)
             x = div(set1(1), add(set1(1), exponential(sub(zero(), x))));
         else
             x = exponential(sub(x, peak)); // the padding's 1e-38 is far below the last bit of the sum
         total = add(total, x);
         store(scores + i, x);
     }
-    if (c.sigmoid) return;
+    if (c.scores == kSigmoid) return;
     const F all = set1(sum(total));
     for (long i = 0; i < c.padded; i += 16) store(scores + i, div(load(scores + i), all));
 }
@@ -52,10 +52,25 @@ static void keep_groups(const RouteCall &c, float *choice, float *rank) {
         for (long i = 0; i < size && rank[g] > -__builtin_inff(); i++) choice[g * size + i] = -__builtin_inff();
 }
 
+// The share of the expert `best` among those left whose logits are near its own: of the logits' size, within twice the jitter.
+static float mixed_weight(const RouteCall &c, const float *logits, const float *choice, long best) {
+    const float top = logits[best];
+    float total = 0;
+    for (long e = 0; e < c.experts; e++) {
+        if (!(choice[e] > -__builtin_inff())) continue;
+        const float size = __builtin_fabsf(logits[e]), scale = size > top ? size : top;
+        if (!((top - logits[e]) / scale > 2 * c.jitter)) total += sum(exponential(set1(logits[e] - top))) / 16;
+    }
+    return 1 / total;
+}
+
 static void route_row(const RouteCall &c, long row) {
     float *scores = c.work + row * 3 * c.padded, *choice = scores + c.padded;
     const float *logits = c.logits + row * c.stride;
-    route_scores(c, logits, scores);
+    if (c.scores == kSparseMixer)
+        memcpy(scores, logits, c.experts * sizeof(float));
+    else
+        route_scores(c, logits, scores);
     for (long e = 0; e < c.experts; e++) {
         const float value = c.bias || c.pair_groups ? scores[e] + (c.bias ? c.bias[e] : 0) : logits[e];
         choice[e] = value > -__FLT_MAX__ ? value : -__FLT_MAX__; // -inf marks what may not be chosen any more
@@ -65,11 +80,11 @@ static void route_row(const RouteCall &c, long row) {
     for (long j = 0; j < c.top_k; j++) {
         const long e = best_of(choice, 0, c.experts);
         c.ids[row * c.top_k + j] = e;
-        weights[j] = scores[e];
-        total += scores[e];
+        weights[j] = c.scores == kSparseMixer ? mixed_weight(c, logits, choice, e) : scores[e];
+        total += weights[j];
         choice[e] = -__builtin_inff();
     }
-    for (long j = 0; j < c.top_k; j++) weights[j] = (c.renormalize ? weights[j] / total : weights[j]) * c.factor;
+    for (long j = 0; j < c.top_k; j++) weights[j] = (c.renormalize ? weights[j] / (total + c.epsilon) : weights[j]) * c.factor;
 }
 
 static void route(const RouteCall *c, long begin, long end) {
@@ -87,7 +102,8 @@ static void combine(const CombineCall *c, long begin, long end) {
             for (long j = 0; j < c->top_k; j++) {
                 const int32_t pair = c->order[where[j]];
                 F &sum = sums[c->ids[pair] / c->range];
-                sum = fma(set1(c->weights[pair]), load_upto(c->y + where[j] * c->width + i, n), sum);
+                const float weight = c->weights ? c->weights[pair] : 1;
+                sum = fma(set1(weight), load_upto(c->y + where[j] * c->width + i, n), sum);
             }
             for (long step = 1; step < c->ranges; step *= 2)
                 for (long r = 0; r < c->ranges; r += 2 * step) sums[r] = add(sums[r], sums[r + step]);

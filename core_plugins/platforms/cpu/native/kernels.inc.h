@@ -13,7 +13,9 @@ namespace {
 #include "linear.inc.h"
 #include "stage.inc.h"
 #include "small_ops.inc.h"
+#include "activations.inc.h"
 #include "kv_elements.inc.h"
+#include "latent.inc.h"
 #include "span.inc.h"
 #include "attention_span.inc.h"
 #include "attention.inc.h"
@@ -23,10 +25,13 @@ namespace {
 #include "race.inc.h"
 #include "logprobs.inc.h"
 #include "experts.inc.h"
+#include "state_bytes.inc.h"
+#include "state_rows.inc.h"
+#include "states.inc.h"
 } // namespace
 
 extern "C" const KernelTable CORE_TABLE = {
-    CORE_TABLE_NAME, staged_bytes, stage,      linear,      rms_norm,  rotary,
-    gated,           add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
-    route,           combine,      logprobs,
+    CORE_TABLE_NAME, staged_bytes, stage,      linear,      norm,      rotary,
+    gated,           activate, add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
+    route,           combine,      logprobs,   state_convolve, state_select, state_update, state_finish,
 };

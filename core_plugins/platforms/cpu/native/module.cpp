@@ -13,6 +13,8 @@
 #include <Python.h>
 #include <stdlib.h>
 
+#include <initializer_list>
+
 #include "native.h"
 #include "pool.h"
 #include "prefault.h"
@@ -22,6 +24,7 @@ namespace {
 
 const char kCapsule[] = "core_plugins.platforms.cpu._native.linear";
 const char kTapeCapsule[] = "core_plugins.platforms.cpu._native.tape";
+const char kStateCapsule[] = "core_plugins.platforms.cpu._native.state";
 const char kExpertsCapsule[] = "core_plugins.platforms.cpu._native.experts";
 
 // Reads arguments one by one; `ok` tells at the end whether all were there and readable.
@@ -56,6 +59,16 @@ class Arguments {
         PackedLinear *value = item ? (PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
         if (!value) failed_ = true;
         return value;
+    }
+    ActivationSpec activation() {
+        ActivationSpec value = {};
+        value.kind = (int)integer();
+        for (float &number : value.numbers) number = real();
+        return value;
+    }
+    const PackedLinear *linear_or_none() {
+        if (left_ > 0 && *items_ == Py_None) return object(), nullptr;
+        return linear();
     }
     bool ok() const { return !failed_; }
 
@@ -110,6 +123,7 @@ void select_rows(LogprobsCall &c, long first, long count) {
     c.ids += first * c.width, c.values += first * c.width, c.ranks += first;
 }
 void select_rows(AttentionCall &c, long, long count) { c.batch = count; }
+void select_rows(StateCall &c, long, long count) { c.batch = count; }
 
 // What `Run` returns, as a status; `Failure` is what false means.
 template <auto Run, Status Failure> struct Operation {
@@ -136,6 +150,9 @@ template <auto Run, Status Failure> struct Operation {
     }
     static void record(const AttentionCall &call) {
         tape_record(replay<AttentionCall>, &call, sizeof(call), call.batch, kSequences);
+    }
+    static void record(const StateCall &call) {
+        tape_record(replay<StateCall>, &call, sizeof(call), call.batch, kSequences);
     }
 };
 
@@ -248,11 +265,11 @@ KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
-KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation
-    Arguments a(items, count, 7);
+KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation: its kind and four numbers
+    Arguments a(items, count, 11);
     LinearRun c = {};
     c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
-    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = (int)a.integer();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = a.activation();
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
@@ -275,14 +292,16 @@ KERNEL(py_take_rows) { // x, x_stride, which, count, out, out_stride, width
     return a.ok() ? perform<run_take>(c) : nullptr;
 }
 
-KERNEL(py_rms_norm) { // x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width
-    Arguments a(items, count, 11);
+// x, row_stride, head_stride, out, row_stride, head_stride, weight, eps, rows, heads, width, weight_stride, bias, centred
+KERNEL(py_norm) {
+    Arguments a(items, count, 14);
     NormCall c = {};
     c.x = a.pointer<float>(), c.row_stride = a.integer(), c.head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
     c.weight = a.pointer<float>(), c.eps = a.real();
     c.rows = a.integer(), c.heads = a.integer(), c.width = a.integer();
-    return a.ok() ? perform<run_rms_norm>(c) : nullptr;
+    c.weight_stride = a.integer(), c.bias = a.pointer<float>(), c.centred = (int)a.integer();
+    return a.ok() ? perform<run_norm>(c) : nullptr;
 }
 
 KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, positions
@@ -295,14 +314,24 @@ KERNEL(py_rotary) { // x, row_stride, head_stride, rows, heads, half, cos, sin, 
 }
 
 template <void (*Run)(const RowsCall &)> PyObject *rows_call(PyObject *const *items, Py_ssize_t count) {
-    Arguments a(items, count, 8); // x, x_stride, out, out_stride, rows, width, activation, factor
+    Arguments a(items, count, 7); // x, x_stride, out, out_stride, rows, width, factor
     RowsCall c = {};
     c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
-    c.rows = a.integer(), c.width = a.integer(), c.activation = (int)a.integer(), c.factor = a.real();
+    c.rows = a.integer(), c.width = a.integer(), c.factor = a.real();
     return a.ok() ? perform<Run>(c) : nullptr;
 }
 
-KERNEL(py_gated) { return rows_call<run_gated>(items, count); }
+// x, x_stride, out, out_stride, rows, width, activation: its kind and four numbers
+template <void (*Run)(const RowsCall &)> PyObject *active_call(PyObject *const *items, Py_ssize_t count) {
+    Arguments a(items, count, 11);
+    RowsCall c = {};
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.rows = a.integer(), c.width = a.integer(), c.activation = a.activation();
+    return a.ok() ? perform<Run>(c) : nullptr;
+}
+
+KERNEL(py_gated) { return active_call<run_gated>(items, count); }
+KERNEL(py_activate) { return active_call<run_activate>(items, count); }
 KERNEL(py_add) { return rows_call<run_add>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
@@ -317,12 +346,14 @@ KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top
     return a.ok() ? perform<run_race>(c) : nullptr;
 }
 
-// logits, stride, experts, rows, top_k, sigmoid, renormalize, groups, top_groups, pair_groups, factor, bias, ids, weights
+// logits, stride, experts, rows, top_k, scores, renormalize, epsilon, jitter, groups, top_groups, pair_groups, factor, bias,
+// ids, weights
 KERNEL(py_route) {
-    Arguments a(items, count, 14);
+    Arguments a(items, count, 16);
     RouteCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.experts = a.integer(), c.rows = a.integer();
-    c.top_k = a.integer(), c.sigmoid = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.top_k = a.integer(), c.scores = (int)a.integer(), c.renormalize = (int)a.integer();
+    c.epsilon = a.real(), c.jitter = a.real();
     c.groups = a.integer(), c.top_groups = a.integer(), c.pair_groups = (int)a.integer(), c.factor = a.real();
     c.bias = a.pointer<float>(), c.ids = a.pointer<int64_t>(), c.weights = a.pointer<float>();
     if (!a.ok()) return nullptr;
@@ -331,11 +362,12 @@ KERNEL(py_route) {
 
 void destroy_experts(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kExpertsCapsule)); }
 
-// gate_up, down: lists of as many weights, which the caller keeps alive; activation
+// gate_up, down: lists of as many weights, which the caller keeps alive; plain, weight_inputs, activation: its kind and numbers
 KERNEL(py_experts_pack) {
-    Arguments a(items, count, 3);
+    Arguments a(items, count, 9);
     PyObject *lists[2] = {a.object(), a.object()};
-    const long activation = a.integer();
+    const int plain = (int)a.integer(), weight_inputs = (int)a.integer();
+    const ActivationSpec activation = a.activation();
     if (!a.ok()) return nullptr;
     const Py_ssize_t experts = PyList_Size(lists[0]);
     if (experts < 1 || PyList_Size(lists[1]) != experts)
@@ -343,7 +375,7 @@ KERNEL(py_experts_pack) {
     ExpertsLayer *layer = (ExpertsLayer *)malloc(sizeof(ExpertsLayer) + 2 * experts * sizeof(PackedLinear *));
     if (!layer) return PyErr_NoMemory();
     const PackedLinear **weights = (const PackedLinear **)(layer + 1);
-    *layer = {experts, (int)activation, weights, weights + experts};
+    *layer = {experts, activation, plain, weight_inputs, weights, weights + experts};
     for (Py_ssize_t i = 0; i < 2 * experts; i++) {
         PyObject *item = PyList_GetItem(lists[i / experts], i % experts);
         weights[i] = item ? (const PackedLinear *)PyCapsule_GetPointer(item, kCapsule) : nullptr;
@@ -383,6 +415,13 @@ void read_shape(Arguments &a, CacheShape &c) {
     c.k_scale = a.real(), c.v_scale = a.real();
 }
 
+void read_latent_shape(Arguments &a, CacheShape &c) { // one head, whose values are a part of its keys
+    c.heads_kv = 1, c.latent = 1;
+    c.dim = a.integer(), c.dim_v = a.integer(), c.block_size = a.integer();
+    c.block_bytes = a.integer(), c.element = (int)a.integer();
+    c.k_scale = c.v_scale = a.real();
+}
+
 // k, row and head stride, v, row and head stride, cache, slots, rows, heads, dim, dim_v, block_size, block_bytes, element,
 // scaled, k_scale, v_scale
 KERNEL(py_cache_write) {
@@ -410,6 +449,71 @@ KERNEL(py_attention) {
     read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
     c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
+    return a.ok() ? perform<run_attention>(c) : nullptr;
+}
+
+void destroy_state(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, kStateCapsule)); }
+
+// op, channels, kernel, heads, rows, length, key_heads, groups, rank, gate_rank, norm, norm_groups, norm_eps, qk_eps, beta_scale,
+// dt_min, dt_max, z_scale, dt_scale, decay_floor, taps, bias, rate, dt_bias, skip, norm_weight, b_weight, c_weight, first, second:
+// weights, which the caller keeps alive, or None
+KERNEL(py_state_pack) {
+    Arguments a(items, count, 30);
+    StateLayer l = {};
+    l.op = (int)a.integer(), l.channels = a.integer(), l.kernel = a.integer();
+    l.heads = a.integer(), l.rows = a.integer(), l.length = a.integer();
+    l.key_heads = a.integer(), l.groups = a.integer(), l.rank = a.integer(), l.gate_rank = a.integer();
+    l.norm = (int)a.integer(), l.norm_groups = a.integer();
+    for (float *number : {&l.norm_eps, &l.qk_eps, &l.beta_scale, &l.dt_min, &l.dt_max, &l.z_scale, &l.dt_scale, &l.decay_floor})
+        *number = a.real();
+    for (const float **table : {&l.taps, &l.bias, &l.rate, &l.dt_bias, &l.skip, &l.norm_weight, &l.b_weight, &l.c_weight})
+        *table = a.pointer<float>();
+    l.first = a.linear_or_none(), l.second = a.linear_or_none();
+    if (!a.ok()) return nullptr;
+    StateLayer *layer = (StateLayer *)malloc(sizeof l);
+    if (!layer) return PyErr_NoMemory();
+    *layer = l;
+    return PyCapsule_New(layer, kStateCapsule, destroy_state);
+}
+
+// layer, x, x_stride, out, out_stride, raw, block_bytes, cu_seqlens, seq_lens, block_table, table_stride, batch
+KERNEL(py_state) {
+    Arguments a(items, count, 12);
+    PyObject *capsule = a.object();
+    StateCall c = {};
+    c.layer = capsule ? (StateLayer *)PyCapsule_GetPointer(capsule, kStateCapsule) : nullptr;
+    c.x = a.pointer<float>(), c.x_stride = a.integer(), c.out = a.pointer<float>(), c.out_stride = a.integer();
+    c.raw = a.pointer<uint8_t>(), c.block_bytes = a.integer();
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer();
+    return c.layer && a.ok() ? perform<run_state>(c) : nullptr;
+}
+
+// c, row stride, k_pe, row stride, cache, slots, rows, dim, dim_v, block_size, block_bytes, element, scale
+KERNEL(py_latent_write) {
+    Arguments a(items, count, 13);
+    CacheWriteCall c = {};
+    c.k = a.pointer<float>(), c.k_row_stride = a.integer();
+    c.v = a.pointer<float>(), c.v_row_stride = a.integer();
+    c.cache = a.pointer<uint8_t>(), c.slots = a.pointer<int64_t>();
+    c.rows = a.integer();
+    read_latent_shape(a, c);
+    return a.ok() ? perform<run_cache_write>(c) : nullptr;
+}
+
+// q_latent, row and head stride, q_pe, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table,
+// table_stride, batch, cache, heads_q, dim, dim_v, block_size, block_bytes, element, k_scale, scale
+KERNEL(py_latent_attention) {
+    Arguments a(items, count, 23);
+    AttentionCall c = {};
+    c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
+    c.q_pe = a.pointer<float>(), c.pe_row_stride = a.integer(), c.pe_head_stride = a.integer();
+    c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
+    c.cu_seqlens = a.pointer<int32_t>(), c.seq_lens = a.pointer<int32_t>(), c.block_table = a.pointer<int32_t>();
+    c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
+    c.heads_q = a.integer();
+    read_latent_shape(a, c);
+    c.scale = a.real();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
@@ -468,11 +572,12 @@ KERNEL(py_tape_run) { // tape, rows, batch
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
-    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(rms_norm), METHOD(rotary), METHOD(gated),
-    METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
+    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(norm), METHOD(rotary), METHOD(gated),
+    METHOD(activate), METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
-    METHOD(prefault),     METHOD(prefault_stop),
+    METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),
+    METHOD(prefault),     METHOD(prefault_stop), METHOD(latent_write), METHOD(latent_attention),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -18,8 +18,8 @@ constexpr int kSegmentLevels = 3; // of the binary tree that adds at most eight 
 // blocks and threads cut the work.
 constexpr long kSpan = 128;
 constexpr long kTaskRows = 48;
-constexpr long kMaxHead = 512;
-constexpr size_t kAttentionBytes = 832 * 1024; // that a task of attention works in: too many for a small stack
+constexpr long kMaxHead = 576; // a latent of 512 and its rotated key of 64
+constexpr size_t kAttentionBytes = 944 * 1024; // that a task of attention works in: too many for a small stack
 
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long at_most(long a, long b) { return a < b ? a : b; }
@@ -85,9 +85,12 @@ struct NormCall {
     long row_stride, head_stride;
     float *out;
     long out_row_stride, out_head_stride;
-    const float *weight; // [width]
+    const float *weight; // [width], or [heads, width]
     float eps;
     long rows, heads, width;
+    long weight_stride; // from head to head: 0 or width
+    const float *bias;  // as the weight, or null
+    int centred;        // the mean is subtracted first
 };
 
 struct RotaryCall {
@@ -98,14 +101,21 @@ struct RotaryCall {
     const int64_t *positions;
 };
 
-struct RowsCall { // gated, add, scale and soft_cap
+// What an activation does with its numbers: core/layers/activations.py. Only `gated` serves the clamped swiglu.
+enum ActivationKind { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3, kRelu2 = 4, kQuickGelu = 5, kXielu = 6, kClampedSwiglu = 7 };
+struct ActivationSpec {
+    int kind;         // an ActivationKind
+    float numbers[4]; // as many as the kind has
+};
+
+struct RowsCall { // gated, activate, add, scale and soft_cap
     const float *x;
     long x_stride;
     float *out;
     long out_stride;
     long rows, width;
-    int activation; // gated: 0 silu, 1 gelu_tanh
-    float factor;   // scale; soft_cap: the cap
+    float factor; // scale; soft_cap: the cap
+    ActivationSpec activation; // gated and activate
 };
 
 // Numbers as a cache holds them; kv_elements.inc.h converts them.
@@ -117,6 +127,7 @@ struct CacheShape {
     int element;            // a CacheElement
     int scaled;             // each token and head has its own two scales in the block
     float k_scale, v_scale; // what is stored times these (and its own scales) is the value
+    int latent;             // values are the first dim_v numbers of the keys, and not stored again: latent.inc.h
 };
 
 // Spans whose blocks several sequences share: what tasks over all of them left for each of those sequences.
@@ -132,6 +143,8 @@ constexpr long kRecordHead = 2;
 struct AttentionCall : CacheShape {
     const float *q; // [tokens, heads_q, dim]
     long q_row_stride, q_head_stride;
+    const float *q_pe; // latent: [tokens, heads_q, dim - dim_v], what follows the dim_v numbers of q
+    long pe_row_stride, pe_head_stride;
     float *out; // [tokens, heads_q, dim_v]
     long out_row_stride, out_head_stride;
     const uint8_t *cache;
@@ -155,7 +168,7 @@ struct LinearRun { // one whole product: see LinearCall
     long out_stride;
     int accumulate;
     int gated; // out[rows, n / 2] = activation(first half) * second half; n is then a multiple of 2 * kPanel
-    int activation; // of gated, as in RowsCall
+    ActivationSpec activation; // of gated
 };
 
 struct GatherCall { // rows of a packed weight: the embedding
@@ -176,7 +189,7 @@ struct TakeCall { // out[i] = x[which[i]]
 };
 
 struct CacheWriteCall : CacheShape {
-    const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]
+    const float *k, *v; // [rows, heads_kv, dim], [rows, heads_kv, dim_v]; latent: [rows, dim_v], [rows, dim - dim_v]
     long k_row_stride, k_head_stride, v_row_stride, v_head_stride;
     uint8_t *cache;
     const int64_t *slots; // [rows]; negative: not stored
@@ -196,11 +209,16 @@ struct RaceCall {
     int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity
 };
 
+enum RouteScores { kSoftmax = 0, kSigmoid = 1, kSparseMixer = 2 };
+
 // The experts of each token, from the router's logits; experts.inc.h tells the rules.
 struct RouteCall {
     const float *logits; // [rows, experts]
     long stride, experts, rows, top_k;
-    int sigmoid, renormalize; // sigmoid scores, else softmax
+    int scores;      // a RouteScores
+    int renormalize; // the chosen scores are divided by their sum and `epsilon`
+    float epsilon;
+    float jitter; // of the sparse mixer
     long groups, top_groups;  // of equal size; 1 group: no limit
     int pair_groups;          // a group counts its two best choices, else its best
     float factor;
@@ -219,7 +237,7 @@ struct CombineCall {
     const int32_t *where;  // [rows, top_k] positions, rising with the expert's id
     const int32_t *order;  // the pair (t * top_k + j) at a position
     const int64_t *ids;    // [rows, top_k]
-    const float *weights;  // [rows, top_k]
+    const float *weights;  // [rows, top_k], or null: each is 1
     long range, ranges;    // experts of a range
     float *out;
     long out_stride;
@@ -229,8 +247,10 @@ struct CombineCall {
 // Experts of one layer: their weights agree in shape, format, groups and activation scheme.
 struct ExpertsLayer {
     long experts;
-    int activation;                // as in RowsCall
-    const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden]
+    ActivationSpec activation;
+    int plain;                     // no gate: the activation of one product
+    int weight_inputs;             // an expert's weight multiplies its input, not its output
+    const PackedLinear **gate_up;  // [experts], each [2 * inner, hidden], or [inner, hidden] where plain
     const PackedLinear **down;     // [experts], each [hidden, inner]
 };
 
@@ -255,6 +275,49 @@ struct LogprobsCall {
     int64_t *ranks;                         // [rows] of the chosen one
 };
 
+enum StateOp { kShortConv = 0, kMamba1 = 1, kMamba2 = 2, kGatedDelta = 3, kKda = 4 };
+enum StateNorm { kNoNorm = 0, kAfterGate = 1, kBeforeGate = 2, kPlainNorm = 3, kWeightedNorm = 4 }; // the last two: mamba1
+constexpr long kStateTaps = 8;      // of a convolution
+constexpr long kStateChannels = 256; // of a task of it
+constexpr long kStateRow = 256;     // numbers of a row of a recurrent state
+constexpr long kStateRows = 512;    // rows of a head's state, or of a task of mamba1 (64)
+constexpr long kStateTokens = 16;   // that a row of the state goes through at once
+
+// A layer with a state; core/models/state_ops and StateSpec tell what it computes. The recurrent state is [heads, rows, length].
+struct StateLayer {
+    int op;
+    long channels, kernel;      // of the convolution
+    long heads, rows, length;
+    long key_heads, groups;     // of q and k; of B and C
+    long rank, gate_rank;       // of mamba1's dt; of kda's decays and gates (0: as wide as they are used)
+    int norm;                   // a StateNorm
+    long norm_groups;
+    float norm_eps, qk_eps, beta_scale, dt_min, dt_max, z_scale, dt_scale;
+    float decay_floor;          // 0: none
+    const float *taps, *bias;   // [kernel, channels], [channels] or null
+    const float *rate;          // -exp(A_log): [heads], or of mamba1 [rows, length]
+    const float *dt_bias, *skip, *norm_weight, *b_weight, *c_weight;
+    const PackedLinear *first, *second; // x_proj and dt_proj; the second halves of kda's decay and gate; or null
+};
+
+// One step of it. A state is the bytes, one after another, of the first blocks in its row of the table.
+struct StateCall {
+    const StateLayer *layer;
+    const float *x; // [tokens, inputs]
+    long x_stride;
+    float *out; // [tokens, outputs]
+    long out_stride;
+    uint8_t *raw;
+    long block_bytes;
+    const int32_t *cu_seqlens, *seq_lens; // [batch + 1], [batch]: 0 in padded sequences
+    const int32_t *block_table;           // [batch, table_stride]
+    long table_stride, batch;
+    float *mixed;                         // [tokens, channels], behind the convolution
+    const float *first, *second;          // what the layer's own products gave, or null
+    long first_stride, second_stride;
+    long unit;                            // rows of the state that a task takes
+};
+
 // Some rows of one kv head: of one sequence, or of several that share the spans, one after the other. A sequence's row r is
 // its query r / group and the head r % group of the kv head's group.
 struct AttentionTask {
@@ -273,9 +336,10 @@ struct KernelTable {
     size_t (*staged_bytes)(const PackedLinear *);
     void (*stage)(const LinearCall *, long begin, long end);
     void (*linear)(const LinearCall *, long panel, long begin, long end);
-    void (*rms_norm)(const NormCall *, long begin, long end);
+    void (*norm)(const NormCall *, long begin, long end);
     void (*rotary)(const RotaryCall *, long begin, long end);
     void (*gated)(const RowsCall *, long begin, long end);
+    void (*activate)(const RowsCall *, long begin, long end);
     void (*add)(const RowsCall *, long begin, long end);
     void (*scale)(const RowsCall *, long begin, long end);
     void (*soft_cap)(const RowsCall *, long begin, long end);
@@ -286,6 +350,10 @@ struct KernelTable {
     void (*route)(const RouteCall *, long begin, long end);
     void (*combine)(const CombineCall *, long begin, long end);
     void (*logprobs)(const LogprobsCall *, long begin, long end);
+    void (*state_convolve)(const StateCall *, long sequence, long channel, long last);
+    void (*state_select)(const StateCall *, float *selected, long begin, long end); // norms of mamba1's dt, B and C, in place
+    void (*state_update)(const StateCall *, long sequence, long task, float *memory);
+    void (*state_finish)(const StateCall *, long begin, long end); // gates, and norms over all heads
 };
 
 // One table a file; a table exists only where its file was compiled (see dispatch.cpp).
@@ -323,9 +391,10 @@ bool run_linear(const LinearRun &run); // false: out of memory
 long missing_row(const GatherCall &call); // index of the first id that names no row, or -1
 bool run_gather(const GatherCall &call);  // false: some row does not exist
 void run_take(const TakeCall &call);
-void run_rms_norm(const NormCall &call);
+void run_norm(const NormCall &call);
 void run_rotary(const RotaryCall &call);
 void run_gated(const RowsCall &call);
+void run_activate(const RowsCall &call);
 void run_add(const RowsCall &call);
 void run_scale(const RowsCall &call);
 void run_soft_cap(const RowsCall &call);
@@ -335,6 +404,10 @@ void run_logprobs(const LogprobsCall &call);
 // experts.cpp; false: out of memory
 bool run_route(const RouteCall &call); // `work` is its own
 bool run_experts(const ExpertsCall &call);
+
+// states.cpp
+constexpr size_t kStateFloats = kStateRows * kStateRow + kStateTokens * (3 * kStateRow + 3 * kStateRows); // of an update's memory
+bool run_state(const StateCall &call); // false: out of memory
 
 // attention.cpp
 void run_cache_write(const CacheWriteCall &call);

@@ -36,7 +36,7 @@ void gated_panels(const LinearJob &job, long panel, long last, long begin, long 
         panels_apart(job, panel, count, begin, end, sums, 2 * width);
         panels_apart(job, panel + job.panels, count, begin, end, sums + width, 2 * width);
         float *out = run.out + begin * run.out_stride + panel * kPanel;
-        const RowsCall gate = {sums, 2 * width, out, run.out_stride, rows, width, run.activation, 0};
+        const RowsCall gate = {sums, 2 * width, out, run.out_stride, rows, width, 0, run.activation};
         job.table->gated(&gate, 0, rows);
     }
 }
@@ -124,9 +124,10 @@ void run_take(const TakeCall &call) {
         memcpy(call.out + i * call.out_stride, call.x + call.which[i] * call.x_stride, call.width * sizeof(float));
 }
 
-void run_rms_norm(const NormCall &call) { over_rows(kernels_active()->rms_norm, call, call.heads * call.width); }
+void run_norm(const NormCall &call) { over_rows(kernels_active()->norm, call, call.heads * call.width); }
 void run_rotary(const RotaryCall &call) { over_rows(kernels_active()->rotary, call, call.heads * call.half * 2); }
 void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, call.width * 8); }
+void run_activate(const RowsCall &call) { over_rows(kernels_active()->activate, call, call.width * 8); }
 void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
 void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }

@@ -24,31 +24,66 @@ LANE F exponential(F x) {
     return mul(p, as_float(shift_left<23>(iadd(n, iset1(127)))));
 }
 
-LANE void norm_row(const float *x, const float *weight, float eps, float *out, long width) {
+// The sum of (x - mean)² over a row, in four sums of their own.
+LANE float square_sum(const float *x, F mean, long width) {
     F squares[4] = {zero(), zero(), zero(), zero()};
     long i = 0;
     for (; i + 64 <= width; i += 64)
         for (int v = 0; v < 4; v++) {
-            F value = load(x + i + 16 * v);
+            F value = sub(load(x + i + 16 * v), mean);
             squares[v] = fma(value, value, squares[v]);
         }
-    for (; i < width; i += 16) {
-        F value = load_upto(x + i, width - i);
+    for (; i + 16 <= width; i += 16) {
+        F value = sub(load(x + i), mean);
         squares[0] = fma(value, value, squares[0]);
     }
-    float mean = sum(add(add(squares[0], squares[1]), add(squares[2], squares[3]))) / (float)width;
-    F inverse = set1(1.0f / __builtin_sqrtf(mean + eps));
-    for (i = 0; i < width; i += 16) {
+    if (i < width) {
+        F value = select_range(sub(load_part(x + i, width - i), mean), zero(), 0, (int32_t)(width - i));
+        squares[0] = fma(value, value, squares[0]);
+    }
+    return sum(add(add(squares[0], squares[1]), add(squares[2], squares[3])));
+}
+
+LANE float row_sum(const float *x, long width) {
+    F sums[4] = {zero(), zero(), zero(), zero()};
+    long i = 0;
+    for (; i + 64 <= width; i += 64)
+        for (int v = 0; v < 4; v++) sums[v] = add(sums[v], load(x + i + 16 * v));
+    for (; i < width; i += 16) sums[0] = add(sums[0], load_upto(x + i, width - i));
+    return sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+LANE void norm_row(const float *x, const float *weight, float eps, float *out, long width) {
+    const float mean_square = square_sum(x, zero(), width) / (float)width;
+    F inverse = set1(1.0f / __builtin_sqrtf(mean_square + eps));
+    for (long i = 0; i < width; i += 16) {
         long n = width - i;
         store_upto(out + i, mul(mul(load_upto(x + i, n), inverse), load_upto(weight + i, n)), n);
     }
 }
 
-static void rms_norm(const NormCall *c, long begin, long end) {
+LANE void layer_norm_row(const float *x, const float *weight, const float *bias, float eps, float *out, long width) {
+    const F mean = set1(row_sum(x, width) / (float)width);
+    const float variance = square_sum(x, mean, width) / (float)width;
+    F inverse = set1(1.0f / __builtin_sqrtf(variance + eps));
+    for (long i = 0; i < width; i += 16) {
+        long n = width - i;
+        F value = mul(mul(sub(load_upto(x + i, n), mean), inverse), load_upto(weight + i, n));
+        store_upto(out + i, bias ? add(value, load_upto(bias + i, n)) : value, n);
+    }
+}
+
+static void norm(const NormCall *c, long begin, long end) {
     for (long row = begin; row < end; row++)
-        for (long head = 0; head < c->heads; head++)
-            norm_row(c->x + row * c->row_stride + head * c->head_stride, c->weight, c->eps,
-                     c->out + row * c->out_row_stride + head * c->out_head_stride, c->width);
+        for (long head = 0; head < c->heads; head++) {
+            const float *x = c->x + row * c->row_stride + head * c->head_stride, *weight = c->weight + head * c->weight_stride;
+            float *out = c->out + row * c->out_row_stride + head * c->out_head_stride;
+            const float *bias = c->bias ? c->bias + head * c->weight_stride : nullptr;
+            if (c->centred)
+                layer_norm_row(x, weight, bias, c->eps, out, c->width);
+            else
+                norm_row(x, weight, c->eps, out, c->width);
+        }
 }
 
 // Pairs (i, i + half) turned by the angle of the row's position.
@@ -64,24 +99,6 @@ static void rotary(const RotaryCall *c, long begin, long end) {
                 store_upto(first + i, sub(mul(a, cs), mul(b, sn)), n);
                 store_upto(second + i, add(mul(b, cs), mul(a, sn)), n);
             }
-        }
-    }
-}
-
-LANE F silu(F x) { return div(x, add(exponential(sub(zero(), x)), set1(1))); }
-LANE F gelu_tanh(F x) { // x * sigmoid(2z) is x / 2 * (1 + tanh z)
-    F z = mul(mul(x, set1(1.59576912f)), fma(mul(x, x), set1(0.044715f), set1(1)));
-    return div(x, add(exponential(sub(zero(), z)), set1(1)));
-}
-
-static void gated(const RowsCall *c, long begin, long end) {
-    for (long row = begin; row < end; row++) {
-        const float *gate = c->x + row * c->x_stride, *up = gate + c->width;
-        float *out = c->out + row * c->out_stride;
-        for (long i = 0; i < c->width; i += 16) {
-            long n = c->width - i;
-            F g = load_upto(gate + i, n);
-            store_upto(out + i, mul(c->activation ? gelu_tanh(g) : silu(g), load_upto(up + i, n)), n);
         }
     }
 }

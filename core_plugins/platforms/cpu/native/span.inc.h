@@ -39,7 +39,7 @@ LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
 template <class Bits>
 static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, const Span &span, long g, long low, long high,
                    uint8_t *to_k, uint8_t *to_v) {
-    const long pair = element_pair(c.element);
+    const long pair = element_pair(c.element), values_stored = c.latent ? 0 : c.dim_v;
     Bits *keys = (Bits *)to_k, *values = (Bits *)to_v;
     for (long lane = low; lane < high; lane++) {
         const long key = span.first + g * 16 + lane, offset = key % c.block_size;
@@ -47,7 +47,7 @@ static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &
         const Bits *k = (const Bits *)base + offset * c.dim;
         const Bits *v = (const Bits *)base + c.block_size * c.dim + offset * c.dim_v;
         for (long i = 0; i < c.dim; i++) keys[(i / pair * 16 + lane) * pair + i % pair] = k[i];
-        for (long i = 0; i < c.dim_v; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i];
+        for (long i = 0; i < values_stored; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i];
         if (!c.scaled) continue;
         s.k_scales[g * 16 + lane] = scales_of(c, base)[offset];
         s.v_scales[g * 16 + lane] = scales_of(c, base)[c.block_size + offset];
@@ -63,6 +63,21 @@ static void gather_any(const AttentionCall &c, const AttentionTask &t, SpanScrat
     if (bytes == 1) gather<uint8_t>(c, t, s, span, g, low, high, k, v);
     span.k[g] = k, span.v[g] = v;
     if (c.scaled) span.k_scales[g] = s.k_scales + g * 16, span.v_scales[g] = s.v_scales + g * 16;
+}
+
+static void widen_group(const AttentionCall &c, SpanScratch &s, Span &span, long g) {
+    const long bytes = element_bytes(c.element);
+    uint8_t *k = s.k + g * 32 * c.dim * bytes, *v = s.v + g * 32 * c.dim_v * bytes;
+    widen_any(c.element, span.k[g], k, 16 * c.dim * bytes);
+    if (!c.latent) widen_any(c.element, span.v[g], v, 16 * c.dim_v * bytes);
+    span.k[g] = k, span.v[g] = v;
+}
+
+static void turn_group(const AttentionCall &c, SpanScratch &s, Span &span, long g) {
+    const bool half = element_pair(c.element) == 2;
+    uint8_t *v = s.v + g * 16 * c.dim_v * (half ? 2 : 4);
+    half ? turn_keys<true>(span.k[g], v, c.dim_v) : turn_keys<false>(span.k[g], v, c.dim_v);
+    span.v[g] = v;
 }
 
 // Finds the groups with keys in [low, high). Blocks outside may belong to others by now, and are not looked up.
@@ -85,10 +100,7 @@ static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &
         } else {
             gather_any(c, t, s, span, g, from, to);
         }
-        if (!element_widens(c.element)) continue;
-        uint8_t *k = s.k + g * 32 * c.dim * bytes, *v = s.v + g * 32 * c.dim_v * bytes;
-        widen_any(c.element, span.k[g], k, 16 * c.dim * bytes);
-        widen_any(c.element, span.v[g], v, 16 * c.dim_v * bytes);
-        span.k[g] = k, span.v[g] = v;
+        if (element_widens(c.element)) widen_group(c, s, span, g);
+        if (c.latent) turn_group(c, s, span, g);
     }
 }

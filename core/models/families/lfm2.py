@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from core.api.errors import UserError
 from core.api.specs import StateSpec
-from core.models.configuration import positive
+from core.models.configuration import Configuration, configuration, positive
 
 NAMES: Final = (
     ("embedding_norm", "norm"),
@@ -30,30 +30,48 @@ NAMES: Final = (
 """Modules in a checkpoint, and their canonical names."""
 
 
-def usual(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+NEUTRAL: Final = {
+    "block_*": "what checkpoints were trained with; the sizes of blocks are read",
+    "conv_dim*": "convolutions have as many channels as the model",
+    "conv_use_xavier_init": "weights are loaded",
+    "conv_L_cache": "layers with a convolution read it",
+    "conv_bias": "layers with a convolution read it",
+    "head_dim": "layers with attention read it",
+    "num_attention_heads": "layers with attention read it",
+    "num_key_value_heads": "layers with attention read it",
+    "rope_*": "layers with attention read it",
+    "num_heads": "num_attention_heads says it",
+    "use_pos_enc = true": "the only way",
+}
+"""Keys of its configurations that change nothing, and why."""
+
+
+def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration under the usual names; `layer_types` has one of `full_attention` and `conv` for each layer."""
-    num_layers = positive(hf_config, "num_hidden_layers")
-    kinds = hf_config.get("layer_types") or _kinds_by_index(hf_config, num_layers)
+    config = configuration(hf_config)
+    num_layers = config.positive("num_hidden_layers")
+    by_index = _kinds_by_index(config, num_layers)
+    kinds = config.list_of("layer_types", str) or by_index
     if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "conv"}:
         raise UserError(
             f"layer_types is {list(kinds)!r:.120} in the model's configuration; expected full_attention or conv for each "
             f"of {num_layers} layers."
         )
-    tied = hf_config.get("tie_embedding", hf_config.get("tie_word_embeddings", True))
-    return {
-        **hf_config,
-        "layer_types": list(kinds),
-        "intermediate_size": _intermediate_size(hf_config),
-        "rms_norm_eps": hf_config.get("norm_eps", 1e-5),
-        "rope_theta": hf_config.get("rope_theta", 1e6),
-        "tie_word_embeddings": bool(tied),
+    usual_values = {
+        "layer_types": kinds,
+        "intermediate_size": _intermediate_size(config),
+        "rms_norm_eps": config.number("norm_eps", 1e-5),
+        "tie_word_embeddings": config.flag("tie_embedding", config.flag("tie_word_embeddings", True)),
     }
+    if "rope_theta" not in config:
+        usual_values["rope_theta"] = 1e6
+    return config.overlaid(usual_values)
 
 
-def _kinds_by_index(hf_config: Mapping[str, Any], num_layers: int) -> list[str]:
+def _kinds_by_index(config: Configuration, num_layers: int) -> list[str]:
     """The older form of `layer_types`: the layers with attention, by number; without it, all layers."""
-    full = hf_config.get("full_attn_idxs")
-    if full is None:
+    full = config.list_of("full_attn_idxs", int)
+    if config.get("full_attn_idxs") is None:
         return ["full_attention"] * num_layers
     return ["full_attention" if index in full else "conv" for index in range(num_layers)]
 
@@ -86,13 +104,14 @@ def short_conv(channels: int, kernel: int, *, bias: bool = False) -> StateSpec:
     )
 
 
-def _intermediate_size(hf_config: Mapping[str, Any]) -> int:
+def _intermediate_size(config: Configuration) -> int:
     """The MLP's: two thirds of the declared size, rounded up to a multiple, unless the configuration says otherwise."""
-    size = positive(hf_config, "block_ff_dim", hf_config.get("intermediate_size"))
-    if not hf_config.get("block_auto_adjust_ff_dim", True):
+    size = config.positive("block_ff_dim", config.get("intermediate_size"))
+    adjusted = config.flag("block_auto_adjust_ff_dim", True)
+    factor = config.optional_number("block_ffn_dim_multiplier", 0.0)
+    multiple = config.positive("block_multiple_of", 256)
+    if not adjusted:
         return size
-    factor = hf_config.get("block_ffn_dim_multiplier", 1.0)
-    multiple = positive(hf_config, "block_multiple_of", 256)
     size = int(2 * size / 3)
     if factor is None:
         return size

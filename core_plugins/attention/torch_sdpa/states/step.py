@@ -1,19 +1,17 @@
-"""Layers with a state in plain torch: the reference that every other backend is tested against.
+"""A step of layers with a state: which rows belong to which sequence, and the order in which they are computed.
 
-Owns: one class an op. Never does: multiply with the projections around it. Called by: `backend.py`.
+Owns: what all layers and ops share, computed once a step. Never does: compute an op. Called by: the ops, `backend.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from core.api.specs import StateSpec
-from core.layers.states import StateStore
 from core.plugin.contracts import BatchView
 
 
@@ -28,6 +26,19 @@ class Padding(NamedTuple):
     rows: Tensor
     before: Tensor
     after: Tensor
+
+
+class Rounds(NamedTuple):
+    """A step's rows by age: the first token of every sequence, then the second one of those that have one, and so on.
+
+    sizes: rows of each round. Sequences stand in the order of their lengths, so a round's are the first ones.
+    sequences: int64 [B], the sequences in that order; None where it is theirs.
+    rows: int64 [T], the rows in the order of the rounds; None where it is theirs.
+    """
+
+    sizes: list[int]
+    sequences: Tensor | None
+    rows: Tensor | None
 
 
 class StateMetadata:
@@ -46,6 +57,26 @@ class StateMetadata:
             self._paddings[past] = self._lay_out(past)
         return self._paddings[past]
 
+    @cached_property
+    def rounds(self) -> Rounds:
+        """The order for a recurrence, which takes one token of many sequences at a time."""
+        view = self.view
+        longest = max(view.query_lens)
+        if view.num_seqs == 1:
+            return Rounds([1] * longest, None, None)
+        if longest == 1:
+            return Rounds([view.num_seqs], None, None)
+        device = view.cu_seqlens_q.device
+        lengths = torch.tensor(view.query_lens, device=device)
+        sequences = lengths.argsort(descending=True, stable=True)
+        rank = sequences.argsort()
+        owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
+        starts = lengths.cumsum(0) - lengths
+        age = torch.arange(view.num_tokens, device=device) - starts[owner]
+        rows = (age * view.num_seqs + rank[owner]).argsort()
+        sizes = torch.bincount(age, minlength=longest)
+        return Rounds(sizes.tolist(), sequences, rows)
+
     def _lay_out(self, past: int) -> Padding:
         view = self.view
         device = view.cu_seqlens_q.device
@@ -58,37 +89,6 @@ class StateMetadata:
         begins = ends - lengths.unsqueeze(1)
         back = torch.arange(-past, 0, device=device)
         return Padding(rows, begins + back, ends + back)
-
-
-class ShortConv:
-    """`short_conv`: y = C * convolution of B * x, tap by tap, so that a row's bits depend on its own inputs alone."""
-
-    def __init__(self, spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> None:
-        kernel = spec.sizes["kernel"]
-        self.past = kernel - 1
-        self.channels = spec.sizes["channels"]
-        self.states = StateStore(raw, (self.past, self.channels))
-        self.taps = params["conv.weight"].view(self.channels, kernel).t().contiguous()
-        self.bias = params.get("conv.bias")
-
-    def forward(self, inputs: Tensor, step: StateMetadata, out: Tensor) -> None:
-        """out [T, C] of inputs [T, 3 C]: each tap is one product over the rows of all sequences."""
-        num_tokens = step.view.num_tokens
-        inputs = inputs[:num_tokens]
-        b, c, x = inputs.float().split(self.channels, dim=1)
-        rows, before, after = step.padding(self.past)
-        newest = b * x
-        padded = torch.empty(len(inputs) + before.numel(), self.channels, device=inputs.device)
-        padded[rows] = newest
-        padded[before] = self.states.read(step.view)
-        self.states.write(step.view, padded[after])
-        y = self.taps[self.past] * newest
-        if self.bias is not None:
-            y = y + self.bias
-        for tap in range(self.past):
-            ago = self.past - tap
-            y = y + self.taps[tap] * padded[rows - ago]
-        out[:num_tokens].copy_(c * y)
 
 
 def _live(view: BatchView) -> BatchView:
@@ -109,6 +109,3 @@ def _live(view: BatchView) -> BatchView:
         slot_mapping=view.slot_mapping[:num_tokens],
         positions=view.positions[:num_tokens],
     )
-
-
-OPS = {"short_conv": ShortConv}

@@ -1,0 +1,117 @@
+"""Activations between two products of an MLP, by name.
+
+Owns: the names and what they mean, in plain torch. Never does: compute in a narrower type than float32.
+Called by: the reference kernels, and providers of kernels (they read the numbers of a name).
+
+A name is a word, or a word and its numbers: `clamped_swiglu:1.702:7`.
+
+silu:           x * sigmoid(x).
+gelu_tanh:      the approximation of gelu by tanh.
+gelu:           x * Φ(x), by erf.
+relu:           max(x, 0).
+relu2:          relu(x)² (So et al. 2021, arXiv 2109.08668).
+quick_gelu:     x * sigmoid(1.702 * x).
+xielu:          with AP, AN, BETA and EPS (Huang and Schlag 2024, arXiv 2411.13010): AP * x² + BETA * x above zero, else
+                (expm1(min(x, EPS)) - x) * AN + BETA * x. AP and AN as they count, behind the softplus of the parameters.
+clamped_swiglu: with ALPHA and LIMIT, of gate and up together (gpt-oss): g * sigmoid(ALPHA * g) * (u + 1), where g is
+                min(gate, LIMIT) and u is up within -LIMIT and LIMIT.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NUMBERS = {
+    "silu": 0,
+    "gelu_tanh": 0,
+    "gelu": 0,
+    "relu": 0,
+    "relu2": 0,
+    "quick_gelu": 0,
+    "xielu": 4,
+    "clamped_swiglu": 2,
+}
+"""How many numbers follow each word."""
+PAIRED = frozenset({"clamped_swiglu"})
+"""Activations of a gate and what it opens, which `gated` alone can serve."""
+BASIC = frozenset({"silu", "gelu_tanh"})
+"""What every provider of the operation `gated` serves, without saying so."""
+QUICK_GELU = 1.702
+
+
+class NamedActivation(NamedTuple):
+    """What a name says.
+
+    kind: its word.
+    numbers: behind the word.
+    """
+
+    kind: str
+    numbers: tuple[float, ...]
+
+
+@functools.cache
+def parse(name: str) -> NamedActivation:
+    """Read the name of an activation. Raises ValueError for an unknown one."""
+    kind, *texts = name.split(":")
+    expected = NUMBERS.get(kind)
+    if expected is None:
+        raise ValueError(f"unknown activation '{name}'; known are {', '.join(NUMBERS)}")
+    try:
+        numbers = tuple(float(text) for text in texts)
+    except ValueError:
+        numbers = ()
+    finite = all(math.isfinite(number) for number in numbers)
+    if len(numbers) != expected or len(texts) != expected or not finite:
+        raise ValueError(f"activation '{name}': expected {expected} finite numbers behind '{kind}', divided by colons")
+    return NamedActivation(kind, numbers)
+
+
+def activate(x: Tensor, name: str) -> Tensor:
+    """act(x) in float32, the shape of x. Raises ValueError for an unknown name, or one that needs a gate."""
+    kind, numbers = parse(name)
+    wide = x.float()
+    match kind:
+        case "silu":
+            return F.silu(wide)
+        case "gelu_tanh":
+            return F.gelu(wide, approximate="tanh")
+        case "gelu":
+            return F.gelu(wide)
+        case "relu":
+            return F.relu(wide)
+        case "relu2":
+            return F.relu(wide).square()
+        case "quick_gelu":
+            return wide * torch.sigmoid(QUICK_GELU * wide)
+        case "xielu":
+            return _xielu(wide, *numbers)
+    raise ValueError(f"activation '{name}' is of a gate and what it opens; the layer has no gate")
+
+
+def gated(x: Tensor, name: str) -> Tensor:
+    """act(gate) * up, float32 [T, I], of x [T, 2 * I]: the gate and then up. Raises ValueError for an unknown name."""
+    gate, up = x.float().chunk(2, dim=-1)
+    kind, numbers = parse(name)
+    if kind == "clamped_swiglu":
+        return _clamped_swiglu(gate, up, *numbers)
+    return activate(gate, name) * up
+
+
+def _xielu(x: Tensor, positive: float, negative: float, beta: float, eps: float) -> Tensor:
+    above = positive * x * x
+    capped = x.clamp(max=eps)
+    below = (torch.expm1(capped) - x) * negative
+    return torch.where(x > 0, above, below) + beta * x
+
+
+def _clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    capped = gate.clamp(max=limit)
+    within = up.clamp(-limit, limit)
+    return capped * torch.sigmoid(alpha * capped) * (within + 1)

@@ -1,0 +1,93 @@
+"""The way into a decoder: from tokens and positions to the residual stream.
+
+Owns: the order of its operations. Never does: allocate during a step where every kernel can be recorded.
+Called by: the decoder, once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from core.api.decoder_spec import DecoderSpec
+from core.layers.kernels import KernelSet
+from core.models.norm import Norm
+from core.plugin.contracts import LinearKernel
+
+
+@dataclass(slots=True)
+class EmbeddingWeights:
+    """What an embedding is made of.
+
+    tokens: the matrix, a row a token.
+    project: from the embeddings' size to the hidden size, or None.
+    positions: [positions, H] in the dtype of activations, whose row p + offset is added at position p, or None.
+    segment: [H], is added to every token, or None.
+    norm: behind everything, or None.
+    """
+
+    tokens: LinearKernel
+    project: LinearKernel | None = None
+    positions: Tensor | None = None
+    segment: Tensor | None = None
+    norm: Norm | None = None
+
+
+class Embedding:
+    """The embedding of a model, or of the part of its vocabulary that a rank holds.
+
+    reduce: adds up, in place, what every rank has computed a part of; None: this is the whole vocabulary.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: EmbeddingWeights,
+        kernels: KernelSet,
+        reduce: Callable[[Tensor], None] | None,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._kernels = kernels
+        self._reduce = reduce
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but kernels computes."""
+        return self._weights.positions is None and self._weights.segment is None
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        project = self._weights.project
+        return [self._weights.tokens] if project is None else [self._weights.tokens, project]
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, out: Tensor) -> None:
+        """out[T, H] of token_ids and positions, int64 [T]; embedded [T, E] is between, where sizes differ."""
+        weights = self._weights
+        if weights.project is None:
+            self._tokens(token_ids, out)
+        else:
+            self._tokens(token_ids, embedded)
+            weights.project(embedded, out)
+        if self._spec.embed_scale != 1.0:
+            self._kernels.scale(out, self._spec.embed_scale)
+        if weights.positions is not None and self._spec.positions is not None:
+            out += weights.positions[positions + self._spec.positions.offset]
+        if weights.segment is not None:
+            out += weights.segment
+        if weights.norm is not None:
+            weights.norm(out, out)
+
+    def _tokens(self, token_ids: Tensor, out: Tensor) -> None:
+        """The tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
+        if self._reduce is None:
+            self._weights.tokens.rows(token_ids, out)
+            return
+        local = token_ids - self._spec.vocab_start
+        foreign = (local < 0) | (local >= self._spec.vocab_size)
+        self._weights.tokens.rows(local.masked_fill(foreign, 0), out)
+        out.masked_fill_(foreign.unsqueeze(1), 0.0)
+        self._reduce(out)

@@ -1,0 +1,153 @@
+"""Keys of a configuration that nobody read: neutral ones, ones that must be understood, and ones that nobody knows.
+
+Owns: which is which. Never does: read values for a model. Called by: `core.models.families`, after a spec was built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.api.errors import UserError
+from core.models.configuration import Configuration
+from core.models.defaults import Defaults, family_defaults
+
+ROPE_KEYS = frozenset(
+    (
+        *("rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor"),
+        *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        *("short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
+    )
+)
+"""Of `rope_parameters` and `rope_scaling`, which transformers documents apart from its classes."""
+
+
+class Neutral(NamedTuple):
+    """A line of `neutral.txt`.
+
+    pattern: the keys that it is about.
+    value: the one that changes nothing, as JSON; None: any.
+    reason: why.
+    """
+
+    pattern: str
+    value: str | None
+    reason: str
+
+
+class Unread(NamedTuple):
+    """The keys that were not read and may matter.
+
+    known: name → value, of keys that some family reads.
+    unknown: names of keys that no family has.
+    """
+
+    known: dict[str, Any]
+    unknown: list[str]
+
+
+def unread(
+    config: Configuration,
+    model_types: Iterable[str],
+    own_neutral: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
+) -> Unread:
+    """What `config` has, nobody read and no list calls neutral.
+
+    model_types: of all rows, whose keys are known.
+    defaults: of the family's class; a key at its default says what its absence says.
+    own_neutral: key → reason, of the row that read the configuration; `key = value` as in `neutral.txt`.
+    """
+    neutral = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
+    left: dict[str, Any] = {}
+    usual = defaults or {}
+    for name, value in _leaves(config.values_given, config.reads):
+        is_usual = value is None or (name in usual and usual[name] == value)
+        if not is_usual and why_neutral(name, value, neutral) is None:
+            left[name] = value
+    if not left:
+        return Unread({}, [])
+    known_keys = _known_keys(tuple(model_types))
+    known: dict[str, Any] = {}
+    unknown: list[str] = []
+    for name, value in left.items():
+        outer, _, inner = name.partition(".")
+        is_known = outer in known_keys
+        if inner:
+            is_known = inner.rpartition(".")[2] in ROPE_KEYS or isinstance(value, Mapping)
+        if is_known:
+            known[name] = value
+        else:
+            unknown.append(name)
+    return Unread(known, unknown)
+
+
+def refuse(found: Unread, family: str) -> None:
+    """Raise UserError when a known key was not read."""
+    if not found.known:
+        return
+    shown: list[str] = []
+    for name, value in found.known.items():
+        shown.append(f"{name} = {json.dumps(value, default=str):.60}")
+    first = next(iter(found.known))
+    raise UserError(
+        f"The model's configuration has {', '.join(shown)}, which models of the family '{family}' do not read here, so the "
+        f"results could be wrong. To run without it, set it to null: --hf-overrides.{first} null."
+    )
+
+
+def warning(found: Unread) -> str | None:
+    """One sentence about all keys that nobody knows, None without any."""
+    if not found.unknown:
+        return None
+    names = ", ".join(sorted(found.unknown))
+    return f"The model's configuration has keys that no known model has; they are ignored: {names:.400}."
+
+
+def why_neutral(name: str, value: Any, neutral: Iterable[Neutral]) -> str | None:
+    """The reason for which a key changes nothing, None when it may."""
+    for line in neutral:
+        if not fnmatchcase(name, line.pattern):
+            continue
+        if line.value is None or json.loads(line.value) == value:
+            return line.reason
+    return None
+
+
+def _leaves(values: Mapping[str, Any], reads: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys that were not read, and those of mappings that were."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name not in reads:
+            yield name, value
+        elif isinstance(value, Mapping) and not isinstance(value, Configuration):
+            yield from _leaves(value, reads, f"{name}.")
+
+
+@cache
+def _neutral_keys() -> tuple[Neutral, ...]:
+    text = Path(__file__).with_name("neutral.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(_parsed(lines))
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[Neutral]:
+    for line in lines:
+        key, _, reason = line.partition(" | ")
+        pattern, equals, value = key.partition(" = ")
+        yield Neutral(pattern, value if equals else None, reason)
+
+
+@cache
+def _known_keys(model_types: tuple[str, ...]) -> frozenset[str]:
+    """The keys of these model types' classes."""
+    keys: set[str] = set()
+    for model_type in model_types:
+        found: Defaults | None = family_defaults(model_type)
+        if found is not None:
+            keys.update(found.keys)
+    return frozenset(keys)

@@ -1,0 +1,25 @@
+"""What is expected of variants that are not like the others. Data alone.
+
+Owns: the tolerance, its exceptions, and what is refused. Called by: the tests of rows, the document.
+"""
+
+from __future__ import annotations
+
+TOLERANCE = 2e-4
+"""Largest absolute difference of a logit."""
+TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {}
+"""Architecture and variant → a tolerance of its own, and why."""
+REFUSED: dict[tuple[str, str], str] = {
+    ("qwen3_moe", "window"): "use_sliding_window is set",
+    ("llama", "dynamic"): "rope_type is 'dynamic'",
+}
+"""Architecture and variant that a row does not serve → what its error says."""
+UNMENDED: dict[tuple[str, str], str] = {
+    ("gemma3_text", "usual"): "absent keys do not take the defaults of Gemma3TextConfig",
+    ("mixtral", "usual"): "absent keys do not take the defaults of MixtralConfig",
+    ("deepseek_v2", "usual"): "absent keys do not take the defaults of DeepseekV2Config",
+    ("deepseek_v3", "usual"): "absent keys do not take the defaults of DeepseekV3Config",
+}
+"""Architecture and variant that a row serves wrongly → how. The entry goes when the row is right: its test fails then."""
+QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")
+"""Architectures whose tokens are compared in every run of the suite."""

@@ -1,0 +1,116 @@
+"""Tiny configurations of decoders with experts, and of latent attention. Data alone, see `architectures`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Changes = dict[str, Any]
+SPARSE = ["dense", "sparse", "sparse", "dense"]
+LATENT_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.7,
+}
+
+MIXTURES: dict[str, dict[str, Changes]] = {
+    "mixtral": {"plain": {}},
+    "qwen2_moe": {
+        "plain": {"mlp_only_layers": [2]},
+        "every second": {"decoder_sparse_step": 2, "use_sliding_window": False, "layer_types": None},
+    },
+    "qwen3_moe": {
+        "plain": {"mlp_only_layers": [1], "use_sliding_window": False},
+        "window": {"decoder_sparse_step": 2, "use_sliding_window": True},
+    },
+    "deepseek_v2": {
+        "plain": {"topk_method": "group_limited_greedy", "norm_topk_prob": False},
+        "no query rank": {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False},
+        "yarn": {"rope_parameters": LATENT_YARN, "norm_topk_prob": False},
+    },
+    "deepseek_v3": {
+        "plain": {},
+        "no query rank": {"q_lora_rank": None, "rope_interleave": False},
+        "yarn": {"rope_parameters": LATENT_YARN},
+    },
+    "deepseek_v32": {"plain": {}},
+    "glm_moe_dsa": {"plain": {}},
+    "glm4_moe_lite": {"plain": {"mlp_layer_types": SPARSE}},
+    "axk1": {"plain": {}},
+    "axk2": {"plain": {}},
+    "longcat_flash": {
+        "plain": {
+            "num_layers": 2,
+            "ffn_hidden_size": 88,
+            "expert_ffn_hidden_size": 40,
+            "zero_expert_num": 2,
+            "moe_topk": 3,
+            "head_dim": 8,
+        }
+    },
+    "glm4_moe": {"plain": {}, "unnormed": {"use_qk_norm": False}},
+    "dots1": {"plain": {}},
+    "afmoe": {"plain": {"mup_enabled": True}},
+    "aria_text": {"plain": {"moe_topk": 3, "moe_num_shared_experts": 2}},
+    "cohere2_moe": {"plain": {"num_shared_experts": 2}, "sigmoid": {"expert_selection_fn": "sigmoid"}},
+    "dbrx": {
+        "plain": {
+            "d_model": 48,
+            "n_heads": 4,
+            "n_layers": 3,
+            "max_seq_len": 256,
+            "attn_config": {"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 5000.0},
+            "ffn_config": {
+                "hidden_size": 48,
+                "ffn_hidden_size": 40,
+                "moe_num_experts": 6,
+                "moe_top_k": 3,
+                "moe_normalize_expert_weights": 1.0,
+            },
+        }
+    },
+    "ernie4_5_moe": {
+        "plain": {
+            "moe_k": 3,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 3,
+            "moe_layer_interval": 2,
+        }
+    },
+    "exaone_moe": {"plain": {"mlp_layer_types": SPARSE}},
+    "flex_olmo": {"plain": {}},
+    "flint": {"plain": {"mlp_only_layers": [0]}},
+    "gpt_oss": {"plain": {"swiglu_limit": 0.9, "swiglu_alpha": 1.3}},
+    "granitemoe": {"plain": {}},
+    "granitemoeshared": {"plain": {}, "no shared": {"shared_intermediate_size": 0}},
+    "granitemoe_swa": {"plain": {"layer_rope_theta": [5000.0, 9000.0, 5000.0, 700.0]}},
+    "hunyuan_v1_moe": {"plain": {"moe_topk": 2, "num_shared_expert": 1}},
+    "hy_v3": {"plain": {"router_scaling_factor": 1.7}},
+    "jetmoe": {"plain": {"kv_channels": 12}},
+    "kolibri1": {"plain": {}},
+    "laguna": {"plain": {"num_attention_heads_per_layer": [4, 6, 4, 6]}},
+    "llama4_text": {
+        "plain": {
+            "intermediate_size": 40,
+            "intermediate_size_mlp": 88,
+            "moe_layers": [1, 3],
+            "no_rope_layers": [1, 0, 1, 1],
+            "layer_types": ["chunked_attention", "full_attention", "chunked_attention", "chunked_attention"],
+            "floor_scale": 5,
+            "attn_scale": 0.3,
+        },
+        "unnormed": {"use_qk_norm": False, "moe_layers": [0, 1, 2, 3], "attn_temperature_tuning": False},
+    },
+    "mellum": {"plain": {}},
+    "mimo_v2_flash": {"plain": {}},
+    "minimax_m2": {"plain": {}},
+    "minimax_m3_vl_text": {"plain": {}},
+    "olmoe": {"plain": {}},
+    "phimoe": {"plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}},
+    "solar_open": {"plain": {}},
+    "zaya": {"plain": {"num_experts_per_tok": 1}},
+}
+"""Architecture → variant → values of its own, over the common ones."""

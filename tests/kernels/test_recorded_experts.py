@@ -1,0 +1,78 @@
+"""A router, its experts and the one that all share, recorded and replayed: the bits of the calls themselves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from core.api.decoder_spec import ExpertsSpec
+from core.api.specs import RoutingSpec
+from core.layers.kernels import KernelSet
+from core.layers.linear import Linear
+from core.models.mlp import ExpertsMLP, GatedMLP
+from core.weights.formats import Dense
+from core_plugins.platforms.cpu.tape import Tape, record
+
+EXPERTS, TOP_K, HIDDEN, INNER, ROWS = 6, 2, 48, 32, 300
+
+
+def prepared(kernels: KernelSet, rows: int, columns: int) -> Linear:
+    weight = torch.randn(rows, columns).bfloat16() / columns**0.5
+    return Linear([kernels.linear(Dense(weight), activation="bf16")])
+
+
+def built(kernels: KernelSet, held: tuple[int, int] | None = None) -> ExpertsMLP:
+    gate_up = [prepared(kernels, 2 * INNER, HIDDEN) for _ in range(EXPERTS)]
+    down = [prepared(kernels, HIDDEN, INNER) for _ in range(EXPERTS)]
+    experts = kernels.experts(gate_up, down, "silu")
+    shared = GatedMLP(kernels, prepared(kernels, 2 * INNER, HIDDEN), prepared(kernels, HIDDEN, INNER), "silu")
+    routing = RoutingSpec(top_k=TOP_K, renormalize=True)
+    names = ("experts", "gate_proj", "up_proj", "down_proj")
+    spec = ExpertsSpec(EXPERTS, INNER, routing, names, shared_intermediate_size=INNER, held=held)
+    return ExpertsMLP(kernels, prepared(kernels, EXPERTS, HIDDEN), experts, spec, shared=shared)
+
+
+def buffers(rows: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        normed=torch.zeros(rows, HIDDEN),
+        router=torch.zeros(rows, EXPERTS),
+        expert_ids=torch.zeros(rows, TOP_K, dtype=torch.int64),
+        expert_weights=torch.zeros(rows, TOP_K),
+        shared_gate_up=torch.zeros(rows, 2 * INNER),
+        shared_mlp=torch.zeros(rows, INNER),
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_experts_are_recorded_and_replayed(native, kernels, threads):
+    mlp, all_rows = built(KernelSet([kernels])), buffers(ROWS)
+    out = torch.zeros(ROWS, HIDDEN)
+    native.pool_init(threads)
+
+    def run(rows: int) -> None:
+        views = SimpleNamespace(**{name: tensor[:rows] for name, tensor in vars(all_rows).items()})
+        mlp(views, out[:rows], accumulate=True)
+
+    assert mlp.capturable
+    tape = record(lambda: run(3), 3, 1)
+    assert isinstance(tape, Tape)
+    for rows in (1, 3, 40, ROWS):
+        all_rows.normed.normal_()
+        before = torch.randn(ROWS, HIDDEN)
+        out.copy_(before)
+        run(rows)
+        expected = out.clone()
+        out.copy_(before)
+        for name, buffer in vars(all_rows).items():
+            if name != "normed":
+                buffer.fill_(-1)
+        tape(rows, 1)
+        assert torch.equal(out, expected)
+        assert not torch.equal(out[:rows], before[:rows])
+
+
+def test_what_cannot_be_recorded_is_said(kernels):
+    assert not built(KernelSet([kernels]), held=(0, 3)).capturable
+    assert not built(KernelSet([])).capturable

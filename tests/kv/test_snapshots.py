@@ -1,0 +1,120 @@
+"""At which edges states are kept, how long, and what a hit needs of them."""
+
+from __future__ import annotations
+
+from core.api.specs import KVGroup
+from core.kv.manager import KVManager
+from core.kv.sequence import KVSequence
+
+FULL = KVGroup("full", (0,))
+STATE = KVGroup("state", (1,), num_state_blocks=2)
+
+
+def make(num_blocks: int = 100, interval: int = 8) -> KVManager:
+    return KVManager(num_blocks, 4, groups=(FULL, STATE), snapshot_interval=interval)
+
+
+def compute(kv: KVManager, tokens: list[int], most: int = 1000) -> tuple[KVSequence, list[int]]:
+    """A sequence whose known tokens are computed, and where its chunks began."""
+    sequence = KVSequence(list(tokens))
+    hit = kv.lookup_now(sequence)
+    kv.attach(sequence, hit)
+    begins = []
+    while sequence.num_computed_tokens < len(tokens):
+        begin = sequence.num_computed_tokens
+        kv.snapshots.keep(sequence, begin)
+        count = kv.snapshots.chunk(sequence, begin, min(most, len(tokens) - begin))
+        assert kv.allocate_slots(sequence, count) is not None
+        sequence.num_computed_tokens += count
+        begins.append(begin)
+    return sequence, begins
+
+
+def generate(kv: KVManager, sequence: KVSequence, count: int) -> None:
+    for _ in range(count):
+        sequence.token_ids.append(7)
+        kv.snapshots.keep(sequence, sequence.num_computed_tokens)
+        assert kv.allocate_slots(sequence, 1) is not None
+        sequence.num_computed_tokens += 1
+
+
+def found(kv: KVManager, tokens: list[int]) -> int:
+    return kv.lookup_now(KVSequence([*tokens, 99])).num_tokens
+
+
+def test_a_prompt_is_cut_at_its_last_edge():
+    kv = make()
+    prompt = list(range(30))
+    first, begins = compute(kv, prompt)
+    assert begins == [0, 28]
+    assert found(kv, prompt) == 28
+    kv.free(first)
+    assert found(kv, prompt) == 28
+    _, begins = compute(kv, prompt)
+    assert begins == [28], "what was found is not cut again"
+
+
+def test_chunks_end_at_edges_which_are_kept_far_enough_from_each_other():
+    kv = make(interval=12)
+    _, begins = compute(kv, list(range(40)), 9)
+    assert begins == [0, 9, 16, 25, 32], "8 of 9 would be too few"
+    for length, expected in ((17, 16), (33, 32), (31, 16), (15, 0)):
+        assert found(kv, list(range(length))) == expected
+
+
+def test_where_prompts_part_a_state_is_kept_for_the_third():
+    kv = make()
+    shared = list(range(22))
+    _, begins = compute(kv, [*shared, *range(50, 70)])
+    assert begins == [0, 40]
+    _, begins = compute(kv, [*shared, *range(70, 90)])
+    assert begins == [0, 20, 40]
+    third, begins = compute(kv, [*shared, *range(30, 45)])
+    assert begins == [20, 36] and third.num_shared_blocks == 5
+
+
+def test_of_generated_tokens_the_newest_state_alone_is_kept():
+    kv = make()
+    sequence, _ = compute(kv, list(range(10)))
+    num_cached = len(kv.pool.prefixes)
+    generate(kv, sequence, 31)
+    assert sequence.snapshots == [8, 40]
+    assert found(kv, sequence.token_ids[:20]) == 8
+    kv.free(sequence)
+    assert found(kv, sequence.token_ids) == 40
+    num_states = len(kv.pool.prefixes) - 10
+    assert num_states == num_cached + 2, "blocks of two states, beside those of 10 blocks of tokens"
+
+
+def test_a_state_without_one_of_its_blocks_is_none():
+    kv = make()
+    sequence, _ = compute(kv, list(range(10)))
+    block_id = kv.snapshots.find(kv.key(sequence, 1))[1]
+    kv.forget([block_id])
+    kv.free(sequence)
+    assert found(kv, list(range(10))) == 0
+    compute(kv, list(range(10)))
+    assert found(kv, list(range(10))) == 8
+
+
+def test_states_of_a_sequence_that_failed_are_forgotten():
+    kv = make()
+    sequence, _ = compute(kv, list(range(10)))
+    kv.free(sequence, keep_cached=False)
+    assert kv.pool.num_free == 99 and len(kv.pool.prefixes) == 0
+
+
+def test_a_prefix_is_taken_up_where_there_is_room_for_nothing_else():
+    """The snapshot is copied in place of being held: a sequence that fits alone fits with its hit."""
+    kv = make(10)
+    sequence, _ = compute(kv, list(range(17)))
+    kv.free(sequence)
+    longest = KVSequence(list(range(28)))
+    hit = kv.lookup_now(longest)
+    assert hit.num_tokens == 16
+    assert kv.blocks_missing(hit, 28) == kv.pool.num_free == 9
+    kv.attach(longest, hit)
+    assert kv.allocate_slots(longest, 12) is not None
+    (copy,) = [copy for copy in kv.states.take() if copy.sources == hit.state]
+    assert copy.targets == kv.states.blocks(longest)
+    kv.check_integrity([longest])
