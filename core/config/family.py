@@ -59,7 +59,8 @@ def find_family(
                 raise UserError(f"{why}{refusal} {WAY_OUT}") from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
-        return replace(checkpoint, manifest=families.canonical(manifest)), spec, None
+        canonical = families.weight_map(manifest, spec).manifest
+        return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
     context = LoadContext(facts=manifest.facts(), manifest=manifest)
     family: ModelFamily = load_plugin(choice.manifest, context)

@@ -26,7 +26,7 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import canonical, decoder_spec, renamed
+from core.models.families import decoder_spec, renamed, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
@@ -127,7 +127,9 @@ def open_checkpoint(
     if config.model.implementation == "transformers":
         return _open_modules(config, loader, manifest, activation_dtype)
     if name is None:
-        return Checkpoint(loader, canonical(manifest), decoder_spec(hf_config))
+        spec = decoder_spec(hf_config)
+        names = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
+        return Checkpoint(names.loader(loader), names.manifest, spec)
     facts = manifest.facts()
     family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
     tensors = renamed(manifest.tensors, family.canonical_name)

@@ -145,7 +145,8 @@ class Configuration(Mapping[str, Any]):
         shown = repr(value)
         if len(shown) > 60:
             shown = shown[:57] + "..."
-        key = f"{self.prefix}{name}"
+        present = [own for own in self._names(name) if own in self.values_given]
+        key = self.prefix + (present[0] if present else name)
         raise UserError(
             f"{key} is {shown} in the model's configuration; expected {expected}.{hint} Set it with --hf-overrides.{key}."
         )

@@ -17,6 +17,11 @@ from core.plugin.contracts import AttentionParams, Loader
 _NAME: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.(?:.+\.)?(k|v|kv)_scale$")
 
 
+def is_kv_scale(name: str) -> bool:
+    """Whether a tensor is the scale of a KV cache."""
+    return _NAME.search(name) is not None
+
+
 def kv_scales(loader: Loader, manifest: CheckpointManifest, dtype: str) -> dict[int, AttentionParams]:
     """By layer, for a KV type that has one scale a layer; empty for the others. Raises CheckpointError.
 

@@ -24,6 +24,7 @@ from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.embedding import EmbeddingWeights
 from core.models.head import HeadWeights
+from core.models.kv_scales import is_kv_scale
 from core.models.mixers import Mixer, build_mixers
 from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core.models.norm import Norm
@@ -33,6 +34,7 @@ from core.models.row_order import row_order
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 
 WHOLE: Final = Part()
+OWN_HEAD: Final = "lm_head.weight"
 
 
 class PendingBlock:
@@ -170,6 +172,8 @@ class WeightLoading:
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_shapes()
+        self._check_all_read()
+        self._check_tied(loader)
         spec = self.spec
         embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
         head = self._matrix(spec.head()) if spec.has_own_head else None
@@ -263,6 +267,32 @@ class WeightLoading:
             for read in reads.get(name, (name,)):
                 self._check_shape(read)
 
+    def _check_all_read(self) -> None:
+        """Nothing of the checkpoint is left unread: what a model does not read, it does not compute with."""
+        if self.spec is not self._whole:  # a part of the model reads a part of its checkpoint
+            return
+        known = set(self.spec.tensor_shapes())
+        for part in self.spec.linears():
+            known.update(self.packing.reads([part]))
+        if self.spec.tied:
+            known.add(OWN_HEAD)
+        unread = [name for name in self.manifest.tensors if name not in known and not is_kv_scale(name)]
+        if unread:
+            raise CheckpointError(unread_tensors(self.manifest.ref, self.spec.family, unread))
+
+    def _check_tied(self, loader: Loader) -> None:
+        """A head beside the embedding that it is tied to must be equal to it."""
+        spec = self.spec
+        both = [f"{spec.embedding().name}.weight", OWN_HEAD]
+        if not spec.tied or not all(name in self.manifest.tensors for name in both):
+            return
+        embedding, head = (tensor.clone() for _, tensor in loader.iter(self.manifest, both))
+        if not torch.equal(embedding, head):
+            raise CheckpointError(
+                f"{self.manifest.ref} has an output head ({OWN_HEAD}) that differs from its embedding, though its "
+                "configuration ties them; set --hf-overrides.tie_word_embeddings false to use it."
+            )
+
     def _check_shape(self, name: str) -> None:
         info = self.manifest.tensors.get(name)
         shape = self._shapes.get(name)
@@ -276,3 +306,13 @@ class WeightLoading:
                 f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
                 f"{list(shape)}. The checkpoint and its configuration do not belong together."
             )
+
+
+def unread_tensors(ref: str, family: str, names: Sequence[str]) -> str:
+    """The sentence about tensors that nobody reads."""
+    first = ", ".join(names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"{ref} has tensors that a {family} model does not read ({first}{more}), so the results could be wrong. If they "
+        f'do not matter, name them: --hf-overrides \'{{"ignored_tensors": ["{names[0]}"]}}\' (`*` stands for anything).'
+    )

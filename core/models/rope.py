@@ -67,10 +67,10 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
     local = config.optional_number("rope_local_base_freq")
     scaling = config.mapping("rope_scaling")
     if local is not None:
-        parameters = config.mapping("rope_parameters").mapping(kind)
-        if full:
-            return parameters.overlaid(dict(scaling)), theta
-        return parameters, local
+        parameters = config.mapping("rope_parameters")
+        wide = parameters.mapping("full_attention").overlaid(dict(scaling))
+        near = parameters.mapping("sliding_attention")
+        return (wide, theta) if full else (near, local)
     parameters = scaling if scaling else config.mapping("rope_parameters")
     if kind in parameters:
         parameters = parameters.mapping(kind)

@@ -100,14 +100,6 @@ def refuse(found: Unread, family: str) -> None:
     )
 
 
-def warning(found: Unread) -> str | None:
-    """One sentence about all keys that nobody knows, None without any."""
-    if not found.unknown:
-        return None
-    names = ", ".join(sorted(found.unknown))
-    return f"The model's configuration has keys that no known model has; they are ignored: {names:.400}."
-
-
 def why_neutral(name: str, value: Any, neutral: Iterable[Neutral]) -> str | None:
     """The reason for which a key changes nothing, None when it may."""
     for line in neutral:

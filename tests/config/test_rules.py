@@ -54,7 +54,7 @@ SPEC = {"method": "m", "num_speculative_tokens": 4}
 DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 KV = {"=kv_cache_memory_bytes": 1000}
-LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"])
+LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
 SPECULATOR["speculators_config"] = {
     "verifier": {"name_or_path": "a/b"},
@@ -66,6 +66,7 @@ CASES = [
     ("log_length_needs_the_log", [{"max_log_len": 1, "enable_log_requests": True}], [{"max_log_len": 1}], "--max-log-len"),
     ("foreign_api_key_protects_nothing", [{"api_key": ["k"]}, {"environ": {"VLLM_API_KEY": "k"}}],
      [{}, {"environ": {"VLLM_API_KEY": "k"}}], "CORE_API_KEY, or give --api-key"),
+    ("unknown_keys_are_listed", [{}, model()], [{}, model(trained_by="us")], "trained_by"),
     ("remote_code_is_not_run", [{}], [{"trust_remote_code": True}], "no effect"),
     ("revision_needs_its_owner", [{"revision": "v", "model": "m"}], [{"revision": "v"}], "--revision"),
     ("served_names_swallow_the_model", [{"served_model_name": ["a", "b"]}],

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from core.api.specs import MixerSpec, StateSpec
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import canonical, decoder_spec
+from core.models.families import decoder_spec, weight_map
 from core.models.loading import WeightLoading
 from core.plugin.contracts import BatchView
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
@@ -46,7 +47,7 @@ class Piece(NamedTuple):
 
 def cached_mixers(spec: DecoderSpec) -> list[MixerSpec]:
     """Everything that remembers, in the order of `Decoder.mixers`."""
-    return [block.mixer for block in spec.blocks]
+    return list(spec.mixers)
 
 
 class Harness:
@@ -59,10 +60,11 @@ class Harness:
         loader = SafetensorsLoader()
         manifest = loader.resolve(str(path))
         self.spec = decoder_spec(manifest.config)
+        tensors = weight_map(manifest, self.spec)
         device = torch.device("cpu")
         kernels = KernelSet(())
-        loading = WeightLoading(self.spec, canonical(manifest), None, kernels, "float32", torch.float32, device)
-        weights = loading.run(loader)
+        loading = WeightLoading(self.spec, tensors.manifest, None, kernels, "float32", torch.float32, device)
+        weights = loading.run(tensors.loader(loader))
         tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS)
@@ -76,26 +78,28 @@ class Harness:
 
     @torch.inference_mode()
     def hidden(self, pieces: Sequence[Piece]) -> Tensor:
-        """float32 [T, H] of one step: what leaves the last block."""
+        """float32 [T, H] of one step: the last hidden state."""
         count = self._forward(pieces)
-        return self.model.workspace.view("residual", count).clone()
+        return self.model.hidden(torch.arange(count)).clone()
 
     @torch.inference_mode()
     def hidden_states(self, tokens: Sequence[int]) -> list[Tensor]:
         """float32 [T, H] of one sequence: the embeddings, and what leaves each block."""
         view, states = self._views([Piece(0, tokens, 0)])
         metadata = self._metadata(view, states)
-        residual = self.model.embed(torch.tensor(tokens))
+        residual = self.model.embed(torch.tensor(tokens), view.positions)
         found = [residual.clone()]
         blocks = self.model.weights.blocks
         first = 0
-        for block in blocks:
-            count = len(cached_mixers(self.spec)) // len(blocks)
+        for spec, block in zip(self.spec.blocks, blocks, strict=True):
+            count = len(spec.mixers)
+            self.model.spec = msgspec.structs.replace(self.spec, blocks=(spec,))
             self.model.weights.blocks = [block]
             residual = self.model.run_blocks(view.positions, metadata[first : first + count])
             found.append(residual.clone())
             first += count
         self.model.weights.blocks = blocks
+        self.model.spec = self.spec
         return found
 
     def _forward(self, pieces: Sequence[Piece]) -> int:

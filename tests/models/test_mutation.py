@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from core.models.families import FAMILIES
 from tests.families.architectures import variants
@@ -15,6 +17,15 @@ QUICK = ("llama",)
 """Whose keys are changed in every run of the suite, each to one other value."""
 KNOWN: dict[tuple[str, str], str] = {}
 """Changes in which we differ on purpose, and why."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are so small that threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def mutate(model_type: str, most: int) -> Counter[str]:

@@ -45,6 +45,7 @@ def test_a_key_that_nobody_knows_is_listed() -> None:
         ("num_hidden_layers", 2147483648),
         ("hidden_size", 1 << 40),
         ("num_experts", 2_000_000_000),
+        ("num_experts", 8192),
         ("vocab_size", 1 << 40),
         ("rope_parameters", 5),
         ("rope_theta", float("nan")),
@@ -53,6 +54,6 @@ def test_a_key_that_nobody_knows_is_listed() -> None:
 )
 def test_an_absurd_value_is_refused_at_once(key: str, value: object) -> None:
     started = time.process_time()
-    with pytest.raises(UserError, match=key):
+    with pytest.raises(UserError, match=f"{key}|experts in each layer"):
         decoder_spec({**QWEN3_30B_A3B, key: value})
     assert time.process_time() - started < 1.0

@@ -9,9 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.errors import UserError
 from core.api.module_spec import ModuleSpec
 from core.args.schema import flag_of
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
+from core.models.families import unknown_keys
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 AUTO = -1
@@ -53,6 +55,21 @@ def length_fits_the_model(facts: Facts) -> Findings:
             f"--max-model-len {wanted}: {why} is {limit}. Choose at most {limit}, or extend the model with "
             f"--hf-overrides.{name} {wanted} (and its RoPE scaling)."
         )
+
+
+def unknown_keys_are_listed(facts: Facts) -> Findings:
+    """Keys of the configuration that no family has are ignored, and named once."""
+    if facts.spec is None or facts.manifest is None:
+        return
+    if isinstance(facts.spec, ModuleSpec):  # transformers reads its own keys
+        return
+    try:
+        unknown = unknown_keys(facts.manifest.config)
+    except UserError:  # a plugin's family, which reads its own keys
+        return
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        yield Warn(f"the model's configuration has keys that no known model has; they are ignored: {names:.400}.")
 
 
 def quantization_fits_the_platform(facts: Facts) -> Findings:
@@ -199,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule(offline_hub_name_is_its_snapshot, "model"),
     Rule(remote_code_is_not_run, "model"),
     Rule(length_fits_the_model, "model"),
+    Rule(unknown_keys_are_listed, "model"),
     Rule(length_comes_from_the_model, "model"),
     Rule(longest_answer_comes_from_the_generation_config, "model"),
     Rule(quantization_fits_the_platform, "plugins"),

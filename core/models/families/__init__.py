@@ -4,13 +4,13 @@ from core.models.families.build import ACTIVATIONS
 from core.models.families.row import NEVER, Family, HeadNorm
 from core.models.families.table import (
     FAMILIES,
-    canonical,
     decoder_spec,
     family_for,
     layer_specs,
     renamed,
     tensor_shapes,
     unknown_keys,
+    weight_map,
 )
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "NEVER",
     "Family",
     "HeadNorm",
-    "canonical",
     "decoder_spec",
     "family_for",
     "layer_specs",
     "renamed",
     "tensor_shapes",
     "unknown_keys",
+    "weight_map",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 from core.api.decoder_spec import ExpertsSpec
 from core.api.errors import UserError
 from core.api.specs import RoutingSpec
+from core.models.bounds import MOST_EXPERTS
 from core.models.configuration import Configuration, configuration
 from core.models.families.row import Family
 
@@ -25,6 +26,10 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
     config = configuration(hf_config)
     is_sparse = _is_sparse(config, index)
     count = _num_experts(config)
+    if count * config.positive("num_hidden_layers") > MOST_EXPERTS:
+        raise UserError(
+            f"{count} experts in each layer are more than {MOST_EXPERTS} in all; is the configuration damaged?"
+        )
     top_k = config.positive("num_experts_per_tok")
     if top_k > count:
         raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")

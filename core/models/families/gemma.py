@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from core.models.configuration import configuration
 from core.models.families.row import Family
+
+
+def with_approximate_gelu(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first Gemmas were published with `gelu` for what is the approximation by tanh."""
+    config = configuration(hf_config)
+    if config.get("hidden_act") == "gelu":
+        return config.overlaid({"hidden_act": "gelu_pytorch_tanh"})
+    return config
+
 
 ROWS = (
     Family(
         name="gemma",
         model_types=("gemma",),
         architectures=("GemmaForCausalLM",),
+        usual=with_approximate_gelu,
         tied_by_default=True,
         norm_offset=1.0,
         scale_embedding=True,

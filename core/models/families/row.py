@@ -14,6 +14,7 @@ import msgspec
 from core.api.block_spec import BlockSpec, HeadsSpec
 from core.api.decoder_spec import BlockOrder, DecoderSpec
 from core.api.specs import RoutingSpec, StateSpec
+from core.models.weight_rules import WeightRule
 
 Keys = str | tuple[str, ...]
 
@@ -44,6 +45,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     Names and values
     name: as `DecoderSpec.family` says it.
     model_types, architectures: the values in a configuration that mean this family.
+    wrappers: model types of models with more than text, whose text this family is.
     keys: usual name → own name of a configuration's key, beside those that transformers' class maps.
     fixed: values under usual names that the architecture has whatever its configuration says.
     defaults: values under usual names for absent keys, beside those of transformers' class.
@@ -93,7 +95,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     experts: further fields of `ExpertsSpec` (`shared_gate`, `bias`, `router_bias`, ...).
 
     Where data does not do
-    names: parts of tensor names in checkpoints, and their canonical forms.
+    weights: how checkpoints name and lay out their tensors.
+    names: parts of tensor names in checkpoints, and their canonical forms (older than `weights`).
     block: the block of a layer, from the one that the fields above give.
     adjust: the model, from the one that everything above gives.
     """
@@ -101,6 +104,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     model_types: tuple[str, ...]
     architectures: tuple[str, ...]
+    wrappers: tuple[str, ...] = ()
     keys: Mapping[str, Keys] = {}
     fixed: Mapping[str, Any] = {}
     defaults: Mapping[str, Any] = {}
@@ -144,6 +148,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     routing: str | Callable[[Mapping[str, Any], int, int], RoutingSpec] = "softmax"
     experts: Mapping[str, Any] = {}
 
+    weights: tuple[WeightRule, ...] = ()
     names: tuple[tuple[str, str], ...] = ()
     block: Callable[[Mapping[str, Any], int, BlockSpec], BlockSpec] | None = None
     adjust: Callable[[Mapping[str, Any], DecoderSpec], DecoderSpec] | None = None

@@ -7,19 +7,24 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from fnmatch import translate
 from typing import Any
 
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.decoder_spec import DecoderSpec
-from core.api.errors import UserError, nearest
+from core.api.errors import UserError
 from core.api.specs import LayerSpec
 from core.models.configuration import Configuration
 from core.models.families import deepseek, gemma, gpt2, llama, moe
 from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.row import Family
+from core.models.families.wrappers import WRAPPED, is_wrapper, text_config
 from core.models.unread import Unread, refuse, unread
+from core.models.weight_map import WeightMap
+from core.models.weight_rules import Ignored, WeightRule, modules
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
@@ -29,15 +34,22 @@ FAMILIES: tuple[Family, ...] = (
     *gpt2.ROWS,
 )
 """One row a family."""
+IGNORED_TENSORS = "ignored_tensors"
 
 
 def family_for(hf_config: Mapping[str, Any]) -> Family:
-    """The row that serves a configuration. Raises UserError naming the nearest known architecture."""
+    """The row that serves a configuration. Raises UserError naming the nearest architectures, or the rows that claim it."""
+    hf_config = text_config(hf_config)
     model_type = str(hf_config.get("model_type") or "")
     architectures = [str(name) for name in hf_config.get("architectures") or ()]
-    for family in FAMILIES:
-        if model_type in family.model_types or any(name in family.architectures for name in architectures):
-            return family
+    by_type = [family for family in FAMILIES if model_type in family.model_types]
+    by_name = [family for family in FAMILIES if any(name in family.architectures for name in architectures)]
+    claims = by_type or by_name
+    if len(claims) > 1:
+        both = " and ".join(f"'{family.name}'" for family in claims)
+        raise UserError(f"The configuration's model_type '{model_type}' and architectures {architectures} mean {both}.")
+    if claims:
+        return claims[0]
     known: list[str] = []
     for family in FAMILIES:
         known.extend(family.model_types)
@@ -45,7 +57,11 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     what = model_type or "(none given)"
     if architectures:
         what = architectures[0]
-    raise UserError(f"Unknown model architecture '{what}'; known are: {', '.join(known)}.{nearest(what, known)}")
+    near = get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
+    raise UserError(
+        f"Unknown model architecture '{what}'; of {len(FAMILIES)} known families, the nearest names are "
+        f"{', '.join(near)}. `core models` lists all."
+    )
 
 
 def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
@@ -57,18 +73,28 @@ def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], s
     return result
 
 
-def canonical(manifest: CheckpointManifest) -> CheckpointManifest:
-    """The checkpoint of a family of the table, its tensors under canonical names."""
-    names = family_for(manifest.config).names
-    if not names:
-        return manifest
+def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
+    """The way from the checkpoint of a family of the table to its tensors under canonical names."""
+    family = family_for(manifest.config)
+    num_experts, _ = spec.router_widths()
+    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
+        return WeightMap(manifest, (*told_to_ignore(manifest.config),), num_experts)
+    rules: list[WeightRule] = []
+    for own, usual in family.names:
+        rules.extend(modules((own, usual)))
+    rules.extend(family.weights)
+    rules.extend(told_to_ignore(manifest.config))
+    if is_wrapper(manifest.config):
+        rules = [*WRAPPED, *rules]
+    return WeightMap(manifest, rules, num_experts)
 
-    def canonical_name(name: str) -> str:
-        for own, usual in names:
-            name = name.replace(f".{own}.", f".{usual}.")
-        return name
 
-    return msgspec.structs.replace(manifest, tensors=renamed(manifest.tensors, canonical_name))
+def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
+    """Tensors that the user told to leave unread: patterns in `ignored_tensors`, by `--hf-overrides`."""
+    patterns = hf_config.get(IGNORED_TENSORS) or ()
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UserError(f'{IGNORED_TENSORS} is {patterns!r}; expected a list of patterns such as "v_head.*".')
+    return [Ignored(translate(pattern), "told to by --hf-overrides") for pattern in patterns]
 
 
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
@@ -76,6 +102,7 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
 
     family: a row that the table need not have; None: the table's row for the configuration.
     """
+    hf_config = text_config(hf_config)
     if family is not None:
         return spec_of(configuration_of(hf_config, family, strict=False), family)
     row = family_for(hf_config)
@@ -87,6 +114,7 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
 
 def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:
     """The keys of a configuration that no family has, nor any list of neutral keys."""
+    hf_config = text_config(hf_config)
     row = family_for(hf_config)
     config = configuration_of(hf_config, row, strict=True)
     spec_of(config, row)

@@ -1,0 +1,90 @@
+"""How a family's checkpoints name and lay out their tensors, as data. Torch-free.
+
+Owns: the vocabulary of these rules. Never does: apply them (`core.models.weight_map` does). Called by: rows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Rename(msgspec.Struct, frozen=True, tag=True):
+    """Replaces every match of a pattern in a tensor's name. Renames come first, one after another, on all names.
+
+    pattern: a regular expression.
+    to: what replaces it, with `\\1` for its groups.
+    """
+
+    pattern: str
+    to: str
+
+
+class Stacked(msgspec.Struct, frozen=True, tag=True):
+    """A tensor with all experts of a layer, [E, N, K], or [E, N] of biases; it becomes a tensor for each expert and piece.
+
+    pattern: the whole name, after renames.
+    to: name of an expert's tensor, with `\\1` for groups of the pattern, `{expert}` and `{piece}`.
+    pieces: things whose rows lie one after another in N, in equal numbers.
+    alternating: rows of the pieces alternate instead.
+    transposed: it is [E, K, N].
+    flat: experts are not an axis of their own: it is [E * N, K], or [E * K, N] when transposed.
+    """
+
+    pattern: str
+    to: str
+    pieces: tuple[str, ...]
+    alternating: bool = False
+    transposed: bool = False
+    flat: bool = False
+
+
+class Turned(msgspec.Struct, frozen=True, tag=True):
+    """A matrix that is stored as [K, N]. pattern: the whole name, after renames."""
+
+    pattern: str
+
+
+class Ignored(msgspec.Struct, frozen=True, tag=True):
+    """Tensors that are not read.
+
+    pattern: the whole name, as the checkpoint has it.
+    reason: why that changes nothing.
+    """
+
+    pattern: str
+    reason: str
+
+
+WeightRule = Rename | Stacked | Turned | Ignored
+
+USUALLY_IGNORED: tuple[Ignored, ...] = (
+    Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),
+    Ignored(r".*rotary_emb\.(cos|sin)_cached", "computed from the configuration"),
+    Ignored(r".*\.masked_bias", "the causal mask"),
+    Ignored(r".*\.position_ids", "counted"),
+)
+"""What older programs left in checkpoints of any family."""
+
+
+def modules(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    """Renames of modules: a dotted name anywhere between dots, or at either end, and its canonical form."""
+    rules = []
+    for own, usual in pairs:
+        escaped = own.replace(".", r"\.")
+        rules.append(Rename(rf"(?<![^.]){escaped}(?![^.])", usual))
+    return tuple(rules)
+
+
+def experts(
+    module: str, gate_up: str, down: str, *, alternating: bool = False, transposed: bool = False
+) -> tuple[WeightRule, ...]:
+    """The rules for stacked experts of `module` in a block: one tensor of gates and ups, one of downs, and their biases."""
+    rules: list[WeightRule] = []
+    prefix = rf"(model\.layers\.\d+\.{module})\."
+    to = r"\1.experts.{expert}.{piece}"
+    both = ("gate_proj", "up_proj")
+    rules.append(Stacked(prefix + gate_up, to + ".weight", both, alternating, transposed))
+    rules.append(Stacked(prefix + down, to + ".weight", ("down_proj",), transposed=transposed))
+    rules.append(Stacked(prefix + gate_up + "_bias", to + ".bias", both, alternating))
+    rules.append(Stacked(prefix + down + "_bias", to + ".bias", ("down_proj",)))
+    return tuple(rules)
