@@ -334,6 +334,36 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the head is a matrix of its own."""
         return self.holds_head and self.causal_lm and not self.tied
 
+    @property
+    def stretch(self) -> float:
+        """How many times longer than `max_position` a context may be: the least linear scaling of all layers."""
+        ropes = [block.rope for block in self.blocks if block.rope is not None]
+        factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+        return min(factors, default=1.0)
+
+    @property
+    def num_plain(self) -> int:
+        """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
+        total = 0
+        for _, (rows, columns) in self.tables().values():
+            total += rows * columns
+        return total
+
+    def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
+        """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
+        yield (self.embedding(),)
+        for projection in self.projections().values():
+            yield (projection,)
+        for index in range(len(self.blocks)):
+            yield from self.fused_linears(index)
+        if self.has_own_head:
+            yield (self.head(),)
+
+    def halves(self) -> Iterator[LayerSpec]:
+        """Both halves of each absorbed matrix, of shape (heads, N, K)."""
+        for index in range(len(self.blocks)):
+            yield from mixer_parts(self, index).halves
+
     def linears(self) -> Iterator[LayerSpec]:
         """Every matrix of the model, once."""
         if self.embeds_tokens:
