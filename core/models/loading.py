@@ -228,7 +228,13 @@ class WeightLoading:
             return None
         outer = spec.outer_norms()
         norm = build_norm(self.packing, outer["final"], vectors) if "final" in outer else None
-        return HeadWeights(norm, project, tokens if spec.causal_lm else None)
+        bias = None
+        tables = spec.tables()
+        if "logits" in tables:
+            name, _ = tables["logits"]
+            whole = vectors[name]
+            bias = self.packing.on_device(whole[spec.vocab_start : spec.vocab_start + spec.vocab_size])
+        return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias)
 
     def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
         reads = self.packing.reads([part])

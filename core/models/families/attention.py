@@ -186,10 +186,11 @@ def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> floa
 def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
     config = configuration(hf_config)
     key = "attention_chunk_size" if is_chunked(hf_config, index) else "sliding_window"
-    window = None
-    if config.get(key) is not None:
-        window = config.positive(key)
+    given = config.get(key)
     has_windows = not family.windowed or config.flag(family.windowed)
-    if not has_windows or is_full(family, config, index):
+    if given is None or not has_windows:
+        return None
+    window = config.positive(key)
+    if is_full(family, config, index):
         return None
     return window

@@ -25,12 +25,12 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
         return None
     config = configuration(hf_config)
     is_sparse = _is_sparse(config, index)
-    count = _num_experts(config)
+    count = _num_experts(config, index)
     if count * config.positive("num_hidden_layers") > MOST_EXPERTS:
         raise UserError(
             f"{count} experts in each layer are more than {MOST_EXPERTS} in all; is the configuration damaged?"
         )
-    top_k = config.positive("num_experts_per_tok")
+    top_k = _of_layer(config, "num_experts_per_tok", index)
     if top_k > count:
         raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")
     inner = config.positive("moe_intermediate_size", config.get("intermediate_size"))
@@ -55,15 +55,15 @@ def _is_sparse(config: Configuration, index: int) -> bool:
     experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
     kinds = config.list_of("mlp_layer_types", str)
     listed = config.list_of("moe_layers", int)
-    if kinds:
-        return _kind(config, kinds, index) == "sparse"
-    if config.get("moe_layers") is not None:
-        return index in listed
     plain = config.list_of("mlp_only_layers", int)
     first = config.count("first_k_dense_replace", 0)
     last = config.get("moe_layer_end_index", -1)
     step = config.positive("decoder_sparse_step", 1)
     frequency = config.positive("moe_layer_freq", 1)
+    if kinds:
+        return _kind(config, kinds, index) == "sparse"
+    if config.get("moe_layers") is not None:
+        return index in listed
     if index in plain or index < first or (last != -1 and index > last):
         return False
     return (index + 1) % step == 0 and index % frequency == 0
@@ -76,12 +76,22 @@ def _kind(config: Configuration, kinds: list[str], index: int) -> str:
     return kinds[index]
 
 
-def _num_experts(config: Configuration) -> int:
+def _num_experts(config: Configuration, index: int) -> int:
     """The number of experts, under whichever name the configuration has it."""
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if config.get(name) is not None:
-            return config.positive(name)
+            return _of_layer(config, name, index)
     return config.positive("num_local_experts")
+
+
+def _of_layer(config: Configuration, name: str, index: int) -> int:
+    """A number that is one for all layers, or one of a list for each."""
+    if not isinstance(config.get(name), list):
+        return config.positive(name)
+    numbers = config.list_of(name, int)
+    if len(numbers) < config.positive("num_hidden_layers") or min(numbers) < 1:
+        config.fail(name, numbers, "a positive integer for each layer")
+    return numbers[index]
 
 
 def _routing(family: Family, config: Configuration, count: int, top_k: int) -> RoutingSpec:

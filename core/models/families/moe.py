@@ -42,6 +42,19 @@ QWEN_STACKED: tuple[WeightRule, ...] = (
 """Qwen3-VL's experts, as their checkpoints have them: columns of the gate, then those of up."""
 
 
+def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without a list, every other layer of the first ones slides."""
+    config = configuration(given)
+    last = config.count("max_window_layers")
+    if config.get("layer_types") is not None:
+        return config
+    kinds = []
+    for index in range(config.positive("num_hidden_layers")):
+        slides = index < last and index % 2 == 0
+        kinds.append("sliding_attention" if slides else "full_attention")
+    return config.overlaid({"layer_types": kinds})
+
+
 def granite_rope(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
     """A base for each layer; 0: it has no rotary embedding."""
     config = configuration(hf_config)
@@ -66,6 +79,7 @@ ROWS = (
         name="qwen2_moe",
         model_types=("qwen2_moe",),
         architectures=("Qwen2MoeForCausalLM",),
+        usual=qwen2_windows,
         windowed="use_sliding_window",
         biases={"query": "qkv_bias", "key": "qkv_bias", "value": "qkv_bias", "out": False},
         expert_names=NAMES,
@@ -156,7 +170,7 @@ ROWS = (
         name="hunyuan_v1_moe",
         model_types=("hunyuan_v1_moe", "hunyuan"),
         architectures=("HunYuanMoEV1ForCausalLM",),
-        fixed={"num_shared_experts": 1, "num_local_experts": None},
+        fixed={"num_shared_experts": 1},
         qk_norm=HeadNorm(after_rope=True),
         expert_names=NAMES,
         weights=modules(
@@ -179,6 +193,8 @@ ROWS = (
         name="mellum",
         model_types=("mellum",),
         architectures=("MellumForCausalLM",),
+        defaults={"rope_theta": 500000.0, "rope_local_base_freq": 10000.0},
+        neutral={"rope_parameters.sliding_attention*": "read where a layer slides"},
         qk_norm=True,
         expert_names=NAMES,
     ),

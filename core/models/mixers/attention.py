@@ -126,10 +126,10 @@ class AttentionMixer(KeyedMixer):
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
-        if self._clip is not None:
-            views.qkv.clamp_(-self._clip, self._clip)
         if not self._norms_late:
             self._norm(views)
+        if self._clip is not None:
+            views.qkv.clamp_(-self._clip, self._clip)
         if self._tables is not None:
             cos, sin = self._tables
             self.kernels.rotary(views.q, views.k, cos, sin, positions)
