@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from core.api.block_spec import BlockSpec
-from core.models.configuration import configuration
+from core.models.configuration import Configuration, configuration
 from core.models.families.row import NEVER, Family, HeadNorm
 from core.models.weight_rules import Rename, Stacked, WeightRule, experts, modules
 
@@ -46,12 +46,24 @@ def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Without a list, every other layer of the first ones slides."""
     config = configuration(given)
     last = config.count("max_window_layers")
+    kinds = config.list_of("layer_types", str)
+    if "sliding_attention" in kinds and not config.flag("use_sliding_window"):
+        config.fail("layer_types", kinds, "no sliding layers without use_sliding_window")
+    return _with_windows(config, lambda index: index < last and index % 2 == 0)
+
+
+def granite_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without a list, every fourth layer sees everything, from the first one on."""
+    return _with_windows(configuration(given), lambda index: index % 4 != 0)
+
+
+def _with_windows(config: Configuration, slides: Callable[[int], bool]) -> Configuration:
+    """The configuration with `layer_types`, which `slides` says where it has none."""
     if config.get("layer_types") is not None:
         return config
     kinds = []
     for index in range(config.positive("num_hidden_layers")):
-        slides = index < last and index % 2 == 0
-        kinds.append("sliding_attention" if slides else "full_attention")
+        kinds.append("sliding_attention" if slides(index) else "full_attention")
     return config.overlaid({"layer_types": kinds})
 
 
@@ -138,6 +150,7 @@ ROWS = (
         model_types=("granitemoe_swa",),
         architectures=("GraniteMoeSWAForCausalLM",),
         scalars=GRANITE_SCALARS,
+        usual=granite_windows,
         sinks=True,
         fused_gate_up=True,
         expert_names=NAMES,
@@ -168,7 +181,7 @@ ROWS = (
     ),
     Family(
         name="hunyuan_v1_moe",
-        model_types=("hunyuan_v1_moe", "hunyuan"),
+        model_types=("hunyuan_v1_moe",),
         architectures=("HunYuanMoEV1ForCausalLM",),
         fixed={"num_shared_experts": 1},
         qk_norm=HeadNorm(after_rope=True),
@@ -209,6 +222,7 @@ ROWS = (
             "num_shared_experts": "moe_num_shared_experts",
         },
         expert_names=NAMES,
+        experts={"activation": "silu"},  # whatever the shared one has
         weights=(
             *modules(("mlp.router", "mlp.gate")),
             Rename(r"\.mlp\.experts\.(fc[12])\.weight$", r".mlp.\1"),
