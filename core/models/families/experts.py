@@ -50,8 +50,14 @@ def _shared_size(config: Configuration, inner: int) -> int:
 
 
 def _is_sparse(config: Configuration, index: int) -> bool:
-    """Every `decoder_sparse_step`-th layer has experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on;
-    the ones of `mlp_only_layers` never do."""
+    """`mlp_layer_types` says it, or else `moe_layers` lists layers with experts; or every `decoder_sparse_step`-th layer has
+    experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
+    kinds = config.list_of("mlp_layer_types", str)
+    listed = config.list_of("moe_layers", int)
+    if kinds:
+        return _kind(config, kinds, index) == "sparse"
+    if config.get("moe_layers") is not None:
+        return index in listed
     plain = config.list_of("mlp_only_layers", int)
     first = config.count("first_k_dense_replace", 0)
     step = config.positive("decoder_sparse_step", 1)
@@ -59,6 +65,13 @@ def _is_sparse(config: Configuration, index: int) -> bool:
     if index in plain or index < first:
         return False
     return (index + 1) % step == 0 and index % frequency == 0
+
+
+def _kind(config: Configuration, kinds: list[str], index: int) -> str:
+    num_layers = config.positive("num_hidden_layers")
+    if len(kinds) < num_layers or not set(kinds) <= {"dense", "sparse"}:
+        config.fail("mlp_layer_types", kinds, f"dense or sparse for each of {num_layers} layers")
+    return kinds[index]
 
 
 def _num_experts(config: Configuration) -> int:
