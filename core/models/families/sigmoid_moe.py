@@ -126,6 +126,9 @@ def dbrx_names(given: Mapping[str, Any]) -> Configuration:
         "norm_topk_prob": power is not None,
         "hidden_act": activation,
     }
+    theta = attention.optional_number("rope_theta", 1e-6)
+    if theta is not None and not {"rope_theta", "rope_parameters", "rope_scaling"} & set(config):
+        values["rope_theta"] = theta  # DBRX's own code reads it, which transformers 5 forgets
     return config.overlaid(values)
 
 
