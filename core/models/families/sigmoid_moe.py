@@ -78,6 +78,10 @@ def lfm2_names(given: Mapping[str, Any]) -> Configuration:
     """LFM2's configuration with experts: `tie_embedding` is the older name."""
     config = configuration(given)
     tied = config.flag("tie_word_embeddings", True)
+    num_layers = config.positive("num_hidden_layers")
+    kinds = config.list_of("layer_types", str)
+    if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "conv"}:
+        config.fail("layer_types", kinds, f"full_attention or conv for each of {num_layers} layers")
     return config.overlaid({"tie_word_embeddings": config.flag("tie_embedding", tied)})
 
 
@@ -288,6 +292,7 @@ ROWS = (
         norm_bias=True,
         full_every=NEVER,
         biases={"mlp": False, "head": "lm_head_bias"},
+        fixed={"num_experts_per_tok": 2},
         expert_names=("block_sparse_moe", "w1", "w3", "w2"),
         routing=sparse_mixer,
         neutral={"input_jitter_noise": "of training"},
