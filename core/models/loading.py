@@ -56,7 +56,8 @@ class PendingBlock:
         self._experts = None
         if self._block.experts is not None:
             activation = self._block.experts.activation or spec.mlp.activation
-            self._experts = pending_experts(packing, experts, activation)
+            weight_inputs = self._block.experts.weight_inputs
+            self._experts = pending_experts(packing, experts, activation, weight_inputs=weight_inputs)
         self._norms = spec.block_norms(index)
         self._correction = spec.correction(index)
         self.vectors: set[str] = set()

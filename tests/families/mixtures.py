@@ -62,7 +62,8 @@ MIXTURES: dict[str, dict[str, Changes]] = {
             "n_heads": 4,
             "n_layers": 3,
             "max_seq_len": 256,
-            "attn_config": {"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 5000.0},
+            # the base that transformers takes without rope_parameters, whatever stands here
+            "attn_config": {"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 10000.0},
             "ffn_config": {
                 "hidden_size": 48,
                 "ffn_hidden_size": 40,
