@@ -6,6 +6,7 @@ Called by: resolve, explain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -137,8 +138,8 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
             total += num_matrices * _group_bytes([half], None, dtype, multiple)
     for part in spec.projections().values():
         total += _group_bytes([part], plan, dtype, multiple)
-    for _, (rows, columns) in spec.tables().values():
-        total += rows * columns * ITEM_BYTES[dtype]
+    for _, shape in spec.tables().values():
+        total += math.prod(shape) * ITEM_BYTES[dtype]
     if spec.has_own_head:
         total += _group_bytes([spec.head()], plan, dtype, multiple)
     return total

@@ -52,19 +52,20 @@ def _shared_size(config: Configuration, inner: int) -> int:
 
 def _is_sparse(config: Configuration, index: int) -> bool:
     """`mlp_layer_types` says it, or else `moe_layers` lists layers with experts; or every `decoder_sparse_step`-th layer has
-    experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
+    experts, or every `moe_layer_freq`-th one, from `first_k_dense_replace` to `moe_layer_end_index` (-1: the last one); the
+    ones of `mlp_only_layers` never do."""
     kinds = config.list_of("mlp_layer_types", str)
     listed = config.list_of("moe_layers", int)
     plain = config.list_of("mlp_only_layers", int)
     first = config.count("first_k_dense_replace", 0)
-    last = config.get("moe_layer_end_index", -1)
+    last = config.number("moe_layer_end_index", -1.0, low=-1.0)
     step = config.positive("decoder_sparse_step", 1)
     frequency = config.positive("moe_layer_freq", 1)
     if kinds:
         return _kind(config, kinds, index) == "sparse"
     if config.get("moe_layers") is not None:
         return index in listed
-    if index in plain or index < first or (last != -1 and index > last):
+    if index in plain or index < first or 0 <= last < index:
         return False
     return (index + 1) % step == 0 and index % frequency == 0
 
