@@ -63,9 +63,10 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     query_bias, key_bias, value_bias, out_bias: which projections have one.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
         or for each key head its queries, its key and its value (`groups`). Empty: three matrices.
-    gate: the output of the heads is multiplied with the sigmoid of a further projection: `own` of a matrix `gate_proj`,
+    gate: the output of the heads is multiplied with the `opening` of a further projection: `own` of a matrix `gate_proj`,
         one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
         `q_proj`.
+    opening: what a gate does to its projection: `sigmoid`, or `softplus` (log(1 + exp(x))).
     clip: queries, keys and values are clamped to plus and minus this, or None.
     temperature: of the queries, or None.
     slopes: of each head, where scores fall with the distance (ALiBi, arXiv 2108.12409); empty: they do not.
@@ -78,6 +79,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_bias: bool = False
     fused: Literal["", "rows", "groups"] = ""
     gate: Literal["", "own", "own_heads", "query"] = ""
+    opening: Literal["sigmoid", "softplus"] = "sigmoid"
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     slopes: tuple[float, ...] = ()
@@ -160,6 +162,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     heads: of its attention; None: the model's usual one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
+    norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
     """
 
     mixer: MixerSpec | None
@@ -171,6 +174,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    norm_behind_mlp: bool = False
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

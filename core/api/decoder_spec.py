@@ -7,6 +7,7 @@ Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -65,7 +66,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     residual_scale: multiplies what mixer and MLP add to the residual stream.
     logit_scale: multiplies logits, before their soft cap.
     logit_cap: the soft cap of the final logits, or None.
-    head_bias: whether an output head of its own has a bias.
+    head_bias: whether the output head has a bias, be it tied or not.
     embed_size: numbers of an embedding that is projected to `hidden_size` (and back in front
         of the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
@@ -239,7 +240,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
         if thinks and self.order == "sandwich":
             names["pre_mlp"] = "pre_feedforward_layernorm"
-        if thinks and self.order in ("sandwich", "post", "residual_post"):
+        behind = block.norm_behind_mlp or self.order in ("sandwich", "post", "residual_post")
+        if thinks and behind:
             names["post_mlp"] = "post_feedforward_layernorm"
         return names
 
@@ -314,14 +316,17 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
         return found
 
-    def tables(self) -> dict[str, tuple[str, tuple[int, int]]]:
-        """Tensor name and shape of what is added to embeddings: `positions` and `token_types`."""
-        found = {}
+    def tables(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, and of what is added to the
+        logits of a tied head, `logits`."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
         if self.positions is not None and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
             found["positions"] = ("model.embed_positions.weight", shape)
         if self.token_types and self.holds_embedding:
             found["token_types"] = ("model.token_type_embeddings.weight", (self.token_types, self.hidden_size))
+        if self.tied and self.head_bias and self.holds_head:
+            found["logits"] = ("lm_head.bias", (self.vocab_size,))
         return found
 
     @property
@@ -345,8 +350,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def num_plain(self) -> int:
         """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
         total = 0
-        for _, (rows, columns) in self.tables().values():
-            total += rows * columns
+        for _, shape in self.tables().values():
+            total += math.prod(shape)
         return total
 
     def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:

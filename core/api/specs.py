@@ -114,6 +114,14 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     chunked: bool = False
     causal: bool = True
 
+    def first_key(self, position: int) -> int:
+        """The first position that a query at `position` sees; of encoders, too."""
+        if self.window is None:
+            return 0
+        if self.chunked:
+            return position - position % self.window
+        return max(0, position - self.window + 1)
+
     @property
     def kind(self) -> LayerKind:
         """`sliding` with a window, else `full`."""

@@ -56,7 +56,8 @@ class PendingBlock:
         self._experts = None
         if self._block.experts is not None:
             activation = self._block.experts.activation or spec.mlp.activation
-            self._experts = pending_experts(packing, experts, activation)
+            weight_inputs = self._block.experts.weight_inputs
+            self._experts = pending_experts(packing, experts, activation, weight_inputs=weight_inputs)
         self._norms = spec.block_norms(index)
         self._correction = spec.correction(index)
         self.vectors: set[str] = set()
@@ -228,7 +229,13 @@ class WeightLoading:
             return None
         outer = spec.outer_norms()
         norm = build_norm(self.packing, outer["final"], vectors) if "final" in outer else None
-        return HeadWeights(norm, project, tokens if spec.causal_lm else None)
+        bias = None
+        tables = spec.tables()
+        if "logits" in tables:
+            name, _ = tables["logits"]
+            whole = vectors[name]
+            bias = self.packing.on_device(whole[spec.vocab_start : spec.vocab_start + spec.vocab_size])
+        return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias)
 
     def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
         reads = self.packing.reads([part])

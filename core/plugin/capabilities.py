@@ -2,7 +2,7 @@
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
 
-An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi` and `chunked` (none) must be declared for more.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ BOOLEANS = frozenset(
         "cap",
         "sinks",
         "alibi",
+        "chunked",
         "batch_invariant",
         "reference_numerics",
         "padding",
@@ -82,7 +83,7 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     for name, value in assumed.items():
         if value is not None and spec.capabilities.get(name) is False:
             found.append(Reason(name, f"layers without {name}", str(value)))
-    extra = {"sinks": query.spec.sinks, "alibi": query.spec.alibi}
+    extra = {"sinks": query.spec.sinks, "alibi": query.spec.alibi, "chunked": query.spec.chunked}
     for name, wanted in extra.items():
         if wanted and not spec.capabilities.get(name, False):
             found.append(Reason(name, f"layers without {name}", "yes"))

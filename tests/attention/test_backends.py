@@ -35,7 +35,8 @@ def dense(
         scores = scores + params.slopes.double().view(-1, 1, 1) * (key - query)
     mask = key <= query
     if spec.window is not None:
-        mask &= key > query - spec.window
+        first = query - query % spec.window if spec.chunked else query - spec.window + 1
+        mask &= key >= first
     weights = scores.masked_fill(~mask, -torch.inf).exp()
     total = weights.sum(-1, keepdim=True)
     if params.sinks is not None:
@@ -122,6 +123,7 @@ SPECS = {
     "mqa_256": AttentionSpec(4, 1, 256, 256, 256**-0.5),
     "mha_odd": AttentionSpec(3, 3, 80, 80, 0.2),
     "window": AttentionSpec(4, 2, 32, 32, 0.17, window=21),
+    "chunks": AttentionSpec(4, 2, 32, 32, 0.17, window=21, chunked=True),
     "cap": AttentionSpec(4, 2, 32, 32, 0.3, cap=5.0),
     "sinks": AttentionSpec(8, 2, 64, 64, 0.125, window=50, sinks=True),
     "alibi": AttentionSpec(6, 2, 48, 48, 0.144, alibi=True),

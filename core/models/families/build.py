@@ -57,7 +57,7 @@ def configuration_of(hf_config: Mapping[str, Any], family: Family, *, strict: bo
     defaults.update(family.defaults)
     readable = None
     if strict and known is not None:
-        readable = known.readable.union(own_keys, family.defaults, ALWAYS)
+        readable = known.readable.union(known.attribute_map, own_keys, family.defaults, ALWAYS)
     config = Configuration(hf_config, defaults, own_names, readable)
     return config.overlaid(family.fixed) if family.fixed else config
 

@@ -78,12 +78,14 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     Attention
     heads: what else happens around attention, as a template; norms and biases come from the fields here.
+    clip: key with the number to whose plus and minus queries, keys and values are clamped; empty: there is no such key.
     rotary: whether positions turn queries and keys. interleaved: whether their pairs are neighbours.
     unrotated: layers without rotary embedding: `full` those that see everything in a model some of whose layers slide,
         `list` those with 0 in `no_rope_layers`, empty: none.
     full_every: when the configuration has no layer pattern, every n-th layer sees everything and the others slide; 0: none
         slides.
     windowed: key that must be true for layers to slide; empty: there is no such key.
+    sinks: whether every head has a learned logit that joins its softmax, see `AttentionSpec`.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
 
@@ -133,11 +135,13 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     scalars: Mapping[str, str] = {}
 
     heads: HeadsSpec = HeadsSpec()
+    clip: str = ""
     rotary: bool = True
     interleaved: bool = False
     unrotated: Literal["", "full", "list"] = ""
     full_every: int = 0
     windowed: str = ""
+    sinks: bool = False
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
 

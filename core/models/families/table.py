@@ -17,7 +17,7 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
-from core.models.configuration import Configuration
+from core.models.configuration import Configuration, configuration
 from core.models.families import (
     bert,
     cohere,
@@ -107,10 +107,21 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
     rules.extend(family.weights)
+    rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     return WeightMap(manifest, rules, num_experts)
+
+
+def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
+    """Tensors of the layers behind the last one, which draft tokens (as in DeepSeek-V3)."""
+    config = configuration(text_config(hf_config))
+    count = config.count("num_nextn_predict_layers", 0) or config.count("num_mtp_layers", 0)
+    rules = []
+    for index in range(num_layers, num_layers + count):
+        rules.append(Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens"))
+    return rules
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:

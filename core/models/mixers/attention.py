@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from core.api.block_spec import HeadsSpec, TemperatureSpec
 from core.api.config import CacheConfig
@@ -21,6 +22,9 @@ from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import AttentionParams, LinearKernel
+
+OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
+"""What gates of the output do; see `HeadsSpec.opening`."""
 
 
 class AttentionViews:
@@ -92,6 +96,7 @@ class AttentionMixer(KeyedMixer):
         self._sinks = sinks
         self._clip = heads.clip
         self._temperature = heads.temperature
+        self._opening = OPENINGS[heads.opening]
         self._norms_late = heads.norm is not None and heads.norm.after_rope
         self._norms_all = heads.norm is not None and heads.norm.over == "all"
         self._tables: tuple[Tensor, Tensor] | None = None
@@ -126,10 +131,10 @@ class AttentionMixer(KeyedMixer):
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
-        if self._clip is not None:
-            views.qkv.clamp_(-self._clip, self._clip)
         if not self._norms_late:
             self._norm(views)
+        if self._clip is not None:
+            views.qkv.clamp_(-self._clip, self._clip)
         if self._tables is not None:
             cos, sin = self._tables
             self.kernels.rotary(views.q, views.k, cos, sin, positions)
@@ -140,7 +145,7 @@ class AttentionMixer(KeyedMixer):
         self.backend.write(self.handle, views.k, views.v, metadata)
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
         if views.gate is not None:
-            views.heads_out.mul_(views.gate.sigmoid())
+            views.heads_out.mul_(self._opening(views.gate))
         self.o(views.attention, out, accumulate=accumulate)
 
     def _norm(self, views: AttentionViews) -> None:

@@ -125,7 +125,6 @@ class TorchSDPA:
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
         """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
         view = metadata.view
-        window = handle.spec.window
         block_size = view.block_size
         attend = _by_query if self.by_query else _together
         read_dtype = torch.float32 if self.by_query else q.dtype
@@ -135,10 +134,7 @@ class TorchSDPA:
             if begin == end:
                 continue
             first_position = seq_len - (end - begin)
-            first_block = 0
-            if window is not None:
-                first_key = max(0, first_position - window + 1)
-                first_block = first_key // block_size
+            first_block = handle.spec.first_key(first_position) // block_size
             num_blocks = -(-seq_len // block_size)
             blocks = view.block_table[index, first_block:num_blocks].long()
             past = first_block * block_size
@@ -193,7 +189,7 @@ def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
     queries = q.transpose(0, 1)
     keys = k[:num_keys].transpose(0, 1)
     values = v[:num_keys].transpose(0, 1)
-    mask = _mask(len(positions), positions.stop, past, spec.window, q.device)
+    mask = _mask(len(positions), positions.stop, past, spec, q.device)
     plain = spec.cap is None and handle.sinks is None and handle.slopes is None
     attend = _fused if plain else _explicit
     by_head = attend(queries, keys, values, mask, handle)
@@ -202,9 +198,8 @@ def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
 
 def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
     """The same, one query at a time with just the keys that it sees, at aligned addresses."""
-    window = handle.spec.window
     for row, position in enumerate(positions):
-        first = 0 if window is None else max(0, position - window + 1)
+        first = handle.spec.first_key(position)
         seen = slice(first - past, position - past + 1)
         query = aligned(q[row].float().unsqueeze(1))
         keys = aligned(k[seen].transpose(0, 1))
@@ -213,16 +208,17 @@ def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
         out[row] = by_head[:, 0]
 
 
-def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device: torch.device) -> Tensor | None:
+def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
     """Which keys each query sees, bool [num_queries, keys], or None when all do."""
-    in_window = window is None or seq_len - past <= window
-    if num_queries == 1 and in_window:
+    if num_queries == 1 and spec.first_key(seq_len - 1) <= past:
         return None
     query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
     mask = key <= query
-    if window is not None:
-        mask &= key > query - window
+    if spec.window is None:
+        return mask
+    first = query - query % spec.window if spec.chunked else query - spec.window + 1
+    mask &= key >= first
     return mask
 
 
