@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.block_spec import HeadNormSpec, HeadsSpec, NormSpec
+from core.api.block_spec import HeadNormSpec, HeadsSpec, NormSpec, TemperatureSpec
 from core.api.errors import UserError
 from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
 from core.models.configuration import Configuration, configuration, positive
@@ -76,7 +76,10 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
-    return msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    heads = msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    if not family.temperature:
+        return heads
+    return msgspec.structs.replace(heads, temperature=_temperature(family, hf_config))
 
 
 def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpec | None:
@@ -105,7 +108,8 @@ def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
         return _kind(config, kinds, index) != "sliding_attention"
     if first is not None:
         return index < config.count("max_window_layers")
-    return not pattern or (index + 1) % pattern == 0
+    number = index if family.first_full else index + 1
+    return not pattern or number % pattern == 0
 
 
 def _kind(config: Configuration, kinds: list[str], index: int) -> str:
@@ -140,8 +144,12 @@ def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
 def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether positions turn nothing in this layer of a family with rotary embedding."""
     if family.unrotated == "list":
-        listed = hf_config.get("no_rope_layers")
-        return listed is not None and not listed[index]
+        config = configuration(hf_config)
+        listed = config.list_of("no_rope_layers", int)
+        interval = config.count("no_rope_layer_interval", 0)
+        if listed:
+            return not listed[index]
+        return interval > 0 and (index + 1) % interval == 0
     if family.unrotated == "full":
         return hf_config.get("sliding_window") is not None and is_full(family, hf_config, index)
     return False
@@ -165,8 +173,19 @@ def _head_norm(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> 
     return HeadNormSpec(norm=how, over=row.over, after_rope=row.after_rope)
 
 
+def _temperature(family: Family, hf_config: Mapping[str, Any]) -> TemperatureSpec | None:
+    config = configuration(hf_config)
+    rope = config.mapping("rope_scaling") or config.mapping("rope_parameters")
+    growth = rope.optional_number(family.temperature)
+    if growth is None:
+        return None
+    original = rope.positive("original_max_position_embeddings", config.positive("max_position_embeddings"))
+    return TemperatureSpec(growth, original)
+
+
 def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> float:
-    if "attention" in family.scalars:
+    own = family.scalars.get("attention")
+    if own is not None and hf_config.get(own) is not None:
         return scalar(family, hf_config, "attention")
     size = configuration(hf_config).number("query_pre_attn_scalar", head_size, low=1e-6)
     return 1.0 / math.sqrt(size)

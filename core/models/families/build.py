@@ -87,7 +87,7 @@ def spec_of(given: Configuration, family: Family) -> DecoderSpec:
         norm=norm,
         heads=heads_of(family, config, norm),
         mlp=_mlp(family, config),
-        order=_order(family),
+        order=_order(family, config),
         embed_scale=_embed_scale(family, config),
         residual_scale=scalar(family, config, "residual"),
         logit_scale=scalar(family, config, "logits"),
@@ -116,10 +116,13 @@ def _norm(family: Family, config: Configuration) -> NormSpec:
     )
 
 
-def _order(family: Family) -> BlockOrder:
+def _order(family: Family, config: Configuration) -> BlockOrder:
     if family.order is not None:
         return family.order
-    return "sandwich" if family.sandwich_norms else "pre"
+    sandwich = family.sandwich_norms
+    if isinstance(sandwich, str):
+        sandwich = config.flag(sandwich)
+    return "sandwich" if sandwich else "pre"
 
 
 def _mlp(family: Family, config: Mapping[str, Any]) -> MLPSpec:

@@ -58,7 +58,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: added to their weights.
     eps_default: of norms.
     order: see `DecoderSpec.order`; None: `sandwich` with sandwich_norms, else `pre`.
-    sandwich_norms: whether attention and MLP are normalized behind too.
+    sandwich_norms: whether attention and MLP are normalized behind too, or the key that says so.
     qk_norm: whether and how queries and keys are normalized.
     final_norm: whether there is a norm in front of the head.
 
@@ -83,7 +83,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         `list` those with 0 in `no_rope_layers`, empty: none.
     full_every: when the configuration has no layer pattern, every n-th layer sees everything and the others slide; 0: none
         slides.
+    first_full: the first layer is one of those that see everything.
     windowed: key that must be true for layers to slide; empty: there is no such key.
+    temperature: key of `rope_parameters` with the growth of queries beyond `original_max_position_embeddings`.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
 
@@ -118,7 +120,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     eps_default: float = 1e-6
     order: BlockOrder | None = None
-    sandwich_norms: bool = False
+    sandwich_norms: bool | str = False
     qk_norm: bool | HeadNorm = False
     final_norm: bool = True
 
@@ -137,7 +139,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     interleaved: bool = False
     unrotated: Literal["", "full", "list"] = ""
     full_every: int = 0
+    first_full: bool = False
     windowed: str = ""
+    temperature: str = ""
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
 

@@ -22,6 +22,7 @@ from core.models.families import (
     bert,
     cohere,
     deepseek,
+    exaone,
     gemma,
     glm,
     gpt2,
@@ -32,6 +33,8 @@ from core.models.families import (
     moe,
     olmo,
     phi,
+    plain_mlp,
+    scaled,
     sigmoid_moe,
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
@@ -43,6 +46,9 @@ from core.models.weight_rules import Ignored, WeightRule, modules
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
+    *scaled.ROWS,
+    *plain_mlp.ROWS,
+    *exaone.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -101,8 +107,6 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     """The way from the checkpoint of a family of the table to its tensors under canonical names."""
     family = family_for(manifest.config)
     num_experts, _ = spec.router_widths()
-    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
-        return WeightMap(manifest, (*told_to_ignore(manifest.config),), num_experts)
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
@@ -110,6 +114,8 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
+    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
+        rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts)
 
 

@@ -1,0 +1,16 @@
+"""EXAONE."""
+
+from __future__ import annotations
+
+from core.models.families.row import Family
+
+ROWS = (
+    Family(
+        name="exaone4",
+        model_types=("exaone4",),
+        architectures=("Exaone4ForCausalLM",),
+        order="post",
+        qk_norm=True,
+        unrotated="full",
+    ),
+)
