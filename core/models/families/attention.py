@@ -46,6 +46,7 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
     """Latent attention (MLA)."""
     rope_size = positive(hf_config, "qk_rope_head_dim")
     nope_size = positive(hf_config, "qk_nope_head_dim")
+    usual_size = positive(hf_config, "hidden_size") // positive(hf_config, "num_attention_heads")
     if rope_size % 2:
         raise UserError(f"qk_rope_head_dim is {rope_size}; rotary embeddings need an even size.")
     q_rank = None
@@ -56,7 +57,7 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
         rank=positive(hf_config, "kv_lora_rank"),
         rope_size=rope_size,
         head_size_nope=nope_size,
-        head_size_v=positive(hf_config, "v_head_dim"),
+        head_size_v=positive(hf_config, "v_head_dim", usual_size),
         scale=score_stretch(hf_config) / math.sqrt(nope_size + rope_size),
         q_rank=q_rank,
     )
@@ -76,7 +77,8 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
-    heads = msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    out_norm = norm if family.inner_norms else None
+    heads = msgspec.structs.replace(family.heads, norm=head_norm, out_norm=out_norm, out_bias=out_bias, **biases)
     if not family.temperature:
         return heads
     return msgspec.structs.replace(heads, temperature=_temperature(family, hf_config))
@@ -102,12 +104,12 @@ def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether a layer sees all keys before it."""
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
-    pattern = config.count("sliding_window_pattern", 0) or family.full_every
     first = config.get("max_window_layers")
     if kinds:
         return _kind(config, kinds, index) != "sliding_attention"
     if first is not None:
         return index < config.count("max_window_layers")
+    pattern = config.count("sliding_window_pattern", 0) or family.full_every
     number = index if family.first_full else index + 1
     return not pattern or number % pattern == 0
 

@@ -9,6 +9,7 @@ ROWS = (
         name="exaone4",
         model_types=("exaone4",),
         architectures=("Exaone4ForCausalLM",),
+        neutral={"sliding_window_pattern": "layer_types, beside it, says it"},
         order="post",
         qk_norm=True,
         unrotated="full",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from core.models.families import lfm2
+from core.models.families import hunyuan, lfm2
 from core.models.families.row import NEVER, Family, HeadNorm
+from core.models.weight_rules import modules
 
 LLAMA3_OF_CWM: Final[dict[str, Any]] = {
     "rope_type": "llama3",
@@ -116,6 +117,22 @@ ROWS = (
         architectures=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
         interleaved=True,
         biases={"query": "use_bias", "key": "use_bias", "value": "use_bias", "out": "use_bias", "mlp": "use_bias"},
+    ),
+    Family(
+        name="bitnet",
+        model_types=("bitnet",),
+        architectures=("BitNetForCausalLM", "BitnetForCausalLM"),
+        inner_norms=True,
+        weights=modules(("attn_sub_norm", "out_norm"), ("ffn_sub_norm", "inner_norm")),
+    ),
+    Family(
+        name="hunyuan_v1_dense",
+        model_types=("hunyuan_v1_dense",),
+        architectures=("HunYuanDenseV1ForCausalLM",),
+        usual=hunyuan.with_stretched_base,
+        neutral=hunyuan.NEUTRAL,
+        qk_norm=HeadNorm(after_rope=True),
+        weights=hunyuan.WEIGHTS,
     ),
     Family(
         name="lfm2",

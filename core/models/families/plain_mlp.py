@@ -20,6 +20,8 @@ LLAMA3_OF_APERTUS: Final[dict[str, Any]] = {
     "original_max_position_embeddings": 8192,
 }
 """Of a configuration without `rope_parameters`."""
+XIELU: Final = (("act_fn.alpha_p", (1,)), ("act_fn.alpha_n", (1,)), ("act_fn.beta", ()), ("act_fn.eps", ()))
+"""Tensors of the activation."""
 
 
 def turned_backwards(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
@@ -42,6 +44,7 @@ ROWS = (
         architectures=("ApertusForCausalLM",),
         defaults={"rope_parameters": LLAMA3_OF_APERTUS},
         gated=False,
+        activation_tensors=XIELU,
         qk_norm=True,
         weights=modules(
             ("attention_layernorm", "input_layernorm"), ("feedforward_layernorm", "post_attention_layernorm")

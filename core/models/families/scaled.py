@@ -11,7 +11,7 @@ import msgspec
 from core.api.decoder_spec import DecoderSpec
 from core.models.configuration import configuration
 from core.models.families.row import Family
-from core.models.weight_rules import modules
+from core.models.weight_rules import WeightRule, modules
 
 MULTIPLIERS: Final = {
     "embed": "embedding_multiplier",
@@ -30,6 +30,17 @@ def scaled_by_depth(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
     return msgspec.structs.replace(spec, residual_scale=residual, logit_scale=logits)
 
 
+def names_of_norms(hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+    """HyperCLOVA X names the norms behind attention and MLP, where it has them, by numbers."""
+    if not configuration(hf_config).flag("use_post_norm"):
+        return ()
+    return modules(
+        ("post_attention_layernorm", "pre_feedforward_layernorm"),
+        ("post_norm1", "post_attention_layernorm"),
+        ("post_norm2", "post_feedforward_layernorm"),
+    )
+
+
 ROWS = (
     Family(
         name="granite",
@@ -43,20 +54,6 @@ ROWS = (
         architectures=("HyperCLOVAXForCausalLM",),
         scalars={**MULTIPLIERS, "logits": "logits_scaling"},
         sandwich_norms="use_post_norm",
-        weights=modules(("post_norm1", "post_attention_layernorm")),
-    ),
-    Family(
-        name="minicpm3",
-        model_types=("minicpm3",),
-        architectures=("MiniCPM3ForCausalLM",),
-        fixed={"rope_interleave": False},
-        neutral={
-            "head_dim": "the parts of heads have sizes of their own",
-            "num_key_value_heads": "every head has keys of its own",
-            "qk_head_dim": "the sum of two other sizes",
-        },
-        latent=True,
-        scalars={"embed": "scale_emb"},
-        adjust=scaled_by_depth,
+        weights=names_of_norms,
     ),
 )

@@ -28,6 +28,7 @@ from core.models.families import (
     gpt2,
     gpt_oss,
     hybrid,
+    latent,
     llama,
     mamba,
     moe,
@@ -49,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
     *scaled.ROWS,
     *plain_mlp.ROWS,
     *exaone.ROWS,
+    *latent.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -110,13 +112,19 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    rules.extend(_own_rules(family, manifest.config))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts)
+
+
+def _own_rules(family: Family, hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+    if isinstance(family.weights, tuple):
+        return family.weights
+    return family.weights(configuration_of(text_config(hf_config), family, strict=True))
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
