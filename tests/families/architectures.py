@@ -71,7 +71,8 @@ def _sizes_of(changes: dict[str, Any]) -> dict[str, Any]:
     """The changes without switches and fractions."""
     found = {}
     for key, value in changes.items():
-        if isinstance(value, (int, list, dict)) and not isinstance(value, bool):
+        is_size = isinstance(value, (int, list, dict)) and not isinstance(value, bool)
+        if is_size or key == "pad_token_id":
             found[key] = value
     return found
 
