@@ -10,7 +10,7 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
-from core.models.families import FAMILIES, decoder_spec
+from core.models.families import FAMILIES, decoder_spec, remote
 from tests.families import document, results
 from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances
@@ -29,6 +29,8 @@ MODEL_TYPES = [
     for model_type in (*family.model_types, *family.wrappers)
     if model_type not in WRAPPED_TEXT
 ]
+ELSEWHERE = [model_type for family in remote.ROWS for model_type in family.model_types]
+"""`test_remote` compares them."""
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]
@@ -43,7 +45,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", [model_type for model_type in MODEL_TYPES if model_type not in ELSEWHERE])
 def test_every_row_has_a_reference(model_type):
     assert variants(model_type), f"tests/families has no tiny configuration of {model_type}"
 

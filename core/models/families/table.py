@@ -35,6 +35,7 @@ from core.models.families import (
     olmo,
     phi,
     plain_mlp,
+    remote,
     scaled,
     sigmoid_moe,
 )
@@ -51,6 +52,7 @@ FAMILIES: tuple[Family, ...] = (
     *plain_mlp.ROWS,
     *exaone.ROWS,
     *latent.ROWS,
+    *remote.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
