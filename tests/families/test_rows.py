@@ -19,7 +19,6 @@ from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 from tests.families.wrappers import WRAPPED_TEXT
 
-
 FEW_BLOCKS = (4, 6, 8, 11, 15, 20, 25, 30, 36, 44, 60)
 """Sizes of a pool; the first one that is taken has room for one of four requests, or a little more."""
 
