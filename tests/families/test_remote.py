@@ -233,3 +233,15 @@ def test_the_head_of_baichuan_2_has_rows_of_length_1(tmp_path):
 
     model.lm_head.weight.data = nn.functional.normalize(head)
     assert_equal(tmp_path, config, model, convert)
+
+
+def test_the_older_configurations_of_qwen2_vl_have_the_keys_of_the_text_beside_the_others(tmp_path):
+    expected = reference("qwen2_vl")
+    whole = json.loads((expected.path / "config.json").read_text())
+    text = whole.pop("text_config")
+    parameters = text.pop("rope_parameters")
+    scaling = {"type": "mrope", "mrope_section": parameters["mrope_section"]}
+    flat = {**text, **whole, "rope_theta": parameters["rope_theta"], "rope_scaling": scaling}
+    write(tmp_path, flat, load_file(expected.path / "model.safetensors"))
+    found = distances(Harness(tmp_path), expected)
+    assert max(found.values()) < TOLERANCE, found

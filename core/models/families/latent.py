@@ -26,7 +26,7 @@ ROWS = (
     ),
     Family(
         name="youtu",
-        model_types=("youtu", "youtu_llm"),
+        model_types=("youtu",),
         architectures=("YoutuForCausalLM",),
         neutral=NEUTRAL,
         latent=True,

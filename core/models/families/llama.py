@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from core.models.families import hunyuan, lfm2
 from core.models.families.row import NEVER, Family, HeadNorm
-from core.models.weight_rules import modules
+from core.models.weight_rules import Ignored, modules
 
 LLAMA3_OF_CWM: Final[dict[str, Any]] = {
     "rope_type": "llama3",
@@ -46,6 +46,8 @@ ROWS = (
             "InternLM3ForCausalLM",
             "IQuestCoderForCausalLM",
             "YiForCausalLM",
+            "XverseForCausalLM",
+            "AquilaForCausalLM",
         ),
     ),
     Family(
@@ -76,9 +78,10 @@ ROWS = (
     Family(
         name="qwen2",
         model_types=("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"),
-        architectures=("Qwen2ForCausalLM",),
+        architectures=("Qwen2ForCausalLM", "MiMoForCausalLM"),
         wrappers=("qwen2_vl", "qwen2_5_vl"),
         neutral=SECTIONS,
+        weights=(Ignored(r"model\.mtp_layers\..*", "layers that draft, which are not loaded"),),
         windowed="use_sliding_window",
         biases={"query": True, "key": True, "value": True, "out": False},
     ),
