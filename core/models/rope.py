@@ -12,7 +12,8 @@ from typing import Any
 from core.api.specs import RopeSpec
 from core.models.configuration import Configuration, configuration
 
-TYPES = {name: name for name in ("default", "linear", "llama3", "yarn")}
+TYPES = {name: name for name in ("default", "linear", "llama3", "yarn")} | {"mrope": "default"}
+"""Names in configurations. `mrope` turns by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for text."""
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:

@@ -20,6 +20,7 @@ from core.models.weight_rules import (
     Rename,
     Stacked,
     Turned,
+    UnitRows,
     WeightRule,
 )
 from core.plugin.contracts import Loader
@@ -44,9 +45,13 @@ class TensorView(msgspec.Struct, frozen=True):
     alternating: bool = False
     transposed: bool = False
     flat: bool = False
+    unit_rows: bool = False
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part, a view where that can be."""
+        if self.unit_rows:
+            lengths = tensor.float().norm(dim=-1, keepdim=True)
+            return (tensor / lengths.clamp(min=1e-12)).to(tensor.dtype)
         if self.expert is not None:
             index, count = self.expert
             tensor = tensor.unflatten(0, (count, -1))[index] if self.flat else tensor[index]
@@ -74,7 +79,7 @@ class WeightMap:
         self._num_experts = num_experts
         self.ignored: dict[str, str] = {}
         renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
-        shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned)]
+        shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
         ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
         for source, info in manifest.tensors.items():
@@ -105,7 +110,7 @@ class WeightMap:
         tensors[name] = msgspec.structs.replace(info, name=name, shape=_shape(view, info.shape))
 
     def _views_of(
-        self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned]
+        self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned | UnitRows]
     ) -> Iterator[tuple[str, TensorView]]:
         """The canonical tensors that one tensor of the checkpoint has in it."""
         for rule in rules:
@@ -114,6 +119,8 @@ class WeightMap:
                 continue
             if isinstance(rule, Turned):
                 yield name, TensorView(source, transposed=True)
+            elif isinstance(rule, UnitRows):
+                yield name, TensorView(source, unit_rows=True)
             else:
                 yield from self._stack(source, found, info, rule)
             return

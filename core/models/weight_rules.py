@@ -44,6 +44,12 @@ class Turned(msgspec.Struct, frozen=True, tag=True):
     pattern: str
 
 
+class UnitRows(msgspec.Struct, frozen=True, tag=True):
+    """A matrix that is computed with rows of length 1. pattern: the whole name, after renames."""
+
+    pattern: str
+
+
 class Ignored(msgspec.Struct, frozen=True, tag=True):
     """Tensors that are not read.
 
@@ -55,7 +61,7 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-WeightRule = Rename | Stacked | Turned | Ignored
+WeightRule = Rename | Stacked | Turned | UnitRows | Ignored
 
 USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),

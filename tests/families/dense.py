@@ -61,7 +61,7 @@ DENSE: dict[str, dict[str, Changes]] = {
         "normed": {"hidden_size": 64, "qk_layernorm": True},
     },
     "starcoder2": {"plain": {}},
-    "youtu": {"plain": {}},
+    "youtu": {"plain": {"pad_token_id": None}},  # transformers zeroes its row whenever it loads the model
     "qwen2": {"plain": {}, "no window": {"use_sliding_window": False, "layer_types": None}},
     "qwen3": {"plain": {}, "no window": {"use_sliding_window": False, "layer_types": None}},
     "mistral": {"plain": {}, "no window": {"sliding_window": None}},
