@@ -76,7 +76,9 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
-    return msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    heads = msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    clip = configuration(hf_config).optional_number(family.clip, 1e-6) if family.clip else None
+    return heads if clip is None else msgspec.structs.replace(heads, clip=clip)
 
 
 def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpec | None:
@@ -139,6 +141,10 @@ def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
 
 def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether positions turn nothing in this layer of a family with rotary embedding."""
+    parameters = configuration(hf_config).get("rope_parameters")
+    kind = "full_attention" if is_full(family, hf_config, index) else "sliding_attention"
+    if isinstance(parameters, Mapping) and parameters.get(kind, "") is None:
+        return True
     if family.unrotated == "list":
         listed = hf_config.get("no_rope_layers")
         return listed is not None and not listed[index]

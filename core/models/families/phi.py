@@ -1,7 +1,110 @@
-"""Phi, StableLM and StarCoder 2: layer norms, partial rotary, parallel blocks."""
+"""Phi, StableLM, StarCoder 2 and Persimmon: layer norms, partial rotary, parallel blocks."""
 
 from __future__ import annotations
 
-from core.models.families.row import Family
+from collections.abc import Mapping
+from typing import Any
 
-ROWS: tuple[Family, ...] = ()
+import msgspec
+
+from core.api.block_spec import HeadsSpec
+from core.api.decoder_spec import DecoderSpec
+from core.models.configuration import configuration
+from core.models.families.row import NEVER, Family, HeadNorm
+from core.models.weight_rules import Rename, modules
+
+
+def side_by_side(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """StableLM's blocks, one behind the other or side by side."""
+    if not configuration(hf_config).flag("use_parallel_residual", False):
+        return spec
+    return msgspec.structs.replace(spec, order="parallel")
+
+
+ROWS = (
+    Family(
+        name="phi",
+        model_types=("phi",),
+        architectures=("PhiForCausalLM",),
+        order="parallel",
+        norm="layer",
+        norm_bias=True,
+        gated=False,
+        biases={"query": True, "key": True, "value": True, "out": True, "mlp": True, "head": True},
+        qk_norm=HeadNorm(bias=True, key="qk_layernorm"),
+        weights=modules(
+            ("model.final_layernorm", "model.norm"),
+            ("self_attn.dense", "self_attn.o_proj"),
+            ("q_layernorm", "q_norm"),
+            ("k_layernorm", "k_norm"),
+            ("mlp.fc1", "mlp.up_proj"),
+            ("mlp.fc2", "mlp.down_proj"),
+        ),
+    ),
+    Family(
+        name="phi3",
+        model_types=("phi3",),
+        architectures=("Phi3ForCausalLM",),
+        full_every=NEVER,
+        heads=HeadsSpec(fused="rows"),
+        fused_gate_up=True,
+        biases={"query": False, "key": False, "value": False, "out": False, "mlp": False},
+    ),
+    Family(
+        name="stablelm",
+        model_types=("stablelm", "stablelm_epoch"),
+        architectures=("StableLmForCausalLM", "StableLMEpochForCausalLM"),
+        norm="layer",
+        norm_bias=True,
+        biases={
+            "query": "use_qkv_bias",
+            "key": "use_qkv_bias",
+            "value": "use_qkv_bias",
+            "out": False,
+            "mlp": False,
+        },
+        qk_norm=HeadNorm(over="heads", key="qk_layernorm"),
+        adjust=side_by_side,
+    ),
+    Family(
+        name="starcoder2",
+        model_types=("starcoder2",),
+        architectures=("Starcoder2ForCausalLM",),
+        keys={"layer_norm_eps": "norm_epsilon"},
+        tied_by_default=True,
+        norm="layer",
+        norm_bias=True,
+        gated=False,
+        full_every=NEVER,
+        biases={
+            "query": "use_bias",
+            "key": "use_bias",
+            "value": "use_bias",
+            "out": "use_bias",
+            "mlp": "use_bias",
+            "down": "use_bias",
+        },
+        weights=modules(("mlp.c_fc", "mlp.up_proj"), ("mlp.c_proj", "mlp.down_proj")),
+    ),
+    Family(
+        name="persimmon",
+        model_types=("persimmon",),
+        architectures=("PersimmonForCausalLM",),
+        norm="layer",
+        norm_bias=True,
+        gated=False,
+        heads=HeadsSpec(fused="groups"),
+        biases={"query": True, "key": True, "value": True, "out": True, "mlp": True},
+        fixed={"num_key_value_heads": None},
+        qk_norm=HeadNorm(bias=True, key="qk_layernorm"),
+        weights=modules(
+            ("model.final_layernorm", "model.norm"),
+            ("self_attn.query_key_value", "self_attn.qkv_proj"),
+            ("self_attn.dense", "self_attn.o_proj"),
+            ("q_layernorm", "q_norm"),
+            ("k_layernorm", "k_norm"),
+            ("mlp.dense_h_to_4h", "mlp.up_proj"),
+            ("mlp.dense_4h_to_h", "mlp.down_proj"),
+        ),
+    ),
+)

@@ -78,6 +78,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     Attention
     heads: what else happens around attention, as a template; norms and biases come from the fields here.
+    clip: key with the number to whose plus and minus queries, keys and values are clamped; empty: there is no such key.
     rotary: whether positions turn queries and keys. interleaved: whether their pairs are neighbours.
     unrotated: layers without rotary embedding: `full` those that see everything in a model some of whose layers slide,
         `list` those with 0 in `no_rope_layers`, empty: none.
@@ -133,6 +134,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     scalars: Mapping[str, str] = {}
 
     heads: HeadsSpec = HeadsSpec()
+    clip: str = ""
     rotary: bool = True
     interleaved: bool = False
     unrotated: Literal["", "full", "list"] = ""
