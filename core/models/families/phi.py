@@ -11,7 +11,7 @@ from core.api.block_spec import HeadsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.models.configuration import configuration
 from core.models.families.row import NEVER, Family, HeadNorm
-from core.models.weight_rules import Rename, modules
+from core.models.weight_rules import Joined, modules
 
 
 def side_by_side(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
@@ -64,6 +64,12 @@ ROWS = (
             "mlp": False,
         },
         qk_norm=HeadNorm(over="heads", key="qk_layernorm"),
+        weights=(
+            Joined(
+                r"(model\.layers\.\d+\.self_attn\.[qk])_layernorm\.norms\.(?P<number>\d+)\.weight",
+                r"\1_norm.weight",
+            ),
+        ),
         adjust=side_by_side,
     ),
     Family(
