@@ -87,6 +87,11 @@ DENSE: dict[str, dict[str, Changes]] = {
             "original_max_position_embeddings": 64,
             "hidden_size": 32,
         },
+        "longrope beyond": {
+            "rope_parameters": {**LONG_FACTORS, "original_max_position_embeddings": 8},
+            "original_max_position_embeddings": 8,
+            "hidden_size": 64,
+        },
     },
     "gemma": {"plain": {}},
     "gemma2": {"plain": {}},

@@ -11,7 +11,6 @@ TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {}
 """Architecture and variant → a tolerance of its own, and why."""
 REFUSED: dict[tuple[str, str], str] = {
     ("qwen3_moe", "window"): "use_sliding_window is set",
-    ("llama", "dynamic"): "rope_type is 'dynamic'",
 }
 """Architecture and variant that a row does not serve → what its error says."""
 UNMENDED: dict[tuple[str, str], str] = {
