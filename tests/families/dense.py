@@ -93,6 +93,29 @@ DENSE: dict[str, dict[str, Changes]] = {
             "hidden_size": 64,
         },
     },
+    "phi4_multimodal": {
+        "plain": {
+            "hidden_size": 64,
+            "rope_parameters": LONG_FACTORS,
+            "original_max_position_embeddings": 64,
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 40,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "crop_size": 28,
+            },
+            "audio_config": {
+                "hidden_size": 32,
+                "intermediate_size": 40,
+                "num_blocks": 1,
+                "num_attention_heads": 2,
+                "ext_pw_out_channel": 32,
+                "nemo_conv_channels": 32,
+            },
+        },
+    },
     "gemma": {"plain": {}},
     "gemma2": {"plain": {}},
     "gemma3_text": {

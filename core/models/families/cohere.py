@@ -31,4 +31,20 @@ ROWS = (
         biases={"mlp": False},
         scalars={"logits": "logit_scale"},
     ),
+    Family(
+        name="cohere_compass",
+        model_types=("cohere_compass_text",),
+        architectures=("CohereCompassForCausalLM",),
+        wrappers=("cohere_compass",),
+        fixed={"head_dim": None, "sliding_window_pattern": 0},  # its class overwrites one and never comes to the other
+        neutral={
+            "pooling": "of embeddings of whole texts",
+            "rope_parameters.*mrope_*": "the three positions of a token of text are equal",
+        },
+        order="parallel",
+        norm="layer",
+        tied_by_default=True,
+        biases={"mlp": False},
+        scalars={"logits": "logit_scale"},
+    ),
 )

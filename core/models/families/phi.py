@@ -11,7 +11,7 @@ from core.api.block_spec import HeadsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.models.configuration import configuration
 from core.models.families.row import NEVER, Family, HeadNorm
-from core.models.weight_rules import Joined, modules
+from core.models.weight_rules import Ignored, Joined, Rename, modules
 
 
 def side_by_side(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
@@ -49,6 +49,29 @@ ROWS = (
         heads=HeadsSpec(fused="rows"),
         fused_gate_up=True,
         biases={"query": False, "key": False, "value": False, "out": False, "mlp": False},
+    ),
+    Family(
+        name="phi4_multimodal",
+        model_types=("phi4_multimodal", "phi4mm"),
+        architectures=("Phi4MultimodalForCausalLM", "Phi4MMForCausalLM"),
+        neutral={
+            "vision_config": "it is not of the text",
+            "audio_config": "it is not of the text",
+            "vision_lora": "the text alone is computed without adapters",
+            "speech_lora": "the text alone is computed without adapters",
+            "img_processor": "it is not of the text",
+            "audio_processor": "it is not of the text",
+            "embd_layer": "it is not of the text",
+        },
+        full_every=NEVER,
+        heads=HeadsSpec(fused="rows"),
+        fused_gate_up=True,
+        biases={"query": False, "key": False, "value": False, "out": False, "mlp": False},
+        weights=(
+            Ignored(r"model\.embed_tokens_extend\..*", "it is not of the text"),
+            Ignored(r".*\.lora_[AB]\.(vision|speech)\..*", "the text alone is computed without adapters"),
+            Rename(r"\.base_layer\.", "."),
+        ),
     ),
     Family(
         name="stablelm",
