@@ -160,6 +160,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     heads: of its attention; None: the model's usual one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
+    norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
     """
 
     mixer: MixerSpec | None
@@ -171,6 +172,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    norm_behind_mlp: bool = False
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

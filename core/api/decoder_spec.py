@@ -239,7 +239,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
         if thinks and self.order == "sandwich":
             names["pre_mlp"] = "pre_feedforward_layernorm"
-        if thinks and self.order in ("sandwich", "post", "residual_post"):
+        behind = block.norm_behind_mlp or self.order in ("sandwich", "post", "residual_post")
+        if thinks and behind:
             names["post_mlp"] = "post_feedforward_layernorm"
         return names
 

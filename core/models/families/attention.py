@@ -38,6 +38,8 @@ def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> At
         scale=_scale(family, hf_config, head_size),
         window=_window(family, hf_config, index),
         cap=configuration(hf_config).optional_number("attn_logit_softcapping", 1e-6),
+        sinks=family.sinks,
+        chunked=is_chunked(hf_config, index),
         causal=not family.encoder,
     )
 
@@ -104,10 +106,17 @@ def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     pattern = config.count("sliding_window_pattern", 0) or family.full_every
     first = config.get("max_window_layers")
     if kinds:
-        return _kind(config, kinds, index) != "sliding_attention"
+        return _kind(config, kinds, index) not in ("sliding_attention", "chunked_attention")
     if first is not None:
         return index < config.count("max_window_layers")
     return not pattern or (index + 1) % pattern == 0
+
+
+def is_chunked(hf_config: Mapping[str, Any], index: int) -> bool:
+    """Whether a layer's windows are chunks that do not overlap."""
+    config = configuration(hf_config)
+    kinds = config.list_of("layer_types", str)
+    return bool(kinds) and _kind(config, kinds, index) == "chunked_attention"
 
 
 def _kind(config: Configuration, kinds: list[str], index: int) -> str:
@@ -180,9 +189,10 @@ def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> floa
 
 def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
     config = configuration(hf_config)
+    key = "attention_chunk_size" if is_chunked(hf_config, index) else "sliding_window"
     window = None
-    if config.get("sliding_window") is not None:
-        window = config.positive("sliding_window")
+    if config.get(key) is not None:
+        window = config.positive(key)
     has_windows = not family.windowed or config.flag(family.windowed)
     if not has_windows or is_full(family, config, index):
         return None

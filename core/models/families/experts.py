@@ -38,7 +38,8 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
     shared = _shared_size(config, inner)
     if not is_sparse:
         return None
-    more = {"correction": family.routing == "corrected_sigmoid", **family.experts}
+    corrected = family.routing in ("corrected_sigmoid", "corrected_softmax")
+    more = {"correction": corrected, **family.experts}
     return ExpertsSpec(count, inner, routing, family.expert_names, shared, **more)
 
 
@@ -50,15 +51,29 @@ def _shared_size(config: Configuration, inner: int) -> int:
 
 
 def _is_sparse(config: Configuration, index: int) -> bool:
-    """Every `decoder_sparse_step`-th layer has experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on;
-    the ones of `mlp_only_layers` never do."""
+    """`mlp_layer_types` says it, or else `moe_layers` lists layers with experts; or every `decoder_sparse_step`-th layer has
+    experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
+    kinds = config.list_of("mlp_layer_types", str)
+    listed = config.list_of("moe_layers", int)
+    if kinds:
+        return _kind(config, kinds, index) == "sparse"
+    if config.get("moe_layers") is not None:
+        return index in listed
     plain = config.list_of("mlp_only_layers", int)
     first = config.count("first_k_dense_replace", 0)
+    last = config.get("moe_layer_end_index", -1)
     step = config.positive("decoder_sparse_step", 1)
     frequency = config.positive("moe_layer_freq", 1)
-    if index in plain or index < first:
+    if index in plain or index < first or (last != -1 and index > last):
         return False
     return (index + 1) % step == 0 and index % frequency == 0
+
+
+def _kind(config: Configuration, kinds: list[str], index: int) -> str:
+    num_layers = config.positive("num_hidden_layers")
+    if len(kinds) < num_layers or not set(kinds) <= {"dense", "sparse"}:
+        config.fail("mlp_layer_types", kinds, f"dense or sparse for each of {num_layers} layers")
+    return kinds[index]
 
 
 def _num_experts(config: Configuration) -> int:
@@ -70,8 +85,8 @@ def _num_experts(config: Configuration) -> int:
 
 
 def _routing(family: Family, config: Configuration, count: int, top_k: int) -> RoutingSpec:
-    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid: a bias for each expert counts
-    in the choice (DeepSeek-V3, arXiv 2412.19437)."""
+    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid, corrected_softmax: a bias for
+    each expert counts in the choice (DeepSeek-V3, arXiv 2412.19437)."""
     if not isinstance(family.routing, str):
         return family.routing(config, count, top_k)
     renormalize = config.flag("norm_topk_prob", family.renormalize)

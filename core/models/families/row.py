@@ -85,6 +85,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     full_every: when the configuration has no layer pattern, every n-th layer sees everything and the others slide; 0: none
         slides.
     windowed: key that must be true for layers to slide; empty: there is no such key.
+    sinks: whether every head has a learned logit that joins its softmax, see `AttentionSpec`.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
 
@@ -140,6 +141,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     unrotated: Literal["", "full", "list"] = ""
     full_every: int = 0
     windowed: str = ""
+    sinks: bool = False
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
 
