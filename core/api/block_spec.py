@@ -66,6 +66,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     gate: the output of the heads is multiplied with the sigmoid of a further projection: `own` of a matrix `gate_proj`,
         one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
         `q_proj`.
+    out_norm: of the output of all heads as one vector, in front of its projection, or None.
     clip: queries, keys and values are clamped to plus and minus this, or None.
     temperature: of the queries, or None.
     slopes: of each head, where scores fall with the distance (ALiBi, arXiv 2108.12409); empty: they do not.
@@ -78,6 +79,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     out_bias: bool = False
     fused: Literal["", "rows", "groups"] = ""
     gate: Literal["", "own", "own_heads", "query"] = ""
+    out_norm: NormSpec | None = None
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     slopes: tuple[float, ...] = ()
@@ -93,18 +95,23 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     size: its inner numbers.
     activation: a name of `core.layers.activations`.
+    activation_tensors: name in the MLP's module and shape of tensors, of one item each, that the activation's numbers are
+        made from (`core.layers.activations.learned`); the name has no numbers then.
     gated: whether there is a gate.
     bias: of gate and up. down_bias: of down.
     fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
+    inner_norm: of the inner numbers, in front of down, or None.
     gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP gives.
     """
 
     size: int
     activation: str = "silu"
+    activation_tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     gated: bool = True
     bias: bool = False
     down_bias: bool = False
     fused: bool = False
+    inner_norm: NormSpec | None = None
     gate_scale: float = 1.0
     out_scale: float = 1.0
 

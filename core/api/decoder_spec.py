@@ -223,6 +223,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         norms: dict[str, NormTensor] = {}
         for role, name in self._norm_names(index).items():
             norms[role] = NormTensor(f"{prefix}.{name}", (self.hidden_size,), self.norm)
+        mlp = self.block_mlp(index)
+        if mlp is not None and mlp.inner_norm is not None:
+            norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
         return {**norms, **mixer_parts(self, index).norms}
 
     def _norm_names(self, index: int) -> dict[str, str]:
@@ -243,6 +246,13 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if thinks and behind:
             names["post_mlp"] = "post_feedforward_layernorm"
         return names
+
+    def activation_tensors(self, index: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of the tensors that the numbers of the MLP's activation are made from."""
+        mlp = self.block_mlp(index)
+        if mlp is None:
+            return {}
+        return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
 
     def correction(self, index: int) -> tuple[str, int] | None:
         """Tensor name and size of a router's bias that counts in the choice alone, or None."""
@@ -360,6 +370,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             for norm in self.block_norms(index).values():
                 shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
+            shapes.update(self.activation_tensors(index))
             correction = self.correction(index)
             if correction is not None:
                 name, count = correction

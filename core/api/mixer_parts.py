@@ -94,6 +94,8 @@ def attention_parts(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
         norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.out_norm is not None:
+        norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
     if a.sinks:
         params["sinks"] = (f"{prefix}.sinks", (a.num_heads,))
     return MixerParts({"qkv": inputs, "o": (output,)}, norms, buffers, orders=orders, params=params)

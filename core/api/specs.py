@@ -220,6 +220,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
         (i, i + D/2), when weights are loaded.
     attention_factor: multiplies cos and sin.
     size: numbers of a head that rotate, its first ones; None: the whole head.
+    backwards: pairs turn in the other direction.
     """
 
     theta: float
@@ -236,6 +237,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
     size: int | None = None
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    backwards: bool = False
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ from core.api.specs import RopeSpec
 from core.models.configuration import Configuration, configuration
 
 TYPES = {name: name for name in ("default", "linear", "dynamic", "llama3", "yarn", "longrope")}
-TYPES["su"] = "longrope"
+TYPES |= {"mrope": "default", "su": "longrope"}
+"""Names in configurations. `mrope` turns by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for text."""
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:

@@ -29,6 +29,8 @@ def variants(model_type: str) -> list[str]:
     """The names of an architecture's variants, the usual one first; none for an unknown one."""
     if model_type in WRAPPERS:
         return ["plain"]
+    if model_type in WRAPPED_TEXT:  # its wrapper is compared
+        return []
     known = list(ALL.get(model_type, {}))
     return [*known, USUAL] if known else []
 

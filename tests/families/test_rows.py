@@ -17,11 +17,17 @@ from tests.families.comparison import distances
 from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES, UNMENDED
 from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
+from tests.families.wrappers import WRAPPED_TEXT
 
 FEW_BLOCKS = (4, 6, 8, 11, 15, 20, 25, 30, 36, 44, 60)
 """Sizes of a pool; the first one that is taken has room for one of four requests, or a little more."""
 
-MODEL_TYPES = [model_type for family in FAMILIES for model_type in family.model_types]
+MODEL_TYPES = [
+    model_type
+    for family in FAMILIES
+    for model_type in (*family.model_types, *family.wrappers)
+    if model_type not in WRAPPED_TEXT
+]
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]

@@ -29,6 +29,7 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 """Names of activations in configurations, and in `core.layers.activations`."""
 
@@ -86,8 +87,8 @@ def spec_of(given: Configuration, family: Family) -> DecoderSpec:
         tied=config.flag("tie_word_embeddings", family.tied_by_default),
         norm=norm,
         heads=heads_of(family, config, norm),
-        mlp=_mlp(family, config),
-        order=_order(family),
+        mlp=_mlp(family, config, norm),
+        order=_order(family, config),
         embed_scale=_embed_scale(family, config),
         residual_scale=scalar(family, config, "residual"),
         logit_scale=scalar(family, config, "logits"),
@@ -116,13 +117,16 @@ def _norm(family: Family, config: Configuration) -> NormSpec:
     )
 
 
-def _order(family: Family) -> BlockOrder:
+def _order(family: Family, config: Configuration) -> BlockOrder:
     if family.order is not None:
         return family.order
-    return "sandwich" if family.sandwich_norms else "pre"
+    sandwich = family.sandwich_norms
+    if isinstance(sandwich, str):
+        sandwich = config.flag(sandwich)
+    return "sandwich" if sandwich else "pre"
 
 
-def _mlp(family: Family, config: Mapping[str, Any]) -> MLPSpec:
+def _mlp(family: Family, config: Mapping[str, Any], norm: NormSpec) -> MLPSpec:
     usual = bool(config.get("mlp_bias", False))
     return MLPSpec(
         size=positive(config, "intermediate_size"),
@@ -131,6 +135,8 @@ def _mlp(family: Family, config: Mapping[str, Any]) -> MLPSpec:
         bias=has_bias(family, config, "mlp", usual),
         down_bias=has_bias(family, config, "down", has_bias(family, config, "mlp", usual)),
         fused=family.fused_gate_up,
+        inner_norm=norm if family.inner_norms else None,
+        activation_tensors=family.activation_tensors,
     )
 
 

@@ -22,17 +22,21 @@ from core.models.families import (
     bert,
     cohere,
     deepseek,
+    exaone,
     falcon,
     gemma,
     glm,
     gpt2,
     gpt_oss,
     hybrid,
+    latent,
     llama,
     mamba,
     moe,
     olmo,
     phi,
+    plain_mlp,
+    scaled,
     sigmoid_moe,
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
@@ -44,6 +48,10 @@ from core.models.weight_rules import Ignored, WeightRule, modules
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
+    *scaled.ROWS,
+    *plain_mlp.ROWS,
+    *exaone.ROWS,
+    *latent.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -106,13 +114,19 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    rules.extend(_own_rules(family, manifest.config))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts)
+
+
+def _own_rules(family: Family, hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+    if isinstance(family.weights, tuple):
+        return family.weights
+    return family.weights(configuration_of(text_config(hf_config), family, strict=True))
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:

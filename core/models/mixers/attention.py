@@ -65,7 +65,7 @@ class AttentionMixer(KeyedMixer):
 
     heads: what happens to queries, keys and values around the backend.
     linears: `qkv` and `o`.
-    norms: `q` and `k` where the family has them.
+    norms: `q`, `k` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
@@ -88,6 +88,7 @@ class AttentionMixer(KeyedMixer):
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
+        self.out_norm = norms.get("heads_out")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self._sinks = sinks
         self._clip = heads.clip
@@ -141,6 +142,8 @@ class AttentionMixer(KeyedMixer):
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
         if views.gate is not None:
             views.heads_out.mul_(views.gate.sigmoid())
+        if self.out_norm is not None:
+            self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
 
     def _norm(self, views: AttentionViews) -> None:
