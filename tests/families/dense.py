@@ -137,7 +137,10 @@ DENSE: dict[str, dict[str, Changes]] = {
     },
     "gemma4_text": {"plain": {"vocab_size_per_layer_input": 263, "hidden_size_per_layer_input": 12}},
     "gemma4_unified_text": {"plain": {}},
-    "glm": {"plain": {}},
+    "glm": {
+        "plain": {},
+        "half": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
+    },
     "glm4": {"plain": {}},
     "granite": {"plain": {}},
     "granite_swa": {"plain": {"layer_rope_theta": [5000.0, 9000.0, 5000.0, 700.0]}},
