@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.errors import UserError
 from core.api.specs import RopeSpec
 from core.models.configuration import Configuration, configuration
 
@@ -58,6 +59,18 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         short_factors=tuple(short_factors),
         long_factors=tuple(long_factors),
     )
+
+
+def check_factors(rope: RopeSpec, size: int) -> None:
+    """Raise UserError unless longrope has a factor for each pair of the `size` numbers that rotate."""
+    if rope.rope_type != "longrope":
+        return
+    for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
+        if len(factors) != size // 2:
+            raise UserError(
+                f"{name} has {len(factors)} numbers in the model's configuration; expected {size // 2}, one for each pair "
+                "of numbers of a head that rotate. The configuration of the checkpoint is damaged."
+            )
 
 
 def score_stretch(hf_config: Mapping[str, Any]) -> float:

@@ -17,7 +17,7 @@ from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
 from core.models.configuration import Configuration, configuration, positive
 from core.models.families.row import Family, HeadNorm
 from core.models.families.scalars import has_bias, scalar
-from core.models.rope import rope_spec, score_stretch
+from core.models.rope import check_factors, rope_spec, score_stretch
 
 
 def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
@@ -104,6 +104,7 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
         rope = msgspec.structs.replace(rope, size=size)
     elif head_size_of(hf_config) % 2:
         raise UserError(f"head_dim is {head_size_of(hf_config)}; rotary embeddings need an even head size.")
+    check_factors(rope, size or head_size_of(hf_config))
     return rope
 
 

@@ -72,6 +72,7 @@ ROWS = (
         },
         neutral={
             "num_kv_heads": "counts with new_decoder_architecture alone",
+            "apply_residual_connection_post_layernorm = false": "as always",
             "multi_query": "counts without new_decoder_architecture alone",
         },
         usual=usual,

@@ -54,6 +54,7 @@ ROWS = (
             "apply_query_key_layer_scaling": "it divides and multiplies by the same number",
             "bias_dropout_fusion": "kernels are plugins here",
             "fp32_residual_connection": "--dtype decides",
+            "interleaved_qkv = false": "as always",
             "quantization_bit = 0": "nothing is quantized",
             "pre_seq_len": "prompts that were learned are not loaded",
             "prefix_projection": "prompts that were learned are not loaded",

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from core.models.configuration import configuration
 from core.models.families.row import Family, HeadNorm
+
+
+def scaled_where_full(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An older configuration's `rope_scaling` is of the layers that see everything."""
+    config = configuration(hf_config)
+    scaling = config.mapping("rope_scaling")
+    if not scaling:
+        return config
+    parameters = config.mapping("rope_parameters")
+    wide = {**parameters.mapping("full_attention"), **scaling}
+    near = dict(parameters.mapping("sliding_attention"))
+    by_kind = {"full_attention": wide, "sliding_attention": near}
+    return config.overlaid({"rope_parameters": by_kind, "rope_scaling": None})
+
 
 ROWS = (
     Family(
@@ -27,6 +45,7 @@ ROWS = (
         name="olmo3",
         model_types=("olmo3",),
         architectures=("Olmo3ForCausalLM",),
+        usual=scaled_where_full,
         order="post",
         qk_norm=HeadNorm(over="all"),
         biases={"mlp": False},

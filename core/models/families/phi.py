@@ -21,6 +21,14 @@ def side_by_side(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec
     return msgspec.structs.replace(spec, order="parallel")
 
 
+PHI3_NEUTRAL = {
+    "attention_bias = false": "its projections have none",
+    "mlp_bias = false": "its projections have none",
+    "lm_head_bias = false": "its head has none",
+    "full_attn_mod = 1": "every layer is like the others",
+    "interpolate_factor = 1": "nothing is interpolated",
+}
+
 ROWS = (
     Family(
         name="phi",
@@ -45,6 +53,7 @@ ROWS = (
         name="phi3",
         model_types=("phi3",),
         architectures=("Phi3ForCausalLM",),
+        neutral=PHI3_NEUTRAL,
         full_every=NEVER,
         heads=HeadsSpec(fused="rows"),
         fused_gate_up=True,
@@ -55,6 +64,7 @@ ROWS = (
         model_types=("phi4_multimodal", "phi4mm"),
         architectures=("Phi4MultimodalForCausalLM", "Phi4MMForCausalLM"),
         neutral={
+            **PHI3_NEUTRAL,
             "vision_config": "it is not of the text",
             "audio_config": "it is not of the text",
             "vision_lora": "the text alone is computed without adapters",
@@ -100,6 +110,13 @@ ROWS = (
         model_types=("starcoder2",),
         architectures=("Starcoder2ForCausalLM",),
         keys={"layer_norm_eps": "norm_epsilon"},
+        neutral={
+            "layer_norm_epsilon": "norm_epsilon says it",
+            "activation_function": "hidden_act says it",
+            'norm_type = "layer_norm"': "its only kind of norm",
+            'mlp_type = "default"': "its only kind of MLP",
+            "scale_attn_weights = true": "as always",
+        },
         tied_by_default=True,
         norm="layer",
         norm_bias=True,
@@ -125,6 +142,7 @@ ROWS = (
         heads=HeadsSpec(fused="groups"),
         biases={"query": True, "key": True, "value": True, "out": True, "mlp": True},
         fixed={"num_key_value_heads": None},
+        neutral={"rms_norm_eps": "layer_norm_eps says it"},
         qk_norm=HeadNorm(bias=True, key="qk_layernorm"),
         weights=modules(
             ("model.final_layernorm", "model.norm"),
