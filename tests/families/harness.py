@@ -29,6 +29,8 @@ from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 BLOCK_SIZE = 4
 MAX_SEQS = 4
 MAX_LENGTH = 96
+LONGEST = 64
+"""Of a sequence that is computed: what decides on the factors of longrope."""
 MAX_TOKENS = 128
 
 
@@ -65,7 +67,7 @@ class Harness:
         kernels = KernelSet(())
         loading = WeightLoading(self.spec, tensors.manifest, None, kernels, "float32", torch.float32, device)
         weights = loading.run(tensors.loader(loader))
-        tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device)
+        tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device, LONGEST)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS)
         self._bind()

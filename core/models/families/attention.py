@@ -17,7 +17,7 @@ from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
 from core.models.configuration import Configuration, configuration, positive
 from core.models.families.row import Family, HeadNorm
 from core.models.families.scalars import has_bias, scalar
-from core.models.rope import rope_spec, score_stretch
+from core.models.rope import check_factors, rope_spec, score_stretch
 
 
 def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
@@ -79,14 +79,16 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
-    out_norm = norm if family.inner_norms else None
-    heads = msgspec.structs.replace(family.heads, norm=head_norm, out_norm=out_norm, out_bias=out_bias, **biases)
-    if family.clip:
-        clip = configuration(hf_config).optional_number(family.clip, 1e-6)
-        heads = msgspec.structs.replace(heads, clip=clip)
-    if family.temperature:
-        heads = msgspec.structs.replace(heads, temperature=_temperature(family, hf_config))
-    return heads
+    clip = configuration(hf_config).optional_number(family.clip, 1e-6) if family.clip else None
+    return msgspec.structs.replace(
+        family.heads,
+        norm=head_norm,
+        out_norm=norm if family.inner_norms else None,
+        out_bias=out_bias,
+        clip=family.heads.clip if clip is None else clip,
+        temperature=_temperature(family, hf_config) if family.temperature else family.heads.temperature,
+        **biases,
+    )
 
 
 def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpec | None:
@@ -102,6 +104,7 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
         rope = msgspec.structs.replace(rope, size=size)
     elif head_size_of(hf_config) % 2:
         raise UserError(f"head_dim is {head_size_of(hf_config)}; rotary embeddings need an even head size.")
+    check_factors(rope, size or head_size_of(hf_config))
     return rope
 
 
@@ -157,6 +160,10 @@ def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
 
 def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether positions turn nothing in this layer of a family with rotary embedding."""
+    parameters = configuration(hf_config).get("rope_parameters")
+    kind = "full_attention" if is_full(family, hf_config, index) else "sliding_attention"
+    if isinstance(parameters, Mapping) and parameters.get(kind, "") is None:
+        return True
     if family.unrotated == "list":
         config = configuration(hf_config)
         listed = config.list_of("no_rope_layers", int)
