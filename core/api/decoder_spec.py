@@ -317,7 +317,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def tables(self) -> dict[str, tuple[str, tuple[int, int]]]:
         """Tensor name and shape of what is added to embeddings: `positions` and `token_types`."""
         found = {}
-        if self.positions is not None and self.holds_embedding:
+        if self.positions is not None and not self.positions.computed and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
             found["positions"] = ("model.embed_positions.weight", shape)
         if self.token_types and self.holds_embedding:

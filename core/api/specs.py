@@ -84,10 +84,14 @@ class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
-    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together."""
+    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together.
+
+    order: of the parts, then; empty: as they lie in a group.
+    """
 
     groups: int
     sizes: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
 
 RowOrder = RotaryPairs | Groups

@@ -106,7 +106,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    rules.extend(family.weights(spec) if callable(family.weights) else family.weights)
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
