@@ -46,7 +46,7 @@ EARLY: dict[str, dict[str, Changes]] = {
             "expansion_ratio": 2,
             "max_seq_len": 256,
             "logit_scale": None,
-            "attn_config": {"clip_qkv": 0.9, "softmax_scale": 0.3, "alibi_bias_max": 6},
+            "attn_config": {"clip_qkv": 0.9, "softmax_scale": 0.3},
         }
     },
     "falcon": {

@@ -10,18 +10,19 @@ import msgspec
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import AttentionSpec
 
-USUAL_MOST = 8.0
+MOST = 8.0
+"""The largest exponent of a slope."""
 
 
-def slopes(num_heads: int, most: float = USUAL_MOST) -> tuple[float, ...]:
-    """Of each head: powers of two whose exponents divide 0..`most` equally.
+def slopes(num_heads: int) -> tuple[float, ...]:
+    """Of each head: powers of two whose exponents divide 0..8 equally.
 
     Heads that are no power of two take every second slope of the next one, then those between, as many as they need.
     """
     count = 1
     while count < num_heads:
         count *= 2
-    exponents = [most * number / count for number in range(1, count + 1)]
+    exponents = [MOST * number / count for number in range(1, count + 1)]
     if count != num_heads:
         exponents = [*exponents[1::2], *exponents[::2]]
     return tuple(2.0**-exponent for exponent in exponents[:num_heads])

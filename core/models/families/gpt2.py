@@ -15,7 +15,7 @@ from core.api.block_spec import BlockSpec, HeadsSpec, PositionsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import AttentionSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.alibi import slopes, with_slopes
+from core.models.families.alibi import MOST, slopes, with_slopes
 from core.models.families.row import Family
 from core.models.weight_rules import Ignored, Rename, Turned, WeightRule, modules
 
@@ -177,14 +177,16 @@ def _bloom_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpe
 
 
 def _mpt_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
+    """`alibi_bias_max` other than 8 means one thing to transformers and another to the models' own code."""
     config = configuration(hf_config)
     attention = config.mapping("attn_config")
     for name, expected in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
         if attention.flag(name, expected) is not expected:
             attention.fail(name, not expected, str(expected).lower())
     attention.choice("attn_type", {"multihead_attention": None}, "multihead_attention")
-    most = attention.number("alibi_bias_max", 8.0, low=1e-6)
-    spec = with_slopes(spec, slopes(config.positive("num_attention_heads"), most))
+    if attention.number("alibi_bias_max", MOST) != MOST:
+        attention.fail("alibi_bias_max", attention.get("alibi_bias_max"), "8")
+    spec = with_slopes(spec, slopes(config.positive("num_attention_heads")))
     heads = msgspec.structs.replace(spec.heads, clip=attention.optional_number("clip_qkv", 0.0) or None)
     return msgspec.structs.replace(spec, heads=heads)
 
@@ -221,7 +223,6 @@ ROWS: tuple[Family, ...] = (
         name="gpt2",
         model_types=("gpt2",),
         architectures=("GPT2LMHeadModel",),
-        keys={"hidden_act": "activation_function"},
         neutral=NO_CLASSIFIER,
         usual=_with_inner,
         norm="layer",
@@ -238,7 +239,6 @@ ROWS: tuple[Family, ...] = (
         name="gpt_bigcode",
         model_types=("gpt_bigcode",),
         architectures=("GPTBigCodeForCausalLM",),
-        keys={"hidden_act": "activation_function"},
         neutral={**NO_CLASSIFIER, "inference_runner": "of another program", "validate_runner_input": "of another program"},
         usual=_bigcode_usual,
         norm="layer",
@@ -255,7 +255,6 @@ ROWS: tuple[Family, ...] = (
         name="gpt_neo",
         model_types=("gpt_neo",),
         architectures=("GPTNeoForCausalLM",),
-        keys={"hidden_act": "activation_function"},
         fixed=UNSCALED,
         neutral={"attention_layers": "attention_types says it"},
         usual=_neo_usual,
@@ -302,7 +301,6 @@ ROWS: tuple[Family, ...] = (
         name="gptj",
         model_types=("gptj",),
         architectures=("GPTJForCausalLM",),
-        keys={"hidden_act": "activation_function"},
         usual=_with_inner,
         order="parallel",
         norm="layer",
@@ -325,7 +323,6 @@ ROWS: tuple[Family, ...] = (
         name="codegen",
         model_types=("codegen",),
         architectures=("CodeGenForCausalLM",),
-        keys={"hidden_act": "activation_function"},
         neutral=NO_CLASSIFIER,
         usual=_with_inner,
         order="parallel",
@@ -350,7 +347,7 @@ ROWS: tuple[Family, ...] = (
         name="opt",
         model_types=("opt",),
         architectures=("OPTForCausalLM",),
-        keys={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
+        keys={"intermediate_size": "ffn_dim"},
         norm="layer",
         norm_bias=True,
         eps_default=1e-5,
@@ -467,7 +464,7 @@ ROWS: tuple[Family, ...] = (
         name="xglm",
         model_types=("xglm",),
         architectures=("XGLMForCausalLM",),
-        keys={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
+        keys={"intermediate_size": "ffn_dim"},
         norm="layer",
         norm_bias=True,
         eps_default=1e-5,
