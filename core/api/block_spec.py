@@ -159,6 +159,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mlp: None: the model's usual one.
     has_mlp: False: the block has a mixer alone.
     heads: of its attention; None: the model's usual one.
+    input_norm: False: no norm stands in front of the mixer, where the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
     """
@@ -172,6 +173,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    input_norm: bool = True
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

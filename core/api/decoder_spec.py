@@ -231,7 +231,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         mixes = bool(block.mixers)
         thinks = block.has_mlp
         names: dict[str, str] = {}
-        if mixes and self.order not in ("post", "residual_post"):
+        if mixes and block.input_norm and self.order not in ("post", "residual_post"):
             names["input"] = "input_layernorm"
         if mixes and self.order in ("sandwich", "post", "residual_post"):
             names["post_attention"] = "post_attention_layernorm"
