@@ -62,7 +62,8 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     norm: of queries and keys, or None.
     query_bias, key_bias, value_bias, out_bias: which projections have one.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
-        or for each key head its queries, its key and its value (`groups`). Empty: three matrices.
+        or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
+        values and keys (`quarters`, CodeGen). Empty: three matrices.
     gate: the output of the heads is multiplied with the `opening` of a further projection: `own` of a matrix `gate_proj`,
         one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
         `q_proj`.
@@ -78,7 +79,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     key_bias: bool = False
     value_bias: bool = False
     out_bias: bool = False
-    fused: Literal["", "rows", "groups"] = ""
+    fused: Literal["", "rows", "groups", "quarters"] = ""
     gate: Literal["", "own", "own_heads", "query"] = ""
     opening: Literal["sigmoid", "softplus"] = "sigmoid"
     out_norm: NormSpec | None = None
@@ -167,6 +168,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mlp: None: the model's usual one.
     has_mlp: False: the block has a mixer alone.
     heads: of its attention; None: the model's usual one.
+    input_norm: False: no norm stands in front of the mixer, where the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
     norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
@@ -182,6 +184,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
     norm_behind_mlp: bool = False
+    input_norm: bool = True
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
@@ -200,8 +203,13 @@ class BlockSpec(msgspec.Struct, frozen=True):
 
 
 class PositionsSpec(msgspec.Struct, frozen=True):
-    """Learned positions, added to the embeddings: `model.embed_positions` has `count` rows, of which position p takes
-    row p + offset."""
+    """Positions that are added to the embeddings: a table has `count` rows and `offset` more; position p takes row
+    p + offset.
+
+    computed: the table is not `model.embed_positions` of the checkpoint, but sines and then cosines of the row's number
+        times frequencies that fall from 1 to 1 / 10000 (as tensor2tensor computes them).
+    """
 
     count: int
     offset: int = 0
+    computed: bool = False

@@ -235,7 +235,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         mixes = bool(block.mixers)
         thinks = block.has_mlp
         names: dict[str, str] = {}
-        if mixes and self.order not in ("post", "residual_post"):
+        if mixes and block.input_norm and self.order not in ("post", "residual_post"):
             names["input"] = "input_layernorm"
         if mixes and self.order in ("sandwich", "post", "residual_post"):
             names["post_attention"] = "post_attention_layernorm"
@@ -330,7 +330,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, and of what is added to the
         logits of a tied head, `logits`."""
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
-        if self.positions is not None and self.holds_embedding:
+        if self.positions is not None and not self.positions.computed and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
             found["positions"] = ("model.embed_positions.weight", shape)
         if self.token_types and self.holds_embedding:

@@ -84,10 +84,14 @@ class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
-    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together."""
+    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together.
+
+    order: of the parts, then; empty: as they lie in a group.
+    """
 
     groups: int
     sizes: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
 
 RowOrder = RotaryPairs | Groups
@@ -99,7 +103,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
 
     sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
     chunked: the window is the query's own chunk of `window` positions, up to the query (Llama 4).
-    causal: False: every query sees every key of its sequence (encoders), which must be computed in one step.
+    causal: False: a query sees keys behind it, too (encoders), so a sequence must be computed in one step: every key of
+        its sequence, or with a window those at distances up to window // 2 to both sides, `window` of them if it is odd.
     """
 
     num_heads: int

@@ -24,7 +24,7 @@ from core.layers.activations import learned
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
-from core.models.embedding import EmbeddingWeights
+from core.models.embedding import EmbeddingWeights, sinusoids
 from core.models.head import HeadWeights
 from core.models.kv_scales import is_kv_scale
 from core.models.mixers import Mixer, build_mixers
@@ -221,6 +221,8 @@ class WeightLoading:
         if "positions" in tables:
             name, _ = tables["positions"]
             positions = self.packing.as_activation(vectors[name])
+        elif spec.positions is not None:
+            positions = self.packing.as_activation(sinusoids(spec.positions, spec.hidden_size))
         if "token_types" in tables:
             name, _ = tables["token_types"]
             segment = self.packing.as_activation(vectors[name][0])

@@ -32,6 +32,8 @@ ACTIVATIONS = {
     "xielu": "xielu",
 }
 """Names of activations in configurations, and in `core.layers.activations`."""
+ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+"""Names of the activation's key; the first one counts."""
 
 
 ALWAYS = frozenset(("tie_word_embeddings", "num_hidden_layers", "max_position_embeddings"))
@@ -165,9 +167,13 @@ def _block(family: Family, config: Mapping[str, Any], index: int) -> BlockSpec:
 
 def activation_of(config: Mapping[str, Any]) -> str:
     """The MLP's activation."""
-    name = config.get("hidden_activation") or config.get("hidden_act") or "silu"
+    key = "hidden_act"
+    name = "silu"
+    for one in ACTIVATION_KEYS:
+        if config.get(one):
+            key = one
+            name = config[one]
+            break
     if name not in ACTIVATIONS:
-        raise UserError(
-            f"hidden_act is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}"
-        )
+        raise UserError(f"{key} is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}")
     return ACTIVATIONS[name]

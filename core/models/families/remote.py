@@ -19,7 +19,7 @@ BAICHUAN2_VOCAB = 125696
 """By which alone Baichuan 2 differs from the first."""
 
 
-def baichuan_weights(hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+def baichuan_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
     """The head of Baichuan 2 is computed with rows of length 1 (arXiv 2309.10305, section 2.5)."""
     rules: tuple[WeightRule, ...] = modules(("self_attn.W_pack", "self_attn.qkv_proj"))
     if hf_config.get("vocab_size") == BAICHUAN2_VOCAB:

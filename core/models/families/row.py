@@ -101,7 +101,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     experts: further fields of `ExpertsSpec` (`shared_gate`, `bias`, `router_bias`, ...).
 
     Where data does not do
-    weights: how checkpoints name and lay out their tensors; or a function of the configuration.
+    weights: how checkpoints name and lay out their tensors; or a function of configuration and model.
     names: parts of tensor names in checkpoints, and their canonical forms (older than `weights`).
     block: the block of a layer, from the one that the fields above give.
     adjust: the model, from the one that everything above gives.
@@ -160,7 +160,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     routing: str | Callable[[Mapping[str, Any], int, int], RoutingSpec] = "softmax"
     experts: Mapping[str, Any] = {}
 
-    weights: tuple[WeightRule, ...] | Callable[[Mapping[str, Any]], tuple[WeightRule, ...]] = ()
+    weights: tuple[WeightRule, ...] | Callable[[Mapping[str, Any], DecoderSpec], tuple[WeightRule, ...]] = ()
     names: tuple[tuple[str, str], ...] = ()
     block: Callable[[Mapping[str, Any], int, BlockSpec], BlockSpec] | None = None
     adjust: Callable[[Mapping[str, Any], DecoderSpec], DecoderSpec] | None = None

@@ -30,7 +30,7 @@ def scaled_by_depth(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
     return msgspec.structs.replace(spec, residual_scale=residual, logit_scale=logits)
 
 
-def names_of_norms(hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+def names_of_norms(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
     """HyperCLOVA X names the norms behind attention and MLP, where it has them, by numbers."""
     if not configuration(hf_config).flag("use_post_norm"):
         return ()

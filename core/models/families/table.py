@@ -116,7 +116,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(_own_rules(family, manifest.config))
+    rules.extend(_own_rules(family, manifest.config, spec))
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
@@ -138,10 +138,11 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
     return rules
 
 
-def _own_rules(family: Family, hf_config: Mapping[str, Any]) -> tuple[WeightRule, ...]:
+def _own_rules(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
     if isinstance(family.weights, tuple):
         return family.weights
-    return family.weights(configuration_of(text_config(hf_config), family, strict=True))
+    config = configuration_of(text_config(hf_config), family, strict=True)
+    return family.weights(config, spec)
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
