@@ -13,6 +13,10 @@ import msgspec
 from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
 
+BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
+"""Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
+
+
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A normalization.
 
@@ -160,6 +164,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     heads: of its attention; None: the model's usual one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
+    order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     """
 
     mixer: MixerSpec | None
@@ -171,6 +176,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    order: BlockOrder | None = None
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

@@ -20,12 +20,14 @@ METHODS = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")
 
 
 def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer; None: it has a plain MLP."""
+    """The experts of a layer; None: it has a plain MLP, as all layers of a model of 0 experts."""
     if family.expert_names is None:
         return None
     config = configuration(hf_config)
     is_sparse = _is_sparse(config, index)
     count = _num_experts(config)
+    if count == 0:
+        return None
     if count * config.positive("num_hidden_layers") > MOST_EXPERTS:
         raise UserError(
             f"{count} experts in each layer are more than {MOST_EXPERTS} in all; is the configuration damaged?"
@@ -50,9 +52,12 @@ def _shared_size(config: Configuration, inner: int) -> int:
 
 
 def _is_sparse(config: Configuration, index: int) -> bool:
-    """Every `decoder_sparse_step`-th layer has experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on;
-    the ones of `mlp_only_layers` never do."""
+    """Whether `mlp_layer_types` says so; without it, every `decoder_sparse_step`-th layer has experts, or every
+    `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
     plain = config.list_of("mlp_only_layers", int)
+    kinds = config.list_of("mlp_layer_types", str)
+    if kinds:
+        return kinds[index] == "sparse"
     first = config.count("first_k_dense_replace", 0)
     step = config.positive("decoder_sparse_step", 1)
     frequency = config.positive("moe_layer_freq", 1)
@@ -65,7 +70,7 @@ def _num_experts(config: Configuration) -> int:
     """The number of experts, under whichever name the configuration has it."""
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if config.get(name) is not None:
-            return config.positive(name)
+            return config.count(name)
     return config.positive("num_local_experts")
 
 

@@ -86,8 +86,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     windowed: key that must be true for layers to slide; empty: there is no such key.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
+    side_by_side: layers with a state attend as well, to the same input.
 
     MLP and experts
+    has_mlp: whether layers have one; without it, a layer is its mixer alone.
     gated: whether MLPs have a gate. fused_gate_up: whether the checkpoint has gate and up as one matrix.
     expert_names: see `ExpertsSpec`; None: no experts.
     renormalize: whether expert weights add up to one, unless the configuration says otherwise.
@@ -95,7 +97,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     experts: further fields of `ExpertsSpec` (`shared_gate`, `bias`, `router_bias`, ...).
 
     Where data does not do
-    weights: how checkpoints name and lay out their tensors.
+    weights: how checkpoints name and lay out their tensors; or a function of the configuration that tells it.
     names: parts of tensor names in checkpoints, and their canonical forms (older than `weights`).
     block: the block of a layer, from the one that the fields above give.
     adjust: the model, from the one that everything above gives.
@@ -140,7 +142,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     windowed: str = ""
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
+    side_by_side: bool = False
 
+    has_mlp: bool = True
     gated: bool = True
     fused_gate_up: bool = False
     expert_names: tuple[str, str, str, str] | None = None
@@ -148,7 +152,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     routing: str | Callable[[Mapping[str, Any], int, int], RoutingSpec] = "softmax"
     experts: Mapping[str, Any] = {}
 
-    weights: tuple[WeightRule, ...] = ()
+    weights: tuple[WeightRule, ...] | Callable[[Mapping[str, Any]], tuple[WeightRule, ...]] = ()
     names: tuple[tuple[str, str], ...] = ()
     block: Callable[[Mapping[str, Any], int, BlockSpec], BlockSpec] | None = None
     adjust: Callable[[Mapping[str, Any], DecoderSpec], DecoderSpec] | None = None

@@ -106,7 +106,11 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    if callable(family.weights):
+        given = text_config(manifest.config)
+        rules.extend(family.weights(configuration_of(given, family, strict=True)))
+    else:
+        rules.extend(family.weights)
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
