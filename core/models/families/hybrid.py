@@ -129,11 +129,11 @@ def falcon_mlp(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
 
 
 def olmo_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Layers with a state have their norms in front. Without a base, positions turn nothing."""
+    """Layers with a state have their norms in front. Where the base is null, positions turn nothing."""
     if isinstance(block.mixer, StateSpec):
         return msgspec.structs.replace(block, order="pre")
     rope = configuration(hf_config).mapping("rope_parameters")
-    if rope.get("rope_theta") is None:
+    if "rope_theta" in rope and rope["rope_theta"] is None:
         return msgspec.structs.replace(block, rope=None)
     return block
 
@@ -215,6 +215,10 @@ ROWS = (
             "n_shared_experts": "moe_shared_expert_intermediate_size says it",
             "expand": "heads have sizes of their own",
             "mamba_ssm_cache_dtype": "states are float32",
+            "attention_bias": "attention has no biases",
+            "mamba_proj_bias": "use_bias says it",
+            "sliding_window": "attention sees everything",
+            "time_step_limit": "time_step_min says it",
         },
         usual=nemotron,
         rotary=False,
