@@ -100,7 +100,8 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     gated: whether there is a gate.
     bias: of gate and up. down_bias: of down.
     fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
-    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP gives.
+    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP
+        gives, in front of the bias of down.
     """
 
     size: int

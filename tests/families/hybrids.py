@@ -76,7 +76,7 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
         }
     },
     "falcon_h1": {
-        "plain": {**FALCON, "attention_bias": False, "mamba_proj_bias": False},
+        "plain": {**FALCON, "attention_bias": False, "mamba_proj_bias": False, "mlp_bias": False},
         "biased": {**FALCON},
         "normed": {"mamba_d_ssm": 96, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
     },

@@ -124,6 +124,11 @@ def falcon_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> 
 def falcon_mlp(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     """Multipliers of the MLP."""
     gate, out = values.numbers(hf_config, "mlp_multipliers", (1.0, 1.0))
+    if out != 1 and spec.mlp.down_bias:
+        raise UserError(
+            f"the second of mlp_multipliers is {out} and mlp_bias is true in the model's configuration; expected a "
+            "multiplier of 1, or an MLP without biases."
+        )
     mlp = msgspec.structs.replace(spec.mlp, gate_scale=gate, out_scale=out)
     return msgspec.structs.replace(spec, mlp=mlp)
 
