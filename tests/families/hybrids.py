@@ -9,6 +9,7 @@ LINEAR = ["linear_attention", "linear_attention", "full_attention", "linear_atte
 CONV = ["conv", "full_attention", "conv", "conv"]
 THIRD = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.34}
 FALCON = {
+    "head_dim": 16,
     "mamba_d_ssm": 96,
     "lm_head_multiplier": 0.7,
     "mlp_multipliers": [0.8, 1.3],

@@ -77,8 +77,8 @@ def nemotron(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Its layers, as words: of a list or the letters of a pattern."""
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
-    letters = config.get("hybrid_override_pattern")
-    if not kinds and letters is not None:
+    if not kinds and config.get("hybrid_override_pattern") is not None:
+        letters = config.text("hybrid_override_pattern")
         unknown = set(letters) - mamba2.NEMOTRON_LETTERS.keys()
         if unknown:
             config.fail("hybrid_override_pattern", letters, f"letters of {', '.join(mamba2.NEMOTRON_LETTERS)}")

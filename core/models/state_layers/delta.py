@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from core.api.specs import StateSpec
-from core.models.configuration import positive
+from core.models.configuration import configuration, positive
 from core.models.state_layers import values
 from core.models.state_ops.gated_delta import FUSED, SEPARATE, fused_orders, gated_delta
 from core.models.state_ops.kda import kda
@@ -54,10 +54,11 @@ def olmo_hybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
 
 def kimi_linear(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     """The layers of `linear_attn_config`, counted from 1, or of `layer_types`, else all but each fourth from the fifth."""
-    inner = hf_config.get("linear_attn_config") or {}
+    inner = configuration(hf_config).mapping("linear_attn_config")
     default = "full_attention" if index and index % 4 == 0 else "linear_attention"
     if "full_attn_layers" in inner:
-        default = "full_attention" if index + 1 in inner["full_attn_layers"] else "linear_attention"
+        full = inner.list_of("full_attn_layers", int)
+        default = "full_attention" if index + 1 in full else "linear_attention"
     if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "hidden_act", "silu")
