@@ -12,6 +12,9 @@ import msgspec
 
 from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
+BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
+"""Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
+
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A normalization.
@@ -104,7 +107,8 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     bias: of gate and up. down_bias: of down.
     fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
     inner_norm: of the inner numbers, in front of down, or None.
-    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP gives.
+    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP
+        gives, in front of the bias of down.
     """
 
     size: int
@@ -172,6 +176,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
     norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
+    order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     """
 
     mixer: MixerSpec | None
@@ -185,6 +190,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside_scale: float = 1.0
     norm_behind_mlp: bool = False
     input_norm: bool = True
+    order: BlockOrder | None = None
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

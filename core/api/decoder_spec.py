@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
 from core.api.block_spec import (
+    BlockOrder,
     BlockSpec,
     ExpertsSpec,
     HeadNormSpec,
@@ -29,6 +29,7 @@ from core.api.model_part import Part
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
 
 __all__ = [
+    "BlockOrder",
     "BlockSpec",
     "DecoderSpec",
     "ExpertLinears",
@@ -42,8 +43,6 @@ __all__ = [
     "TemperatureSpec",
     "mixer_parts",
 ]
-
-BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
@@ -234,16 +233,17 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         block = self.blocks[index]
         mixes = bool(block.mixers)
         thinks = block.has_mlp
+        order = block.order or self.order
         names: dict[str, str] = {}
-        if mixes and block.input_norm and self.order not in ("post", "residual_post"):
+        if mixes and block.input_norm and order not in ("post", "residual_post"):
             names["input"] = "input_layernorm"
-        if mixes and self.order in ("sandwich", "post", "residual_post"):
+        if mixes and order in ("sandwich", "post", "residual_post"):
             names["post_attention"] = "post_attention_layernorm"
-        if thinks and self.order in ("pre", "parallel_two"):
+        if thinks and order in ("pre", "parallel_two"):
             names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
-        if thinks and self.order == "sandwich":
+        if thinks and order == "sandwich":
             names["pre_mlp"] = "pre_feedforward_layernorm"
-        behind = block.norm_behind_mlp or self.order in ("sandwich", "post", "residual_post")
+        behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
         if thinks and behind:
             names["post_mlp"] = "post_feedforward_layernorm"
         return names

@@ -215,4 +215,7 @@ def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     for name, shape in state.params.items():
         params[name] = (f"{prefix}.{name}", shape)
     linears = {"in": tuple(inputs), "out": (output,)}
-    return MixerParts(linears, {}, buffers, params=params)
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    for name, groups in state.orders.items():
+        orders[f"{prefix}.{name}"] = (groups,)
+    return MixerParts(linears, {}, buffers, orders=orders, params=params)

@@ -185,6 +185,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     choices:     variants of it, by word.
     params:      tensors of its own, name in the layer → shape.
     bias:        whether the projections have one.
+    orders:      how rows of an input lie in the checkpoint, where not as the op wants them, by input.
     output_bias: whether `out_proj` has one, where that differs.
 
     `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
@@ -202,6 +203,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     params: dict[str, tuple[int, ...]] = {}
     bias: bool = False
     output_bias: bool | None = None
+    orders: dict[str, Groups] = {}
 
     @property
     def kind(self) -> LayerKind:

@@ -41,8 +41,6 @@ class DenseMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
-        if self.spec.gate_scale != 1.0:
-            return False
         linears = [*self.gate_up.kernels, *self.down.kernels]
         return all(is_recordable(linear) for linear in linears)
 
@@ -67,7 +65,7 @@ class DenseMLP:
             self.kernels.activate(first, spec.activation, inner)
             return
         if spec.gate_scale != 1.0:
-            first[:, : spec.size].mul_(spec.gate_scale)
+            self.kernels.scale(first[:, : spec.size], spec.gate_scale)
         self.kernels.gated(first, spec.activation, inner)
 
 

@@ -131,7 +131,7 @@ def _order(family: Family, config: Configuration) -> BlockOrder:
 def _mlp(family: Family, config: Mapping[str, Any], norm: NormSpec) -> MLPSpec:
     usual = bool(config.get("mlp_bias", False))
     return MLPSpec(
-        size=positive(config, "intermediate_size"),
+        size=positive(config, "intermediate_size") if family.has_mlp else 0,
         activation=activation_of(config),
         gated=family.gated,
         bias=has_bias(family, config, "mlp", usual),
@@ -157,11 +157,12 @@ def _positions(family: Family, config: Mapping[str, Any]) -> PositionsSpec | Non
 def _block(family: Family, config: Mapping[str, Any], index: int) -> BlockSpec:
     experts = experts_of(family, config, index)
     state = family.state(config, index) if family.state else None
-    if state is not None:
-        block = BlockSpec(state, None, experts)
+    if state is not None and not family.side_by_side:
+        block = BlockSpec(state, None, experts, has_mlp=family.has_mlp)
     else:
         mixer = latent_of(config) if family.latent else attention_of(family, config, index)
-        block = BlockSpec(mixer, rope_of(family, config, index), experts)
+        rope = rope_of(family, config, index)
+        block = BlockSpec(mixer, rope, experts, has_mlp=family.has_mlp, beside=state)
     return block if family.block is None else family.block(config, index, block)
 
 

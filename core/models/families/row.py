@@ -91,9 +91,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     temperature: key of `rope_parameters` with the growth of queries beyond `original_max_position_embeddings`.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
+    side_by_side: layers with a state attend as well, to the same input.
 
     MLP and experts
     activation_tensors: see `MLPSpec`.
+    has_mlp: whether layers have one; without it, a layer is its mixer alone.
     gated: whether MLPs have a gate. fused_gate_up: whether the checkpoint has gate and up as one matrix.
     expert_names: see `ExpertsSpec`; None: no experts.
     renormalize: whether expert weights add up to one, unless the configuration says otherwise.
@@ -151,8 +153,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     temperature: str = ""
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
+    side_by_side: bool = False
 
     activation_tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    has_mlp: bool = True
     gated: bool = True
     fused_gate_up: bool = False
     expert_names: tuple[str, str, str, str] | None = None

@@ -109,8 +109,7 @@ class LatentMixer(KeyedMixer):
         self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
-        self.cos: Tensor
-        self.sin: Tensor
+        self.tables: tuple[Tensor, Tensor] | None = None
 
     is_plain = True
     """Nothing but kernels and the backend computes."""
@@ -126,9 +125,8 @@ class LatentMixer(KeyedMixer):
         return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
-        assert tables is not None, "latent attention needs rotary tables"
-        self.cos, self.sin = tables
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions turn nothing."""
+        self.tables = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
@@ -139,7 +137,9 @@ class LatentMixer(KeyedMixer):
             self.q_norm(views.q_a, views.q_a)
             self.q_b(views.q_a, views.q)
         self.kv_norm(views.c, views.c)
-        self.kernels.rotary(views.q_pe, views.k_pe_head, self.cos, self.sin, positions)
+        if self.tables is not None:
+            cos, sin = self.tables
+            self.kernels.rotary(views.q_pe, views.k_pe_head, cos, sin, positions)
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         self.to_latent(views.q_nope, views.q_latent)
         self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
