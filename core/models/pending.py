@@ -135,7 +135,9 @@ def pending_experts(
 
     weight_inputs: see `ExpertsSpec`.
     """
-    if weight_inputs or len(experts[0].gate_up) == 1:  # kernels of one weight know neither this nor experts without a gate
+    if (
+        weight_inputs or len(experts[0].gate_up) == 1
+    ):  # kernels of one weight know neither this nor experts without a gate
         return ExpertsOneByOne(packing, experts, activation, weight_inputs=weight_inputs)
     queries = []
     first_side = [expert.gate_up for expert in experts]

@@ -227,7 +227,9 @@ def laguna_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> 
     mixer = block.mixer
     if not counts or not isinstance(mixer, AttentionSpec):
         return block
-    if len(counts) != config.positive("num_hidden_layers") or any(one < 1 or one % mixer.num_kv_heads for one in counts):
+    if len(counts) != config.positive("num_hidden_layers") or any(
+        one < 1 or one % mixer.num_kv_heads for one in counts
+    ):
         expected = f"a multiple of {mixer.num_kv_heads} (num_key_value_heads) for each layer"
         config.fail("num_attention_heads_per_layer", counts, expected)
     own = msgspec.structs.replace(mixer, num_heads=counts[index])

@@ -120,7 +120,9 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
     count = config.count("num_nextn_predict_layers", 0) or config.count("num_mtp_layers", 0)
     rules = []
     for index in range(num_layers, num_layers + count):
-        rules.append(Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens"))
+        rules.append(
+            Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens")
+        )
     return rules
 
 

@@ -23,7 +23,6 @@ from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import AttentionParams, LinearKernel
 
-
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """What gates of the output do; see `HeadsSpec.opening`."""
 
