@@ -168,6 +168,9 @@ def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> b
         config = configuration(hf_config)
         listed = config.list_of("no_rope_layers", int)
         interval = config.count("no_rope_layer_interval", 0)
+        num_layers = config.positive("num_hidden_layers")
+        if listed and len(listed) < num_layers:
+            config.fail("no_rope_layers", listed, f"a number for each of {num_layers} layers, not {len(listed)}")
         if listed:
             return not listed[index]
         return interval > 0 and (index + 1) % interval == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from core.models.configuration import configuration
 from core.models.families import hunyuan, lfm2
 from core.models.families.row import NEVER, Family, HeadNorm
 from core.models.weight_rules import Ignored, modules
@@ -35,6 +37,19 @@ SECTIONS: Final = {
     "rope_parameters.mrope_interleaved": "the three positions of a text token are equal",
     "rope_scaling.mrope_interleaved": "the three positions of a text token are equal",
 }
+
+
+def with_windows(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """In SmolLM3 layers without rotary embedding slide, if any do."""
+    config = configuration(hf_config)
+    if config.get("layer_types") or not config.flag("use_sliding_window"):
+        return config
+    interval = config.positive("no_rope_layer_interval", 4)
+    numbers = range(1, config.positive("num_hidden_layers") + 1)
+    rotates = config.list_of("no_rope_layers", int) or [number % interval for number in numbers]
+    kinds = ["full_attention" if one else "sliding_attention" for one in rotates]
+    return config.overlaid({"layer_types": kinds})
+
 
 ROWS = (
     Family(
@@ -104,7 +119,8 @@ ROWS = (
         name="smollm3",
         model_types=("smollm3",),
         architectures=("SmolLM3ForCausalLM",),
-        windowed="use_sliding_window",
+        usual=with_windows,
+        neutral={"use_sliding_window": "layer_types, beside it, says it"},
         unrotated="list",
     ),
     Family(
