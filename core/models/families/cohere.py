@@ -49,6 +49,7 @@ ROWS = (
         fixed={"head_dim": None, "sliding_window_pattern": 0},  # its class overwrites one and never comes to the other
         neutral={
             "pooling": "of embeddings of whole texts",
+            "sliding_window_pattern": "its class never comes to it",
             "rope_parameters.*mrope_*": "the three positions of a token of text are equal",
         },
         order="parallel",

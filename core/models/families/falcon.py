@@ -19,7 +19,11 @@ from core.models.weight_rules import modules
 def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keys of the MLP's size and of heads, of which three keys tell the number."""
     config = configuration(hf_config)
-    values: dict[str, Any] = {"head_dim": None, "num_key_value_heads": _num_kv_heads(config)}
+    values: dict[str, Any] = {
+        "head_dim": None,
+        "num_key_value_heads": _num_kv_heads(config),
+        "hidden_act": config.text("activation", "gelu"),
+    }
     if config.get("ffn_hidden_size") is None:
         values["ffn_hidden_size"] = 4 * config.positive("hidden_size")
     return config.overlaid(values)
@@ -67,7 +71,6 @@ ROWS = (
         keys={
             "hidden_size": "n_embed",
             "intermediate_size": "ffn_hidden_size",
-            "hidden_act": "activation",
             "num_key_value_heads": "num_kv_heads",
         },
         neutral={
