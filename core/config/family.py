@@ -43,6 +43,7 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
             ) from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
+        _check_generates(checkpoint, spec)
         canonical = families.weight_map(manifest, spec).manifest
         return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
@@ -55,6 +56,16 @@ def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Check
         raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
     canonical = msgspec.structs.replace(manifest, tensors=renamed)
     return replace(checkpoint, manifest=canonical), spec, choice
+
+
+def _check_generates(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+    """Raise UserError for an encoder, whose result is hidden states."""
+    if spec.causal_lm:
+        return
+    raise UserError(
+        f"model '{checkpoint.manifest.ref}' is an encoder ({spec.family}), which generates no text; pooling and embeddings "
+        "are not served yet. Choose a model with a head for the next token."
+    )
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:

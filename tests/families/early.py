@@ -23,7 +23,10 @@ EARLY: dict[str, dict[str, Changes]] = {
             "intermediate_size": 88,
         }
     },
-    "gpt_neox": {"plain": {"num_attention_heads": 3}, "serial": {"use_parallel_residual": False, "attention_bias": False}},
+    "gpt_neox": {
+        "plain": {"num_attention_heads": 3},
+        "serial": {"use_parallel_residual": False, "attention_bias": False},
+    },
     "gpt_neox_japanese": {"plain": {"intermediate_multiple_size": 3}},
     "gptj": {"plain": {**GPT2, "rotary_dim": 8}},
     "codegen": {"plain": {**GPT2, "rotary_dim": 8}},

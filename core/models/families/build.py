@@ -169,7 +169,5 @@ def activation_of(config: Mapping[str, Any]) -> str:
             name = config[one]
             break
     if name not in ACTIVATIONS:
-        raise UserError(
-            f"{key} is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}"
-        )
+        raise UserError(f"{key} is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -239,7 +239,11 @@ ROWS: tuple[Family, ...] = (
         name="gpt_bigcode",
         model_types=("gpt_bigcode",),
         architectures=("GPTBigCodeForCausalLM",),
-        neutral={**NO_CLASSIFIER, "inference_runner": "of another program", "validate_runner_input": "of another program"},
+        neutral={
+            **NO_CLASSIFIER,
+            "inference_runner": "of another program",
+            "validate_runner_input": "of another program",
+        },
         usual=_bigcode_usual,
         norm="layer",
         norm_bias=True,

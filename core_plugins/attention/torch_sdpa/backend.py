@@ -145,7 +145,9 @@ class TorchSDPA:
             keys = handle.keys.read(blocks, read_dtype)
             values = handle.values.read(blocks, read_dtype)
             positions = range(first_position, seq_len)
-            attend(q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end])
+            attend(
+                q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end]
+            )
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
@@ -224,19 +226,24 @@ def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
 def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
     """Which keys each query sees, bool [num_queries, keys], or None when all do."""
     window = spec.window
-    if not spec.causal and window is None:
-        return None
+    if not spec.causal:
+        return None if window is None else _near(seq_len, past, num_queries, window // 2, device)
     in_window = window is None or seq_len - past <= window
     if num_queries == 1 and in_window:
         return None
     query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
-    if not spec.causal and window is not None:
-        return (key - query).abs() <= window // 2
     mask = key <= query
     if window is not None:
         mask &= key > query - window
     return mask
+
+
+def _near(seq_len: int, past: int, num_queries: int, reach: int, device: torch.device) -> Tensor:
+    """The keys up to `reach` before and behind each query, bool [num_queries, keys]."""
+    query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
+    key = torch.arange(past, seq_len, device=device).unsqueeze(0)
+    return (key - query).abs() <= reach
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
