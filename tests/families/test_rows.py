@@ -110,6 +110,11 @@ def test_tokens_equal_transformers(model_type, variant):
     results.write(model_type, variant, tokens=NUM_TOKENS)
 
 
+def test_an_encoder_generates_nothing():
+    with pytest.raises(ConfigError, match=r"is an encoder \(bert\), which generates no text"):
+        _llm(reference("bert").path)
+
+
 @pytest.mark.models
 def test_the_document_has_every_family():
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()

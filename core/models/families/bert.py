@@ -64,15 +64,20 @@ def _roberta_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
 
 def _modern_usual(hf_config: Mapping[str, Any]) -> Configuration:
     """Every `global_attn_every_n_layers`-th layer, from the first, sees everything; the others half of `local_attention` to
-    both sides."""
+    both sides, or `sliding_window`."""
     config = configuration(hf_config)
+    scaling = config.get("rope_scaling")
+    if scaling is not None:  # it is about both kinds of layers, unlike that of models with a base for each
+        config.fail("rope_scaling", dict(scaling), "null; rope_parameters can say it for each kind of layer")
     every = config.positive("global_attn_every_n_layers", 3)
     kinds = config.list_of("layer_types", str)
     if not kinds:
         for index in range(config.positive("num_hidden_layers")):
             kinds.append("sliding_attention" if index % every else "full_attention")
-    window = config.positive("local_attention", 128) // 2 * 2 + 1
-    return config.overlaid({"layer_types": kinds, "sliding_window": window})
+    reach = config.positive("local_attention", 128) // 2
+    if config.get("sliding_window") is not None:
+        reach = config.count("sliding_window")
+    return config.overlaid({"layer_types": kinds, "sliding_window": 2 * reach + 1})
 
 
 def _modern_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
@@ -183,6 +188,7 @@ ROWS: tuple[Family, ...] = (
         model_types=("modernbert",),
         architectures=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
         keys={"rope_theta": "global_rope_theta", "rope_local_base_freq": "local_rope_theta"},
+        defaults={"sliding_window": None},
         neutral={
             "decoder_bias": "of a head",
             "sparse_*": "of a head",
