@@ -20,7 +20,7 @@ from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
 from core.config.engine import engine_config
-from core.config.family import find_family
+from core.config.family import find_family, text_alone
 from core.config.files import magic_of, own_config
 from core.config.isolation import left_out
 from core.config.numerics import planned_numerics
@@ -106,6 +106,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         model = attempt.answer_of(lambda: find_family(attempt.plugins, located))
     if model is not None:
         checkpoint, _, _ = model
+    if located is not None:
+        said = text_alone(located.manifest.config, located.manifest.tensors)
+        attempt.warnings += [said] if said else []
     platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
     if model is None or platform is None:
         choose_proposer(attempt, checkpoint)

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
+from core.api.errors import ConfigError
 from core.args.plugin_arguments import convert_struct
 from core.config.chosen import Chosen
 from core.config.memory import Plan, weights_bytes
 from core.config.plugin_choices import speculative_arguments
 from core.config.settings import Settings
+from core.models.tensor_check import check_tensors
 from core.plugin.contracts import QuantizationMethod
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 
 
 def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: DecoderSpec) -> int:
-    """Bytes of all matrices as they will be held. Raises UserError or PluginError when a part cannot be served."""
+    """Bytes of all matrices as they will be held.
+
+    Raises ConfigError when the checkpoint's tensors are not the model's, UserError or PluginError when a part cannot be
+    served.
+    """
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
 
@@ -31,7 +37,12 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
         return 1
 
     plan = _plan(settings, chosen, manifest)
-    return weights_bytes(spec, plan, settings["dtype"], multiple)
+    total = weights_bytes(spec, plan, settings["dtype"], multiple)
+    if plan is not None or _is_plain(chosen):
+        problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
+        if problems:
+            raise ConfigError(problems)
+    return total
 
 
 def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:
@@ -47,6 +58,12 @@ def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMan
         return 0
     told = plugin.call("core_weights_nbytes", arguments=values, facts=manifest.facts())
     return int(told or 0)
+
+
+def _is_plain(chosen: Chosen) -> bool:
+    """Whether no quantization method reads the checkpoint, which was asked and answered."""
+    stage = chosen.stages.get("quantization")
+    return stage is not None and not stage.manifests
 
 
 def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:

@@ -24,10 +24,10 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, renamed, weight_map
+from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
-from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
+from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
@@ -114,15 +114,16 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
     manifest = loader.resolve(config.model.model)
     name = config.plugins.model
     hf_config = config.model.hf_config
+    overridden = msgspec.structs.replace(manifest, config=hf_config)
     if name is None:
         spec = decoder_spec(hf_config)
-        names = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
-        return Checkpoint(names.loader(loader), names.manifest, spec)
-    facts = manifest.facts()
-    family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
-    tensors = renamed(manifest.tensors, family.canonical_name)
-    manifest = msgspec.structs.replace(manifest, tensors=tensors)
-    return Checkpoint(loader, manifest, family.decoder_spec(hf_config))
+        names = weight_map(overridden, spec)
+    else:
+        facts = manifest.facts()
+        family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
+        spec = plugin_spec(family, hf_config)
+        names = plugin_names(family, overridden, spec)
+    return Checkpoint(names.loader(loader), names.manifest, spec)
 
 
 def build(

@@ -7,7 +7,7 @@ Called by: the configuration (names and shapes), the model's instance (reading).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,8 +67,14 @@ class WeightMap:
     ignored: name → reason.
     """
 
-    def __init__(self, manifest: CheckpointManifest, rules: Sequence[WeightRule], num_experts: int) -> None:
-        """num_experts: in flat stacks, where no shape tells it."""
+    def __init__(
+        self,
+        manifest: CheckpointManifest,
+        rules: Sequence[WeightRule],
+        num_experts: int,
+        canonical_name: Callable[[str], str] | None = None,
+    ) -> None:
+        """num_experts: in flat stacks, where no shape tells it. canonical_name: in place of rules that rename."""
         self._original = manifest
         self._views: dict[str, TensorView] = {}
         self._num_experts = num_experts
@@ -82,11 +88,11 @@ class WeightMap:
             if why is not None:
                 self.ignored[source] = why
                 continue
-            name = source
+            name = source if canonical_name is None else canonical_name(source)
             for pattern, to in renames:
                 name = pattern.sub(to, name)
-            for canonical_name, view in self._views_of(source, name, info, shaping):
-                self._put(tensors, canonical_name, view, info)
+            for part, view in self._views_of(source, name, info, shaping):
+                self._put(tensors, part, view, info)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
 
     def loader(self, inner: Loader) -> Loader:
