@@ -98,8 +98,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     """All stages in order. Raises ConfigError with every problem."""
     server = server_config(merged, attempt.problems)
     attempt.run_rules("arguments")
-    _discover(attempt)
-    located = attempt.answer_of(lambda: _find_checkpoint(attempt))
+    discover(attempt)
+    located = attempt.answer_of(lambda: find_model(attempt))
     model = None
     checkpoint = located
     if located is not None:
@@ -144,7 +144,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
 
 
-def _discover(attempt: Attempt) -> None:
+def discover(attempt: Attempt) -> None:
     """The plugins that the arguments leave. Raises ConfigError when they cannot be discovered."""
     if attempt.registry is None:
         words = attempt.settings["plugins"]
@@ -155,7 +155,7 @@ def _discover(attempt: Attempt) -> None:
         attempt.registry.start_probes()  # they answer while the checkpoint is looked at
 
 
-def _find_checkpoint(attempt: Attempt) -> Checkpoint:
+def find_model(attempt: Attempt) -> Checkpoint:
     """Find the model; before, the rules look at what its directory says by itself."""
     facts = attempt.facts
     model = attempt.settings["model"]

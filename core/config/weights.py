@@ -36,7 +36,7 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
                 return int(capabilities.get("row_multiple", 1))
         return 1
 
-    plan = _plan(settings, chosen, manifest)
+    plan = quantization_plan(settings, chosen, manifest)
     total = weights_bytes(spec, plan, settings["dtype"], multiple)
     if plan is not None or _is_plain(chosen):
         problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
@@ -66,7 +66,7 @@ def _is_plain(chosen: Chosen) -> bool:
     return stage is not None and not stage.manifests
 
 
-def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
+def quantization_plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
     """The method's `plan`; None without a method, or when its arguments are wrong (which is reported elsewhere)."""
     stage = chosen.stages.get("quantization")
     if stage is None or not stage.manifests:

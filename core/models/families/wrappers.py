@@ -94,6 +94,19 @@ def overridden(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
     return _laid_over({**hf_config, key: inner}, whole)
 
 
+def without_key(hf_config: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A configuration without one key, of the whole and of its text."""
+    name, dot, inner = path.partition(".")
+    left = {key: value for key, value in hf_config.items() if key != name}
+    value = hf_config.get(name)
+    if dot and isinstance(value, Mapping):
+        left[name] = without_key(value, inner)
+    text = text_key(hf_config)
+    if text is not None and name != text:
+        left[text] = without_key(hf_config[text], path)
+    return left
+
+
 def text_key(hf_config: Mapping[str, Any]) -> str | None:
     """The key with the text's configuration, None of a text model."""
     for name in TEXT:
