@@ -84,13 +84,13 @@ class WeightMap:
         ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
         for source, info in manifest.tensors.items():
-            why = next((rule.reason for rule in ignoring if re.fullmatch(rule.pattern, source)), None)
-            if why is not None:
-                self.ignored[source] = why
-                continue
             name = source if canonical_name is None else canonical_name(source)
             for pattern, to in renames:
                 name = pattern.sub(to, name)
+            why = _why_ignored(ignoring, source, name)
+            if why is not None:
+                self.ignored[source] = why
+                continue
             for part, view in self._views_of(source, name, info, shaping):
                 self._put(tensors, part, view, info)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
@@ -163,6 +163,16 @@ class MappedLoader:
         for source, tensor in self._inner.iter(self._original, list(wanted)):
             for name in wanted[source]:
                 yield name, self._views[name].of(tensor)
+
+
+def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None:
+    """The reason for which a tensor is not read, None when it is. name: after renames."""
+    for rule in rules:
+        if re.fullmatch(rule.pattern, source):
+            return rule.reason
+        if rule.renamed and re.fullmatch(rule.pattern, name):
+            return rule.reason
+    return None
 
 
 def _shape(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
     patterns = hf_config.get(IGNORED_TENSORS) or ()
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
         raise UserError(f'{IGNORED_TENSORS} is {patterns!r}; expected a list of patterns such as "v_head.*".')
-    return [Ignored(translate(pattern), "told to by --hf-overrides") for pattern in patterns]
+    return [Ignored(translate(pattern), "told to by --hf-overrides", renamed=True) for pattern in patterns]
 
 
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
