@@ -313,11 +313,17 @@ def test_what_a_row_does_not_read_is_refused(checkpoints, core):
     explained = core("models", "explain", str(model), "--json")
     told = json.loads(explained.stdout)
     assert "model plugin 'maple' (core-maple 0.1.0)" in told["reader"] and told["refused"] == []
-    assert [(group["name"], group["examples"]) for group in told["ignored"]] == [("of training", ["trunk.step_counter"])]
+    assert [(group["name"], group["examples"]) for group in told["ignored"]] == [
+        ("of training", ["trunk.step_counter"])
+    ]
     assert {"width", "embed_gain", "logit_divisor"} <= set(told["keys_read"])
     refused = core("config", "explain", str(model), "--hf-overrides", '{"clip_qkv": 3.0}')
-    assert refused.returncode == 2 and "clip_qkv = 3.0, which models of the family 'maple' do not read" in refused.stderr
+    assert (
+        refused.returncode == 2 and "clip_qkv = 3.0, which models of the family 'maple' do not read" in refused.stderr
+    )
     refused = core("config", "explain", str(model), "--hf-overrides", '{"depth": 1}')
     assert refused.returncode == 2 and "says 1 layers, the tensors are of 2" in refused.stderr
-    taken = core("config", "explain", str(model), "--hf-overrides", '{"depth": 1, "ignored_tensors": ["model.layers.1.*"]}')
+    taken = core(
+        "config", "explain", str(model), "--hf-overrides", '{"depth": 1, "ignored_tensors": ["model.layers.1.*"]}'
+    )
     assert taken.returncode == 0, taken.stderr
