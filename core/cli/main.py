@@ -79,6 +79,10 @@ def _command(name: str) -> Command:
         from core.cli.plugins import plugins
 
         return plugins
+    if name == "models":
+        from core.cli.models import models
+
+        return models
     if name == "config":
         from core.cli.config import config
 
@@ -104,6 +108,8 @@ def _overview() -> Section:
         "Commands",
         (
             ("serve [MODEL]", "Start the server; without MODEL the embedded one."),
+            ("models", "Every model family that can be served."),
+            ("models explain PATH", "One checkpoint: what is read, what is ignored and why, what is refused."),
             ("plugins list", "Every plugin that is installed, and whether it can be used."),
             ("plugins show NAME", "One plugin: what it is, what it takes, why it is broken."),
             ("plugins explain [MODEL]", "What `serve` would use, and why: arguments, plugins, memory."),

@@ -6,7 +6,7 @@ Called by: resolve.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from core.config.default_model import NAME, default_model
 from core.config.files import file_facts, is_hub_name, is_url
 from core.config.rules import Facts
 from core.config.settings import Settings
+from core.models.families.wrappers import overridden
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.ranking import Choice
@@ -66,7 +67,7 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     manifest = _resolve(loader, path, settings["model_loader_extra_config"])
     overrides = settings["hf_overrides"]
     if overrides:
-        manifest = msgspec.structs.replace(manifest, config=merged_config(manifest.config, overrides))
+        manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
     return Checkpoint(path, served_as, loader, manifest)
 
 
@@ -88,18 +89,6 @@ def _downloaded(settings: Settings, name: str, revision: str | None, patterns: S
     """The local copy of a hub name. Raises UserError."""
     directory, token = settings["download_dir"], settings["hf_token"]
     return str(hub.download(name, revision=revision, directory=directory, token=token, patterns=patterns))
-
-
-def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`overrides` laid over `config`, mappings key by key."""
-    out = dict(config)
-    for key, value in overrides.items():
-        before = out.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            out[key] = merged_config(before, value)
-        else:
-            out[key] = value
-    return out
 
 
 def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:

@@ -32,7 +32,7 @@ def choose_plugins(
         stages["model"] = family
     limits.settle_dtypes(attempt.settings, checkpoint.manifest)
     attempt.run_rules("model")
-    _choose_quantization(attempt, checkpoint.manifest.facts())
+    choose_quantization(attempt, checkpoint.manifest.facts())
     _choose_kernels(attempt, platform)
     _choose_attention(attempt, mixers, platform)
     choose_proposer(attempt, checkpoint)
@@ -57,7 +57,8 @@ def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
         attempt.chosen.stages["speculative"] = choice
 
 
-def _choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
+def choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
+    """The method that unpacks the checkpoint, or none."""
     named = attempt.settings["quantization"]
     if named is not None and named.lower() == "auto":
         named = None

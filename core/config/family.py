@@ -5,11 +5,9 @@ Owns: that stage. Never does: read weights or import torch. Called by: resolve.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Any, Final, TypeVar
 
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
@@ -17,7 +15,8 @@ from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint
 from core.models import families
 from core.models.fallback.description import builds, describe
-from core.plugin.contracts import ModelFamily
+from core.models.families.wrappers import is_wrapper, other_module
+from core.plugin.contracts import HasRow, ModelFamily
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.ranking import Choice, losses
@@ -64,14 +63,32 @@ def find_family(
         return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
     context = LoadContext(facts=manifest.facts(), manifest=manifest)
-    family: ModelFamily = load_plugin(choice.manifest, context)
+    family: ModelFamily | HasRow = load_plugin(choice.manifest, context)
     label = f"model plugin '{row.name}' ({origin(row)})"
-    renamed = _told(checkpoint, lambda: families.renamed(manifest.tensors, family.canonical_name), label)
-    spec = _told(checkpoint, lambda: family.decoder_spec(manifest.config), label)
+    spec = _told(checkpoint, lambda: families.plugin_spec(family, manifest.config), label)
     if not isinstance(spec, DecoderSpec):
         raise PluginError(f"{label}: decoder_spec answered {spec!r:.60}, expected a DecoderSpec.")
-    canonical = msgspec.structs.replace(manifest, tensors=renamed)
-    return replace(checkpoint, manifest=canonical), spec, choice
+    names = _told(checkpoint, lambda: families.plugin_names(family, manifest, spec), label)
+    return replace(checkpoint, manifest=names.manifest), spec, choice
+
+
+def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
+    """A sentence for a checkpoint of more than text, of which the text alone is served; else empty.
+
+    tensors: their names in the checkpoint.
+    """
+    if not is_wrapper(hf_config):
+        return ""
+    modules: set[str] = set()
+    count = 0
+    for name in tensors:
+        module = other_module(name)
+        if module is not None:
+            modules.add(module)
+            count += 1
+    if not count:
+        return ""
+    return f"text only: {count} tensors of {', '.join(sorted(modules))} are not loaded."
 
 
 def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoint, ModuleSpec]:
@@ -79,8 +96,7 @@ def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoin
     manifest = checkpoint.manifest
     directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
     spec = describe(manifest.config, list(manifest.tensors), directory)
-    tensors = families.renamed(manifest.tensors, lambda name: spec.renamed.get(name, name))
-    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=tensors)), spec
+    return replace(checkpoint, manifest=spec.canonical(manifest)), spec
 
 
 def _check_generates(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
@@ -97,6 +113,8 @@ def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
     """The answer of a family; any exception in its code becomes a PluginError."""
     try:
         return ask()
+    except PluginError as error:
+        raise PluginError(f"{who}: {error}", error.plugin) from error
     except CoreError:
         raise
     except Exception as error:

@@ -21,7 +21,7 @@ from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
 from core.config.engine import engine_config
-from core.config.family import find_family
+from core.config.family import find_family, text_alone
 from core.config.files import magic_of, own_config
 from core.config.isolation import left_out
 from core.config.numerics import planned_numerics
@@ -100,14 +100,17 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     """All stages in order. Raises ConfigError with every problem."""
     server = server_config(merged, attempt.problems)
     attempt.run_rules("arguments")
-    _discover(attempt)
-    located = attempt.answer_of(lambda: _find_checkpoint(attempt))
+    discover(attempt)
+    located = attempt.answer_of(lambda: find_model(attempt))
     model = None
     checkpoint = located
     if located is not None:
         model = attempt.answer_of(lambda: _find_family(attempt, located))
     if model is not None:
         checkpoint, _, _ = model
+    if located is not None:
+        said = text_alone(located.manifest.config, located.manifest.tensors)
+        attempt.warnings += [said] if said else []
     platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
     if model is None or platform is None:
         choose_proposer(attempt, checkpoint)
@@ -143,7 +146,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
 
 
-def _discover(attempt: Attempt) -> None:
+def discover(attempt: Attempt) -> None:
     """The plugins that the arguments leave. Raises ConfigError when they cannot be discovered."""
     if attempt.registry is None:
         words = attempt.settings["plugins"]
@@ -154,7 +157,7 @@ def _discover(attempt: Attempt) -> None:
         attempt.registry.start_probes()  # they answer while the checkpoint is looked at
 
 
-def _find_checkpoint(attempt: Attempt) -> Checkpoint:
+def find_model(attempt: Attempt) -> Checkpoint:
     """Find the model; before, the rules look at what its directory says by itself."""
     facts = attempt.facts
     model = attempt.settings["model"]

@@ -7,19 +7,26 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.decoder_spec import DecoderSpec
+from core.api.errors import ConfigError
 from core.api.module_spec import ModelSpec
 from core.args.plugin_arguments import convert_struct
 from core.config.chosen import Chosen
 from core.config.memory import Plan, weights_bytes
 from core.config.plugin_choices import speculative_arguments
 from core.config.settings import Settings
+from core.models.tensor_check import check_tensors
 from core.plugin.contracts import QuantizationMethod
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 
 
 def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: ModelSpec) -> int:
-    """Bytes of all matrices as they will be held. Raises UserError or PluginError when a part cannot be served."""
+    """Bytes of all matrices as they will be held.
+
+    Raises ConfigError when the checkpoint's tensors are not the model's, UserError or PluginError when a part cannot be
+    served.
+    """
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
 
@@ -30,8 +37,13 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
                 return int(capabilities.get("row_multiple", 1))
         return 1
 
-    plan = _plan(settings, chosen, manifest)
-    return weights_bytes(spec, plan, settings["dtype"], multiple)
+    plan = quantization_plan(settings, chosen, manifest)
+    total = weights_bytes(spec, plan, settings["dtype"], multiple)
+    if isinstance(spec, DecoderSpec) and (plan is not None or _is_plain(chosen)):
+        problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
+        if problems:
+            raise ConfigError(problems)
+    return total
 
 
 def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:
@@ -49,7 +61,13 @@ def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMan
     return int(told or 0)
 
 
-def _plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
+def _is_plain(chosen: Chosen) -> bool:
+    """Whether no quantization method reads the checkpoint, which was asked and answered."""
+    stage = chosen.stages.get("quantization")
+    return stage is not None and not stage.manifests
+
+
+def quantization_plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
     """The method's `plan`; None without a method, or when its arguments are wrong (which is reported elsewhere)."""
     stage = chosen.stages.get("quantization")
     if stage is None or not stage.manifests:

@@ -5,16 +5,35 @@ Owns: the choice between the checkpoint's tokenizer, another one, and none. Call
 
 from __future__ import annotations
 
+import logging
+
 from core.api.checkpoint import TokenizerSource
 from core.api.config import ModelConfig
 from core.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
     """The tokenizer that the user named, else the checkpoint's, else None. Raises UserError when it cannot be read."""
     if model.tokenizer is None and source.directory is None and source.vocabulary is None:
         return None
-    return Tokenizer.from_source(source, model.tokenizer)
+    tokenizer = Tokenizer.from_source(source, model.tokenizer)
+    said = tokens_beyond(tokenizer, model.vocab_size)
+    if said:
+        logger.warning("%s", said)
+    return tokenizer
+
+
+def tokens_beyond(tokenizer: Tokenizer, vocab_size: int) -> str:
+    """A sentence about tokens that the tokenizer has and the model has not; empty when there are none."""
+    largest = tokenizer.largest_id
+    if largest < vocab_size:
+        return ""
+    return (
+        f"the tokenizer's tokens go up to id {largest}, the model's vocabulary has {vocab_size}: requests with a token from "
+        f"{vocab_size} are refused. If the tokenizer is another model's, name the right one with --tokenizer."
+    )
 
 
 def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:

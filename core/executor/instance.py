@@ -26,10 +26,10 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, renamed, weight_map
+from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
-from core.plugin.contracts import AttentionParams, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
+from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
@@ -126,15 +126,16 @@ def open_checkpoint(
     hf_config = config.model.hf_config
     if config.model.implementation == "transformers":
         return _open_modules(config, loader, manifest, activation_dtype)
+    overridden = msgspec.structs.replace(manifest, config=hf_config)
     if name is None:
         spec = decoder_spec(hf_config)
-        names = weight_map(msgspec.structs.replace(manifest, config=hf_config), spec)
-        return Checkpoint(names.loader(loader), names.manifest, spec)
-    facts = manifest.facts()
-    family: ModelFamily = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
-    tensors = renamed(manifest.tensors, family.canonical_name)
-    manifest = msgspec.structs.replace(manifest, tensors=tensors)
-    return Checkpoint(loader, manifest, family.decoder_spec(hf_config))
+        names = weight_map(overridden, spec)
+    else:
+        facts = manifest.facts()
+        family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
+        spec = plugin_spec(family, hf_config)
+        names = plugin_names(family, overridden, spec)
+    return Checkpoint(names.loader(loader), names.manifest, spec)
 
 
 def _open_modules(
@@ -147,9 +148,7 @@ def _open_modules(
     has_code = config.model.trust_remote_code and "auto_map" in hf_config
     directory = config.model.model if has_code else None
     shaped = shaped_model(hf_config, manifest.tensors, activation_dtype, directory)
-    tensors = renamed(manifest.tensors, lambda name: shaped.spec.renamed.get(name, name))
-    manifest = msgspec.structs.replace(manifest, tensors=tensors)
-    return Checkpoint(loader, manifest, shaped.spec, shaped)
+    return Checkpoint(loader, shaped.spec.canonical(manifest), shaped.spec, shaped)
 
 
 def build(

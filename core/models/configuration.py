@@ -16,6 +16,14 @@ from core.models.bounds import BOUNDS, LARGEST
 T = TypeVar("T")
 
 
+class KeyProblem(UserError):
+    """A value of a configuration that cannot be. key: with the path to it."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class Configuration(Mapping[str, Any]):
     """A mapping of usual names. A key that the checkpoint lacks has the default of the family.
 
@@ -147,8 +155,9 @@ class Configuration(Mapping[str, Any]):
             shown = shown[:57] + "..."
         present = [own for own in self._names(name) if own in self.values_given]
         key = self.prefix + (present[0] if present else name)
-        raise UserError(
-            f"{key} is {shown} in the model's configuration; expected {expected}.{hint} Set it with --hf-overrides.{key}."
+        raise KeyProblem(
+            key,
+            f"{key} is {shown} in the model's configuration; expected {expected}.{hint} Set it with --hf-overrides.{key}.",
         )
 
     def _names(self, key: str) -> tuple[str, ...]:

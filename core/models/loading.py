@@ -26,17 +26,16 @@ from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
 from core.models.embedding import EmbeddingWeights, sinusoids
 from core.models.head import HeadWeights
-from core.models.kv_scales import is_kv_scale
 from core.models.mixers import Mixer, build_mixers
 from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core.models.norm import Norm
 from core.models.packing import Packing
 from core.models.pending import Pending, pending_experts, pending_linear
 from core.models.row_order import row_order
+from core.models.tensor_check import OWN_HEAD, check_tensors
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 
 WHOLE: Final = Part()
-OWN_HEAD: Final = "lm_head.weight"
 
 
 class PendingBlock:
@@ -177,12 +176,10 @@ class WeightLoading:
         self._whole = spec
         self.manifest = manifest
         self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room)
-        self._shapes = spec.tensor_shapes()
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
-        self._check_shapes()
-        self._check_all_read()
+        self._check_tensors()
         self._check_tied(loader)
         spec = self.spec
         embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
@@ -276,27 +273,12 @@ class WeightLoading:
             )
         return vectors
 
-    def _check_shapes(self) -> None:
-        """Every tensor that is read is there, with the shape that the configuration says."""
-        reads: dict[str, tuple[str, ...]] = {}
-        for part in self.spec.linears():
-            reads[f"{part.name}.weight"] = self.packing.plan(part).reads
-        for name in self.spec.tensor_shapes():
-            for read in reads.get(name, (name,)):
-                self._check_shape(read)
-
-    def _check_all_read(self) -> None:
-        """Nothing of the checkpoint is left unread: what a model does not read, it does not compute with."""
-        if self.spec is not self._whole:  # a part of the model reads a part of its checkpoint
-            return
-        known = set(self.spec.tensor_shapes())
-        for part in self.spec.linears():
-            known.update(self.packing.reads([part]))
-        if self.spec.tied:
-            known.add(OWN_HEAD)
-        unread = [name for name in self.manifest.tensors if name not in known and not is_kv_scale(name)]
-        if unread:
-            raise CheckpointError(unread_tensors(self.manifest.ref, self.spec.family, unread))
+    def _check_tensors(self) -> None:
+        """Nothing is missing, and nothing is left unread: a model does not compute with what it does not read."""
+        found = check_tensors(self.manifest, self._whole, self.packing.plan)
+        problems = found.problems(self.manifest.ref, self._whole)
+        if problems:
+            raise CheckpointError(problems[0])
 
     def _check_tied(self, loader: Loader) -> None:
         """A head beside the embedding that it is tied to must be equal to it."""
@@ -310,27 +292,3 @@ class WeightLoading:
                 f"{self.manifest.ref} has an output head ({OWN_HEAD}) that differs from its embedding, though its "
                 "configuration ties them; set --hf-overrides.tie_word_embeddings false to use it."
             )
-
-    def _check_shape(self, name: str) -> None:
-        info = self.manifest.tensors.get(name)
-        shape = self._shapes.get(name)
-        if info is None:
-            raise CheckpointError(
-                f"{self.manifest.ref} has no tensor '{name}', which a {self.spec.family} model of "
-                f"{len(self.spec.blocks)} layers needs; the checkpoint is incomplete."
-            )
-        if shape is not None and tuple(info.shape) != tuple(shape):
-            raise CheckpointError(
-                f"Tensor '{name}' of {self.manifest.ref} has shape {list(info.shape)}; the configuration says "
-                f"{list(shape)}. The checkpoint and its configuration do not belong together."
-            )
-
-
-def unread_tensors(ref: str, family: str, names: Sequence[str]) -> str:
-    """The sentence about tensors that nobody reads."""
-    first = ", ".join(names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (
-        f"{ref} has tensors that a {family} model does not read ({first}{more}), so the results could be wrong. If they "
-        f'do not matter, name them: --hf-overrides \'{{"ignored_tensors": ["{names[0]}"]}}\' (`*` stands for anything).'
-    )

@@ -6,6 +6,7 @@ Owns: which is which. Never does: read values for a model. Called by: `core.mode
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
@@ -40,14 +41,16 @@ class Neutral(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """The keys that were not read and may matter.
+    """The keys that were not read.
 
-    known: name → value, of keys that some family reads.
+    known: name → value, of keys that some family reads: they may matter.
     unknown: names of keys that no family has.
+    neutral: name → why it changes nothing.
     """
 
     known: dict[str, Any]
     unknown: list[str]
+    neutral: dict[str, str]
 
 
 def unread(
@@ -56,34 +59,64 @@ def unread(
     own_neutral: Mapping[str, str],
     defaults: Mapping[str, Any] | None = None,
 ) -> Unread:
-    """What `config` has, nobody read and no list calls neutral.
+    """What `config` has and nobody read.
 
     model_types: of all rows, whose keys are known.
     defaults: of the family's class; a key at its default says what its absence says.
     own_neutral: key → reason, of the row that read the configuration; `key = value` as in `neutral.txt`.
     """
-    neutral = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
-    left: dict[str, Any] = {}
+    lines = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
+    found = Unread({}, [], {})
     usual = defaults or {}
+    left: dict[str, Any] = {}
     for name, value in _leaves(config.values_given, config.reads):
-        is_usual = value is None or (name in usual and usual[name] == value)
-        if not is_usual and why_neutral(name, value, neutral) is None:
+        why = why_neutral(name, value, lines)
+        if why is None and value is None:
+            why = "it has no value"
+        elif why is None and name in usual and usual[name] == value:
+            why = "it has the family's usual value"
+        if why is None:
             left[name] = value
-    if not left:
-        return Unread({}, [])
-    known_keys = _known_keys(tuple(model_types))
-    known: dict[str, Any] = {}
-    unknown: list[str] = []
-    for name, value in left.items():
-        outer, _, inner = name.partition(".")
-        is_known = outer in known_keys
-        if inner:
-            is_known = inner.rpartition(".")[2] in ROPE_KEYS or isinstance(value, Mapping)
-        if is_known:
-            known[name] = value
         else:
-            unknown.append(name)
-    return Unread(known, unknown)
+            found.neutral[name] = why
+    for name, value in left.items():
+        if _is_known(name, value, model_types):
+            found.known[name] = value
+        else:
+            found.unknown.append(name)
+    return found
+
+
+def unread_outside(
+    outer: Mapping[str, Any], text: Configuration, other: str, model_types: Iterable[str], family: str
+) -> Unread:
+    """What the configuration around a text's has, beside what the text takes of it.
+
+    text: the text's, with the defaults of its family.
+    other: a pattern of keys that are not of the text.
+    Raises UserError for a key that the text would read if it stood there.
+    """
+    lines = _neutral_keys()
+    found = Unread({}, [], {})
+    for name, value in outer.items():
+        why = why_neutral(name, value, lines)
+        if re.search(other, name):
+            why = "it is not of the text"
+        elif name in text:
+            why = "the text has its own"
+        elif why is None and (value is None or text.get(name) == value):
+            why = "it has the text's value"
+        if why is not None:
+            found.neutral[name] = why
+        elif not _is_known(name, value, model_types):
+            found.unknown.append(name)
+        else:
+            raise UserError(
+                f"The model's configuration has {name} = {json.dumps(value, default=str):.60} outside of its text's, where a "
+                f"'{family}' model does not read it, so the results could be wrong. To run without it, set it to null: "
+                f"--hf-overrides.{name} null."
+            )
+    return found
 
 
 def refuse(found: Unread, family: str) -> None:
@@ -132,6 +165,14 @@ def _parsed(lines: Iterable[str]) -> Iterator[Neutral]:
         key, _, reason = line.partition(" | ")
         pattern, equals, value = key.partition(" = ")
         yield Neutral(pattern, value if equals else None, reason)
+
+
+def _is_known(name: str, value: Any, model_types: Iterable[str]) -> bool:
+    """Whether some family reads a key."""
+    outer, _, inner = name.partition(".")
+    if inner:
+        return inner.rpartition(".")[2] in ROPE_KEYS or isinstance(value, Mapping)
+    return outer in _known_keys(tuple(model_types))
 
 
 @cache

@@ -7,7 +7,7 @@ Called by: the configuration (names and shapes), the model's instance (reading).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,8 +73,14 @@ class WeightMap:
     ignored: name → reason.
     """
 
-    def __init__(self, manifest: CheckpointManifest, rules: Sequence[WeightRule], num_experts: int) -> None:
-        """num_experts: in flat stacks, where no shape tells it."""
+    def __init__(
+        self,
+        manifest: CheckpointManifest,
+        rules: Sequence[WeightRule],
+        num_experts: int,
+        canonical_name: Callable[[str], str] | None = None,
+    ) -> None:
+        """num_experts: in flat stacks, where no shape tells it. canonical_name: in place of rules that rename."""
         self._original = manifest
         self._views: dict[str, TensorView] = {}
         self._rows: dict[str, dict[int, str]] = {}
@@ -86,17 +92,17 @@ class WeightMap:
         ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
         for source, info in manifest.tensors.items():
-            why = next((rule.reason for rule in ignoring if re.fullmatch(rule.pattern, source)), None)
+            name = source if canonical_name is None else canonical_name(source)
+            for pattern, to in renames:
+                name = pattern.sub(to, name)
+            why = _why_ignored(ignoring, source, name)
             if why is not None:
                 self.ignored[source] = why
                 continue
-            name = source
-            for pattern, to in renames:
-                name = pattern.sub(to, name)
             if self._join(name, source, joining):
                 continue
-            for canonical_name, view in self._views_of(source, name, info, shaping):
-                self._put(tensors, canonical_name, view, info)
+            for part, view in self._views_of(source, name, info, shaping):
+                self._put(tensors, part, view, info)
         for name, sources in self._rows.items():
             tensors[name] = self._joined(name, sources)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
@@ -216,6 +222,16 @@ class MappedLoader:
             left[name] -= 1
             if not left[name]:
                 yield name, begun.pop(name)
+
+
+def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None:
+    """The reason for which a tensor is not read, None when it is. name: after renames."""
+    for rule in rules:
+        if re.fullmatch(rule.pattern, source):
+            return rule.reason
+        if rule.renamed and re.fullmatch(rule.pattern, name):
+            return rule.reason
+    return None
 
 
 def _shape(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:

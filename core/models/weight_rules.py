@@ -66,10 +66,12 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
 
     pattern: the whole name, as the checkpoint has it.
     reason: why that changes nothing.
+    renamed: the pattern is also held against names after renames, as errors show them.
     """
 
     pattern: str
     reason: str
+    renamed: bool = False
 
 
 WeightRule = Rename | Stacked | Joined | Turned | UnitRows | Ignored

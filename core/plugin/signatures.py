@@ -28,8 +28,11 @@ OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contra
 """Contracts of attention backends for layer kinds that have one of their own."""
 
 
-def contracts_of(kind: str, capabilities: Mapping[str, Any]) -> list[type]:
+def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> list[type]:
     """The Protocols that an object must have: one, or for attention one for each sort of layers that it declares."""
+    has_row = isinstance(loaded, contracts.HasRow) and not isinstance(loaded, contracts.ModelFamily)
+    if kind == "model" and has_row:
+        return [contracts.HasRow]
     if kind != "attention":
         return [CONTRACTS[kind]]
     wanted: list[type] = []

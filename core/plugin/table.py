@@ -74,7 +74,7 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
         context = dataclasses.replace(context, arguments=values)
     loaded = manifest.call("core_load", context=context)
     manifest.found_in(type(loaded).__module__)
-    contracts = contracts_of(row.kind, manifest.spec.capabilities)
+    contracts = contracts_of(row.kind, manifest.spec.capabilities, loaded)
     see = " and ".join(f"core.plugin.contracts.{contract.__name__}" for contract in contracts)
     lacking = missing_parts(contracts, loaded)
     if lacking:

@@ -10,8 +10,8 @@ import pickle
 from typing import Any
 
 from core.api.decoder_spec import DecoderSpec
-from core.api.errors import UserError
-from core.models.families import family_for, renamed
+from core.api.errors import CheckpointError, UserError
+from core.models.families import family_for, plugin_names, plugin_spec
 from core.testing.case import Failure, Skipped, Subject
 
 
@@ -30,24 +30,26 @@ def claims_its_own(subject: Subject) -> None:
 
 
 def tells_a_shape(subject: Subject) -> None:
-    """decoder_spec tells the model's shape, the same each time, as plain values."""
+    """It tells the model's shape, the same each time, as plain values."""
     config = _own(subject).config
-    spec = subject.loaded.decoder_spec(config)
+    spec = plugin_spec(subject.loaded, config)
     if not isinstance(spec, DecoderSpec):
         raise Failure(f"decoder_spec answered {type(spec).__name__}, expected DecoderSpec")
-    if subject.loaded.decoder_spec(dict(config)) != spec:
-        raise Failure("decoder_spec answers differently the second time")
+    if plugin_spec(subject.loaded, dict(config)) != spec:
+        raise Failure("its DecoderSpec is another one the second time")
     if pickle.loads(pickle.dumps(spec)) != spec:
         raise Failure("the DecoderSpec does not survive a copy")
 
 
 def names_every_tensor(subject: Subject) -> None:
-    """canonical_name gives every tensor of the model a name of its own, with the shape that the spec tells."""
+    """Every tensor of the model has a canonical name of its own, with the shape that the spec tells."""
     manifest = _own(subject)
-    tensors = renamed(manifest.tensors, subject.loaded.canonical_name)
-    if len(tensors) != len(manifest.tensors):
-        raise Failure(f"{len(manifest.tensors)} tensors of the checkpoint get only {len(tensors)} names")
-    for name, shape in subject.loaded.decoder_spec(manifest.config).tensor_shapes().items():
+    spec = plugin_spec(subject.loaded, manifest.config)
+    try:
+        tensors = plugin_names(subject.loaded, manifest, spec).manifest.tensors
+    except CheckpointError as error:
+        raise Failure(str(error)) from None
+    for name, shape in spec.tensor_shapes().items():
         if name not in tensors:
             raise Failure(f"no tensor of the checkpoint becomes '{name}', which the shape needs")
         if tuple(tensors[name].shape) != tuple(shape):
@@ -58,22 +60,20 @@ def refuses_damage(subject: Subject) -> None:
     """A configuration without its sizes is refused with a sentence."""
     config: dict[str, Any] = {"model_type": _own(subject).config.get("model_type")}
     try:
-        subject.loaded.decoder_spec(config)
+        plugin_spec(subject.loaded, config)
     except UserError as error:
         if str(error).strip():
             return
     except Exception as error:
-        raise Failure(
-            f"decoder_spec raises {type(error).__name__} for an empty configuration; raise UserError"
-        ) from None
-    raise Failure("decoder_spec accepts a configuration without sizes")
+        raise Failure(f"it raises {type(error).__name__} for an empty configuration; raise UserError") from None
+    raise Failure("it accepts a configuration without sizes")
 
 
 def runs_its_model(subject: Subject) -> None:
     """The engine runs its checkpoint, with any token of the vocabulary that the shape tells."""
     from core import LLM, SamplingParams
 
-    size = subject.loaded.decoder_spec(_own(subject).config).vocab_size
+    size = plugin_spec(subject.loaded, _own(subject).config).vocab_size
     settings: dict[str, Any] = {"max_model_len": 16, "kv_cache_memory_bytes": 4 << 20, "use_tqdm_on_load": False}
     if subject.plugins is not None:
         settings["plugins"] = subject.plugins

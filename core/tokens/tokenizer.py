@@ -42,6 +42,7 @@ class Tokenizer:
     bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
     chat_template: Jinja source, or None.
     vocab_size: number of ids, with added tokens.
+    largest_id: of all tokens.
     special_ids: ids that `skip_special_tokens` leaves out.
     spelling: how tokens spell bytes.
     strips_space: whether a text's first space belongs to the tokenizer.
@@ -65,6 +66,7 @@ class Tokenizer:
         self.chat_template = chat_template
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
+        self.largest_id: int = max([self.vocab_size - 1, *added])
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.spelling, self.strips_space = spelling_of(backend)
         self._bytes: dict[int, bytes] = {}

@@ -12,7 +12,7 @@ import pytest
 
 from core.version import __version__
 
-FAST = [["--version"], ["--help"], ["serve", "--help"], ["plugins", "list"]]
+FAST = [["--version"], ["--help"], ["serve", "--help"], ["plugins", "list"], ["models"]]
 
 
 def core(*words, timeout=60, **environment):

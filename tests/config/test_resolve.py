@@ -188,7 +188,7 @@ def test_directories_that_are_no_model(registry, tmp_path, files, words):
 def test_an_unknown_architecture_names_the_nearest(registry, tiny_llama):
     overrides = {"model_type": "lama", "architectures": ["LlamaForCausalM"]}
     (problem,) = problems(registry, model=str(tiny_llama), hf_overrides=overrides)
-    assert "'LlamaForCausalM'" in problem and "Did you mean 'LlamaForCausalLM'?" in problem
+    assert "'LlamaForCausalM'" in problem and "the nearest names are LlamaForCausalLM" in problem
     assert "core plugins list --kind=model" in problem
 
 

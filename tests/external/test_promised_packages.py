@@ -134,6 +134,32 @@ class Checkpoints:
         config = {back.get(key, key): value for key, value in TINY.items()}
         return self.write("birch", tensors, {**config, "model_type": "birch", "architectures": ["BirchLMHeadModel"]})
 
+    def maple(self):
+        """(The same model, fused and under other names, with scalars; as a granite, which the engine's table has.)"""
+        own, left = {}, dict(self.tensors)
+        for layer in range(TINY["num_hidden_layers"]):
+            block, twig = f"model.layers.{layer}.", f"trunk.twigs.{layer}."
+            q, k, v = (left.pop(f"{block}self_attn.{part}_proj.weight") for part in "qkv")
+            groups = zip(*(matrix.chunk(TINY["num_key_value_heads"]) for matrix in (q, k, v)), strict=True)
+            own[f"{twig}attn.query_key_value.weight"] = torch.cat([torch.cat(group) for group in groups])
+            both = [left.pop(f"{block}mlp.{part}_proj.weight") for part in ("gate", "up")]
+            own[f"{twig}ff.both.weight"] = torch.cat(both)
+            own[f"{twig}attn.out.weight"] = left.pop(f"{block}self_attn.o_proj.weight")
+            own[f"{twig}ff.down.weight"] = left.pop(f"{block}mlp.down_proj.weight")
+            own[f"{twig}norm_a.weight"] = left.pop(f"{block}input_layernorm.weight")
+            own[f"{twig}norm_b.weight"] = left.pop(f"{block}post_attention_layernorm.weight")
+        own["trunk.words.weight"] = left.pop("model.embed_tokens.weight")
+        own["trunk.top_norm.weight"] = left.pop("model.norm.weight")
+        own["trunk.step_counter"] = torch.zeros(1)
+        sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "ff_width"}
+        config = {sizes.get(key, key): value for key, value in TINY.items()}
+        gains = {"embed_gain": 3.0, "branch_gain": 0.4, "logit_divisor": 2.0}
+        config |= {**gains, "model_type": "maple", "architectures": ["MapleLMHeadModel"]}
+        granite = {**TINY, "model_type": "granite", "architectures": ["GraniteForCausalLM"]}
+        granite |= {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0}
+        granite["attention_multiplier"] = (TINY["hidden_size"] // TINY["num_attention_heads"]) ** -0.5
+        return self.write("maple", own | left, config), self.write("granite", self.tensors, granite)
+
     def heads(self):
         """Draft heads that leave the hidden state as it is: each drafts the newest token."""
         path = self.folder / "heads.safetensors"
@@ -152,6 +178,7 @@ def checkpoints(tmp_path_factory, site):
 def answers(checkpoints, python, tmp_path_factory):
     """Tokens of every package, and of the oracles, from one process."""
     packed, packed_plain = checkpoints.nibble4()
+    maple, granite = checkpoints.maple()
     plain, programs = str(checkpoints.plain), tmp_path_factory.mktemp("log") / "programs.json"
     settings = {
         "plain": {"model": plain},
@@ -166,6 +193,8 @@ def answers(checkpoints, python, tmp_path_factory):
             "platform_config": {"buckets": [1, 4, 32], "log": str(programs)},
         },
         "birch": {"model": str(checkpoints.birch())},
+        "maple": {"model": str(maple)},
+        "maple oracle": {"model": str(granite)},
         "draft_heads": {
             "model": plain,
             "speculative_config": {
@@ -190,6 +219,7 @@ def answers(checkpoints, python, tmp_path_factory):
         ("toystore", "plain"),
         ("static_shapes", "plain"),
         ("birch", "plain"),
+        ("maple", "maple oracle"),
         ("draft_heads", "plain"),
     ],
 )
@@ -254,16 +284,46 @@ def test_packages_pass_the_kit(checkpoints, python):
         {"kind": "speculative", "name": "draft_heads", "arguments": {"weights": str(checkpoints.heads())}},
         {"kind": "platform", "name": "static_shapes"},
         {"kind": "model", "name": "birch", "model": str(checkpoints.birch())},
+        {"kind": "model", "name": "maple", "model": str(checkpoints.maple()[0])},
     ]
     done = python("-c", CHECKS, json.dumps(tasks))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert [finding for finding in found if finding[2] in ("failed", "warned")] == []
     passed = {plugin: sum(f[0] == plugin and f[2] == "passed" for f in found) for plugin in {f[0] for f in found}}
-    assert len(passed) == 7 and min(passed.values()) >= 12, passed
+    assert len(passed) == 8 and min(passed.values()) >= 12, passed
 
 
 @pytest.mark.parametrize("name", ["nibble4", "rows_fp8", "toystore", "draft_heads", "static_shapes", "birch"])
 def test_each_package_is_short(name):
     lines = sum(len(path.read_text().splitlines()) for path in (HERE / name).rglob("*.py"))
     assert 20 < lines <= MAX_LINES
+
+
+def test_a_family_outside_the_table_takes_fewer_than_40_lines():
+    lines: list[str] = []
+    for path in (HERE / "maple").rglob("*.py"):
+        lines += path.read_text().splitlines()
+    assert sum(1 for line in lines if line.strip()) < 40
+
+
+def test_what_a_row_does_not_read_is_refused(checkpoints, core):
+    """As for the engine's own rows, before a weight is read: keys, sizes and tensors."""
+    model, _ = checkpoints.maple()
+    explained = core("models", "explain", str(model), "--json")
+    told = json.loads(explained.stdout)
+    assert "model plugin 'maple' (core-maple 0.1.0)" in told["reader"] and told["refused"] == []
+    assert [(group["name"], group["examples"]) for group in told["ignored"]] == [
+        ("of training", ["trunk.step_counter"])
+    ]
+    assert {"width", "embed_gain", "logit_divisor"} <= set(told["keys_read"])
+    refused = core("config", "explain", str(model), "--hf-overrides", '{"clip_qkv": 3.0}')
+    assert (
+        refused.returncode == 2 and "clip_qkv = 3.0, which models of the family 'maple' do not read" in refused.stderr
+    )
+    refused = core("config", "explain", str(model), "--hf-overrides", '{"depth": 1}')
+    assert refused.returncode == 2 and "says 1 layers, the tensors are of 2" in refused.stderr
+    taken = core(
+        "config", "explain", str(model), "--hf-overrides", '{"depth": 1, "ignored_tensors": ["model.layers.1.*"]}'
+    )
+    assert taken.returncode == 0, taken.stderr

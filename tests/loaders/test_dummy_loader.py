@@ -39,5 +39,5 @@ def test_it_needs_a_known_configuration(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
         DummyLoader().resolve(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "lama", "architectures": ["LlamaForCausalLN"]}')
-    with pytest.raises(UserError, match="Did you mean 'LlamaForCausalLM'"):
+    with pytest.raises(UserError, match="nearest names are LlamaForCausalLM"):
         DummyLoader().resolve(str(tmp_path))

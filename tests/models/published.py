@@ -1,4 +1,4 @@
-"""Configurations as published checkpoints have them, with every key. Data alone."""
+"""Configurations as published checkpoints have them, with every key; of those of vision only a few. Data alone."""
 
 from __future__ import annotations
 
@@ -395,6 +395,59 @@ LFM2_350M: dict[str, Any] = {
     "vocab_size": 65536,
 }
 
+GEMMA_3_4B: dict[str, Any] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999,
+    "eoi_token_index": 256000,
+    "eos_token_id": [1, 106],
+    "image_token_index": 262144,
+    "initializer_range": 0.02,
+    "mm_tokens_per_image": 256,
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.50.0.dev0",
+    "vision_config": {"hidden_size": 1152, "image_size": 896, "model_type": "siglip_vision_model", "patch_size": 14},
+}
+
+MISTRAL_SMALL_3_1: dict[str, Any] = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "image_token_index": 10,
+    "model_type": "mistral3",
+    "multimodal_projector_bias": False,
+    "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2,
+    "text_config": {
+        "attention_dropout": 0.0,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "initializer_range": 0.02,
+        "intermediate_size": 32768,
+        "max_position_embeddings": 131072,
+        "model_type": "mistral",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000000.0,
+        "sliding_window": None,
+        "use_cache": True,
+        "vocab_size": 131072,
+    },
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.50.0.dev0",
+    "vision_config": {"head_dim": 64, "hidden_size": 1024, "model_type": "pixtral", "patch_size": 14},
+    "vision_feature_layer": -1,
+}
+
 PUBLISHED = {
     "Llama-3.1-8B-Instruct": LLAMA_3_1_8B,
     "Mistral-7B-v0.1": MISTRAL_7B,
@@ -404,6 +457,8 @@ PUBLISHED = {
     "Mixtral-8x7B-v0.1": MIXTRAL_8X7B,
     "gemma-2-2b-it": GEMMA_2_2B,
     "gemma-3-1b-it": GEMMA_3_1B,
+    "gemma-3-4b-it": GEMMA_3_4B,
+    "Mistral-Small-3.1-24B": MISTRAL_SMALL_3_1,
     "DeepSeek-V2-Lite": DEEPSEEK_V2_LITE,
     "DeepSeek-V3": DEEPSEEK_V3,
     "LFM2-350M": LFM2_350M,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from core.config.resolve import resolve
+from core.models.families import row_spec
 from core.testing import cases
 from core.testing.checkpoints import TINY, write_tokenizer
 from core.testing.model import CHECKS
@@ -17,8 +19,7 @@ from tests.testing.cheats import HEADER, failing
 
 FAMILY = renamed((TEMPLATES / "model/core_my_plugin/family.py").read_text(), "cheat", "model")
 OWN = {"vocab_size": "n_words", "hidden_size": "width", "max_position_embeddings": "n_positions"}
-USUAL = {mine: usual for usual, mine in OWN.items()}
-RENAMES = f"decoder_spec({{{USUAL}.get(key, key): value for key, value in hf_config.items()}}, ROW)"
+BIAS = "qkv_bias=True,"
 MANIFEST = """
 KIND = "model"
 @hookimpl
@@ -32,7 +33,7 @@ def core_load(context): return CheatFamily()
 
 def source(*changes):
     """A family of one file whose configurations have names of their own, with some words changed."""
-    text = FAMILY.replace("decoder_spec(hf_config, ROW)", RENAMES)
+    text = FAMILY.replace(BIAS, f"{BIAS} keys={OWN},")
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
@@ -50,7 +51,7 @@ def checkpoint(tmp_path_factory):
     names: dict[str, object] = {}
     exec(compile(source(), "family", "exec"), names)
     tensors = {}
-    for name, shape in names["CheatFamily"]().decoder_spec(config).tensor_shapes().items():
+    for name, shape in row_spec(config, names["CheatFamily"].row).tensor_shapes().items():
         for own, canonical in names["NAMES"].items():
             if name.startswith(canonical):
                 name = own + name.removeprefix(canonical)
@@ -71,7 +72,10 @@ def test_a_family_that_renames_every_key_passes_and_is_resolved(tmp_path, checkp
 
 
 def test_a_family_that_the_engine_cannot_run_is_found(tmp_path, checkpoint):
-    import_and_change = "msgspec.structs.replace(spec, activation='tangent')"
-    odd = f"    def odd(self, spec):\n        import msgspec\n        return {import_and_change}\n\n    def canonical_name("
-    changed = source((RENAMES, f"self.odd({RENAMES})"), ("    def canonical_name(", odd))
+    odd = """
+        def odd(config, spec):
+            import msgspec
+            return msgspec.structs.replace(spec, mlp=msgspec.structs.replace(spec.mlp, activation="tangent"))
+    """
+    changed = source((BIAS, f"{BIAS} adjust=odd,"), ("class CheatFamily", f"{textwrap.dedent(odd)}\nclass CheatFamily"))
     assert "tangent" in failing(tmp_path, "model", changed, "The engine runs", model=str(checkpoint))

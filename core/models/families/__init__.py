@@ -1,13 +1,16 @@
 """The table of model families, one row a family in files by lineage, and how a configuration becomes a `DecoderSpec`."""
 
 from core.models.families.build import ACTIVATIONS
+from core.models.families.plugged import plugin_names, plugin_row, plugin_spec
 from core.models.families.row import NEVER, Family, HeadNorm
 from core.models.families.table import (
     FAMILIES,
+    Reading,
     decoder_spec,
     family_for,
     layer_specs,
-    renamed,
+    read_configuration,
+    row_spec,
     tensor_shapes,
     unknown_keys,
     weight_map,
@@ -19,10 +22,15 @@ __all__ = [
     "NEVER",
     "Family",
     "HeadNorm",
+    "Reading",
     "decoder_spec",
     "family_for",
     "layer_specs",
-    "renamed",
+    "plugin_names",
+    "plugin_row",
+    "plugin_spec",
+    "read_configuration",
+    "row_spec",
     "tensor_shapes",
     "unknown_keys",
     "weight_map",

@@ -1,23 +1,21 @@
 """The table of model families. Torch-free.
 
-Owns: which row serves a configuration, tensor names in the table's families. Never does: hold weights or run anything.
+Owns: which row serves a configuration, which of its keys are read, and tensor names. Never does: hold weights or run anything.
 Called by: config (facts, selection, memory plan), models, the dummy loader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import translate
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
-from core.models.configuration import Configuration, configuration
+from core.models.configuration import configuration
 from core.models.families import (
     bert,
     cohere,
@@ -42,8 +40,8 @@ from core.models.families import (
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.row import Family
-from core.models.families.wrappers import WRAPPED, is_wrapper, text_config
-from core.models.unread import Unread, refuse, unread
+from core.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
+from core.models.unread import Unread, refuse, unread, unread_outside
 from core.models.weight_map import WeightMap
 from core.models.weight_rules import Ignored, WeightRule, modules
 
@@ -73,45 +71,59 @@ FAMILIES: tuple[Family, ...] = (
 IGNORED_TENSORS = "ignored_tensors"
 
 
+class Reading(NamedTuple):
+    """A configuration, read by a row.
+
+    row: the row.
+    spec: the model's shape.
+    read: the keys that it was made of, those of nested mappings with their path.
+    unread: all others.
+    """
+
+    row: Family
+    spec: DecoderSpec
+    read: frozenset[str]
+    unread: Unread
+
+
 def family_for(hf_config: Mapping[str, Any]) -> Family:
     """The row that serves a configuration. Raises UserError naming the nearest architectures, or the rows that claim it."""
-    hf_config = text_config(hf_config)
-    model_type = str(hf_config.get("model_type") or "")
-    architectures = [str(name) for name in hf_config.get("architectures") or ()]
+    text = text_config(hf_config)
+    model_type = str(text.get("model_type") or "")
+    architectures = [str(name) for name in text.get("architectures") or ()]
     by_type = [family for family in FAMILIES if model_type in family.model_types]
     by_name = [family for family in FAMILIES if any(name in family.architectures for name in architectures)]
     claims = by_type or by_name
     if len(claims) > 1:
-        both = " and ".join(f"'{family.name}'" for family in claims)
-        raise UserError(f"The configuration's model_type '{model_type}' and architectures {architectures} mean {both}.")
+        rows = " and ".join(f"'{family.name}'" for family in claims)
+        raise UserError(
+            f"The configuration's model_type '{model_type}' and architectures {architectures} mean {rows}, of which only one "
+            "can serve it; say which with --hf-overrides.model_type."
+        )
     if claims:
         return claims[0]
+    what = architectures[0] if architectures else model_type or "(none given)"
+    whose = ""
+    if text is not hf_config:
+        whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
+    raise UserError(
+        f"Unknown model architecture '{what}'{whose}; of {len(FAMILIES)} known families, the nearest names are "
+        f"{', '.join(_nearest(what))}. `core models` lists all."
+    )
+
+
+def _nearest(what: str) -> list[str]:
+    """The names in the table that look most like an architecture."""
     known: list[str] = []
     for family in FAMILIES:
         known.extend(family.model_types)
         known.extend(family.architectures)
-    what = model_type or "(none given)"
-    if architectures:
-        what = architectures[0]
-    near = get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
-    raise UserError(
-        f"Unknown model architecture '{what}'; of {len(FAMILIES)} known families, the nearest names are "
-        f"{', '.join(near)}. `core models` lists all."
-    )
+    return get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
 
 
-def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
-    """A checkpoint's tensors under the names that `canonical_name` gives them."""
-    result = {}
-    for name, info in tensors.items():
-        new_name = canonical_name(name)
-        result[new_name] = msgspec.structs.replace(info, name=new_name)
-    return result
-
-
-def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
-    """The way from the checkpoint of a family of the table to its tensors under canonical names."""
-    family = family_for(manifest.config)
+def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
+    """The way from a checkpoint to its tensors under canonical names. row: None: the table's for its configuration."""
+    family = row or family_for(manifest.config)
     num_experts, _ = spec.router_widths()
     rules: list[WeightRule] = []
     for own, usual in family.names:
@@ -150,40 +162,48 @@ def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
     patterns = hf_config.get(IGNORED_TENSORS) or ()
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
         raise UserError(f'{IGNORED_TENSORS} is {patterns!r}; expected a list of patterns such as "v_head.*".')
-    return [Ignored(translate(pattern), "told to by --hf-overrides") for pattern in patterns]
+    return [Ignored(translate(pattern), "told to by --hf-overrides", renamed=True) for pattern in patterns]
 
 
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
     """Resolve a configuration. Raises UserError for missing or impossible values.
 
-    family: a row that the table need not have; None: the table's row for the configuration.
+    family: a row that the table need not have; None: the table's row for the configuration, which must read every key that
+        some row knows.
     """
-    hf_config = text_config(hf_config)
     if family is not None:
-        return spec_of(configuration_of(hf_config, family, strict=False), family)
-    row = family_for(hf_config)
-    config = configuration_of(hf_config, row, strict=True)
+        return spec_of(configuration_of(text_config(hf_config), family, strict=False), family)
+    return row_spec(hf_config, family_for(hf_config))
+
+
+def row_spec(hf_config: Mapping[str, Any], row: Family) -> DecoderSpec:
+    """The model's shape as a row reads it. Raises UserError also for a key that some row knows and this one does not read."""
+    reading = read_configuration(hf_config, row)
+    refuse(reading.unread, row.name)
+    return reading.spec
+
+
+def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
+    """The model's shape, and which keys say it. Raises UserError for missing or impossible values."""
+    config = configuration_of(text_config(hf_config), row, strict=True)
     spec = spec_of(config, row)
-    refuse(_unread(config, row), row.name)
-    return spec
+    known = class_defaults(config, row)
+    defaults = {} if known is None else known.defaults
+    model_types: list[str] = []
+    for other in FAMILIES:
+        model_types.extend(other.model_types)
+    inside = unread(config, model_types, row.neutral, defaults)
+    outer = outer_config(hf_config)
+    if outer:
+        outside = unread_outside(outer, config, OTHER, model_types, row.name)
+        neutral = {**outside.neutral, **inside.neutral}
+        inside = Unread(inside.known, [*inside.unknown, *outside.unknown], neutral)
+    return Reading(row, spec, frozenset(config.reads), inside)
 
 
 def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:
     """The keys of a configuration that no family has, nor any list of neutral keys."""
-    hf_config = text_config(hf_config)
-    row = family_for(hf_config)
-    config = configuration_of(hf_config, row, strict=True)
-    spec_of(config, row)
-    return _unread(config, row).unknown
-
-
-def _unread(config: Configuration, family: Family) -> Unread:
-    known = class_defaults(config, family)
-    defaults = {} if known is None else known.defaults
-    model_types: list[str] = []
-    for row in FAMILIES:
-        model_types.extend(row.model_types)
-    return unread(config, model_types, family.neutral, defaults)
+    return read_configuration(hf_config, family_for(hf_config)).unread.unknown
 
 
 def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:

@@ -41,7 +41,7 @@ from core.plugin.contracts.kernels import (
     SumsInSegments,
 )
 from core.plugin.contracts.loader import Loader
-from core.plugin.contracts.model import ModelFamily
+from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
@@ -69,6 +69,7 @@ __all__ = [
     "HasLogprobs",
     "HasRace",
     "HasRoute",
+    "HasRow",
     "HasSoftCap",
     "HasTakeRows",
     "HeadsKernel",

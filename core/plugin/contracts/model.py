@@ -24,3 +24,14 @@ class ModelFamily(Protocol):
     def canonical_name(self, name: str) -> str:
         """The canonical (Hugging Face llama's) name of a checkpoint's tensor; names that it does not know stay."""
         ...
+
+
+@runtime_checkable
+class HasRow(Protocol):
+    """Kind `model`, in place of `ModelFamily`: gives a row as the engine's own table has them.
+
+    row: a `core.models.families.Family`; it says what configurations mean and how tensors are named and laid out, and
+        keys and tensors that it does not read are refused as they are for the engine's own rows.
+    """
+
+    row: Any

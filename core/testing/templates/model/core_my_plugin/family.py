@@ -1,14 +1,12 @@
-"""The family: a row of what distinguishes it, and the names of its tensors."""
+"""The family: a row of what distinguishes it from llama, the names of its tensors included."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
 
-from core.api.decoder_spec import DecoderSpec
-from core.models.families import Family, decoder_spec
+from core.models.families import Family
+from core.models.weight_rules import Rename
 
-ROW = Family(name="my_plugin", model_types=("my_plugin",), architectures=("MyPluginForCausalLM",), qkv_bias=True)
 NAMES = {
     "decoder.words": "model.embed_tokens",
     "decoder.last_norm": "model.norm",
@@ -18,15 +16,12 @@ NAMES = {
 
 
 class MyPluginFamily:
-    """Implements `core.plugin.contracts.ModelFamily`."""
+    """Implements `core.plugin.contracts.HasRow`: the configuration has the usual names; queries, keys and values a bias."""
 
-    def decoder_spec(self, hf_config: Mapping[str, Any]) -> DecoderSpec:
-        """The configuration has the usual names; only the query, key and value layers have a bias."""
-        return decoder_spec(hf_config, ROW)
-
-    def canonical_name(self, name: str) -> str:
-        """`decoder.words.weight` is `model.embed_tokens.weight`, and so on."""
-        for start, canonical in NAMES.items():
-            if name.startswith(start):
-                return canonical + name.removeprefix(start)
-        return name
+    row = Family(
+        name="my_plugin",
+        model_types=("my_plugin",),
+        architectures=("MyPluginForCausalLM",),
+        qkv_bias=True,
+        weights=tuple(Rename(f"^{re.escape(own)}", canonical) for own, canonical in NAMES.items()),
+    )

@@ -6,6 +6,7 @@ import pytest
 from core_my_plugin.family import NAMES, MyPluginFamily
 from safetensors.torch import save_file
 
+from core.models.families import row_spec
 from core.testing import cases
 from core.testing.checkpoints import TINY, write_tokenizer
 
@@ -18,7 +19,7 @@ def checkpoint(tmp_path_factory):
     config = {**TINY, "model_type": "my_plugin", "architectures": ["MyPluginForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))
     tensors = {}
-    for name, shape in MyPluginFamily().decoder_spec(config).tensor_shapes().items():
+    for name, shape in row_spec(config, MyPluginFamily.row).tensor_shapes().items():
         start = next((own for own, canonical in NAMES.items() if name.startswith(canonical)), None)
         own = name if start is None else start + name.removeprefix(NAMES[start])
         tensors[own] = torch.ones(shape) if "norm" in name else torch.randn(shape) * 0.3

@@ -1,0 +1,260 @@
+"""What this engine makes of a checkpoint: who reads it, what is read, what is ignored and why, what is refused.
+
+Owns: the report. Never does: import torch, read a weight, stop at the first problem where it can go on.
+Called by: `core models explain`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.decoder_spec import DecoderSpec
+from core.api.errors import ConfigError, UserError
+from core.api.module_spec import ModelSpec, ModuleSpec
+from core.api.specs import KV_TYPES
+from core.args.sources import merge
+from core.config import limits
+from core.config.attempt import Attempt
+from core.config.checkpoint import Checkpoint, find_tokenizer
+from core.config.choices import choose_quantization
+from core.config.family import find_family, text_alone
+from core.config.model_shape import ModelShape, model_shape
+from core.config.resolve import discover, find_model
+from core.config.rules import Facts
+from core.config.settings import Settings
+from core.config.weights import quantization_plan
+from core.engine.tokenizing import tokens_beyond
+from core.models import families
+from core.models.configuration import KeyProblem
+from core.models.families.wrappers import without_key
+from core.models.tensor_check import check_tensors, tensors_read
+from core.models.unread import refuse
+from core.models.weight_map import WeightMap
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import load_plugin
+from core.tokens.tokenizer import Tokenizer
+
+GROUPS: Final = (
+    ("norms", r"norm[^.]*\.(weight|bias)$"),
+    ("embedding", r"^model\.(embed_|token_type)"),
+    ("output head", r"^lm_head\."),
+    ("attention", r"\.self_attn\."),
+    ("states", r"\.mixer\."),
+    ("experts", r"\.experts\.\d"),
+    ("shared experts", r"\.shared_expert"),
+    ("router", r"\.gate\."),
+    ("MLP", r"\.mlp\."),
+)
+"""Name of a group, and a pattern of its tensors' canonical names; the first one that is found counts."""
+OTHER: Final = "other"
+
+
+class TensorGroup(msgspec.Struct, frozen=True):
+    """Tensors of a checkpoint, as it stores them. examples: up to three names."""
+
+    name: str
+    count: int
+    nbytes: int
+    examples: list[str]
+
+
+class ModelReport(msgspec.Struct, kw_only=True):
+    """Everything that is known of a checkpoint before a weight is read.
+
+    reader: who reads it: a row, a plugin, transformers; empty: nobody.
+    tensors: what is read, by group. ignored: what is not; the name of a group is the reason.
+    keys_read: of the configuration. keys_neutral: key → why it changes nothing. keys_unknown: that no known model has.
+    refused: every sentence that keeps it from being served.
+    shape: None where it cannot be told.
+    """
+
+    model: str
+    format: str = ""
+    reader: str = ""
+    model_type: str = ""
+    architectures: list[str] = []
+    quantization: str | None = None
+    tensors: list[TensorGroup] = []
+    ignored: list[TensorGroup] = []
+    keys_read: list[str] = []
+    keys_neutral: dict[str, str] = {}
+    keys_unknown: list[str] = []
+    warnings: list[str] = []
+    refused: list[str] = []
+    shape: ModelShape | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of a model. names: None where its reader does not tell what it ignores."""
+
+    reader: str
+    spec: ModelSpec | None = None
+    manifest: CheckpointManifest | None = None
+    names: WeightMap | None = None
+    reading: families.Reading | None = None
+    refused: list[str] = field(default_factory=list)
+
+
+def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> ModelReport:
+    """The report about `arguments["model"]`. problems: of the command line.
+
+    Raises ConfigError when there is no checkpoint to report about.
+    """
+    merged = merge(arguments, os.environ)
+    facts = Facts(Settings(merged), "explain", os.environ)
+    further = [problem for problem in merged.problems if problem not in problems]
+    attempt = Attempt(facts, [*problems, *further], list(merged.warnings))
+    discover(attempt)
+    checkpoint = attempt.answer_of(lambda: find_model(attempt))
+    if checkpoint is None:
+        raise ConfigError(attempt.problems)
+    manifest = checkpoint.manifest
+    report = ModelReport(model=manifest.ref, format=manifest.format)
+    report.model_type = str(manifest.config.get("model_type") or "")
+    report.architectures = [str(name) for name in manifest.config.get("architectures") or ()]
+    said = text_alone(manifest.config, manifest.tensors)
+    attempt.warnings += [said] if said else []
+    found = _find(attempt, checkpoint)
+    report.reader = found.reader
+    _report_keys(report, found)
+    if isinstance(found.spec, DecoderSpec) and found.manifest is not None:
+        _report_tensors(report, attempt, found, manifest, found.spec, found.manifest)
+    report.warnings = attempt.warnings
+    report.refused = attempt.problems
+    return report
+
+
+def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
+    """Who reads the checkpoint, and what it makes of it; what is refused goes to the attempt's problems."""
+    manifest = checkpoint.manifest
+    try:
+        row = families.family_for(manifest.config)
+    except UserError:
+        return _found_by_others(attempt, checkpoint)
+    found = _Found(f"the row '{row.name}' of the table")
+    found.reading = _read(attempt, manifest.config, row)
+    if found.reading is None:
+        return found
+    spec = found.reading.spec
+    found.names = attempt.answer_of(lambda: families.weight_map(manifest, spec))
+    if found.names is not None:
+        found.spec = spec
+        found.manifest = found.names.manifest
+    return found
+
+
+def _found_by_others(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
+    """The same where the table has no row."""
+    told = attempt.answer_of(lambda: find_family(attempt.plugins, checkpoint))
+    if told is None:
+        return _Found("")
+    canonical, spec, choice = told
+    manifest = checkpoint.manifest
+    if choice is None or isinstance(spec, ModuleSpec):
+        return _Found("transformers", spec, canonical.manifest)
+    plugin = choice.manifest
+    found = _Found(f"model plugin '{plugin.row.name}' ({origin(plugin.row)})", spec, canonical.manifest)
+    family = load_plugin(plugin, LoadContext(facts=manifest.facts(), manifest=manifest))
+    row = families.plugin_row(family)
+    found.names = families.plugin_names(family, manifest, spec)
+    if row is not None:
+        found.reading = families.read_configuration(manifest.config, row)
+    return found
+
+
+def _read(attempt: Attempt, config: Mapping[str, Any], row: families.Family) -> families.Reading | None:
+    """The configuration as its row reads it; None when a value cannot be. Every such value becomes a problem."""
+    values = config
+    refused: set[str] = set()
+    while True:
+        try:
+            reading = families.read_configuration(values, row)
+        except KeyProblem as problem:
+            attempt.problems.append(str(problem))
+            if problem.key in refused:
+                return None
+            refused.add(problem.key)
+            values = without_key(values, problem.key)  # the family's usual value, to find what else is wrong
+        except UserError as error:
+            attempt.problems.append(str(error))
+            return None
+        else:
+            break
+    attempt.answer_of(lambda: refuse(reading.unread, row.name))
+    return None if refused else reading
+
+
+def _report_keys(report: ModelReport, found: _Found) -> None:
+    if found.reading is None:
+        return
+    report.keys_read = sorted(found.reading.read)
+    report.keys_neutral = dict(sorted(found.reading.unread.neutral.items()))
+    report.keys_unknown = sorted(found.reading.unread.unknown)
+
+
+def _report_tensors(
+    report: ModelReport,
+    attempt: Attempt,
+    found: _Found,
+    stored: CheckpointManifest,
+    spec: DecoderSpec,
+    canonical: CheckpointManifest,
+) -> None:
+    """What is read and what is not, and the shape. stored: the checkpoint under its own names."""
+    settings = attempt.settings
+    limits.settle_dtypes(settings, canonical)
+    choose_quantization(attempt, canonical.facts())
+    report.quantization = attempt.chosen.name("quantization")
+    plan = attempt.answer_of(lambda: quantization_plan(settings, attempt.chosen, canonical))
+    if plan is not None or report.quantization is None:
+        attempt.problems += check_tensors(canonical, spec, plan).problems(canonical.ref, spec)
+    read = [canonical.tensors[name] for name in tensors_read(spec, plan) if name in canonical.tensors]
+    report.tensors = _grouped((_group_of(info.name), info) for info in read)
+    if found.names is not None:
+        ignored = found.names.ignored.items()
+        report.ignored = _grouped((why, stored.tensors[name]) for name, why in ignored)
+    attempt.answer_of(lambda: _check_vocabulary(attempt, stored, spec))
+    dtype = settings["kv_cache_dtype"]
+    weights_bytes = sum(group.nbytes for group in report.tensors)
+    report.shape = model_shape(spec, weights_bytes, dtype if dtype in KV_TYPES else "bfloat16")
+
+
+def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: DecoderSpec) -> None:
+    """A warning about tokens that the tokenizer has and the model has not."""
+    override = find_tokenizer(attempt.settings)
+    source = manifest.tokenizer
+    if override is None and source.directory is None and source.vocabulary is None:
+        return
+    said = tokens_beyond(Tokenizer.from_source(source, override), spec.vocab_size)
+    if said:
+        attempt.warnings.append(said)
+
+
+def _grouped(tensors: Iterable[tuple[str, TensorInfo]]) -> list[TensorGroup]:
+    """Groups in the order in which they come; parts of one stored tensor are counted once in a group."""
+    groups: dict[str, dict[tuple[int, str], TensorInfo]] = {}
+    for group, info in tensors:
+        groups.setdefault(group, {}).setdefault((info.file, info.source), info)
+    found: list[TensorGroup] = []
+    for name, members in groups.items():
+        nbytes = sum(info.nbytes for info in members.values())
+        examples = [info.source for info in members.values()]
+        found.append(TensorGroup(name, len(members), nbytes, examples[:3]))
+    return found
+
+
+def _group_of(name: str) -> str:
+    """The group of a canonical name."""
+    for group, pattern in GROUPS:
+        if re.search(pattern, name):
+            return group
+    return OTHER

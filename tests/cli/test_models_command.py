@@ -1,0 +1,107 @@
+"""`core models` and `core models explain`: what can be served, and what is made of a checkpoint, without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.cli.main import main
+from core.models.families import FAMILIES
+from tests.tiny_models import SHAPE
+
+
+def explained(capsys, *words):
+    code = main(["models", "explain", *map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_every_row_is_listed(capsys):
+    assert main(["models", "--json"]) == 0
+    rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows.keys() >= {family.name for family in FAMILIES}
+    assert rows["llama"]["architectures"] == ["LlamaForCausalLM"] and rows["llama"]["model_types"] == ["llama"]
+    assert main(["models"]) == 0
+    assert "Qwen3ForCausalLM" in capsys.readouterr().out
+
+
+def test_a_checkpoint_is_explained_without_torch(tiny_llama):
+    words = ["models", "explain", str(tiny_llama)]
+    code = f"import sys; from core.cli.main import main; assert main({words!r}) == 0; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for words in ("the row 'llama'", "3 with full attention and an MLP", "rms_norm_eps", "Nothing is refused."):
+        assert words in done.stdout
+
+
+def test_counts_and_bytes_are_those_of_the_file(tiny_llama, capsys):
+    code, told = explained(capsys, tiny_llama)
+    assert (code, told["refused"]) == (0, [])
+    groups = {group["name"]: group for group in told["tensors"]}
+    assert (groups["attention"]["count"], groups["MLP"]["count"], groups["norms"]["count"]) == (12, 9, 7)
+    assert groups["embedding"]["nbytes"] == SHAPE["vocab_size"] * SHAPE["hidden_size"] * 4
+    shape = told["shape"]
+    assert 0 < (tiny_llama / "model.safetensors").stat().st_size - shape["weights_bytes"] < 8192  # the file's head
+    assert shape["parameters"] * 4 == shape["weights_bytes"]
+    assert shape["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 4  # layers, K and V, heads of 16 numbers, float32
+    assert told["keys_neutral"]["attention_dropout"] == "inference drops nothing"
+    assert "hidden_size" in told["keys_read"] and "attention_dropout" not in told["keys_read"]
+
+
+def test_states_and_windows_are_told(tiny_lfm2, tiny_gemma3, capsys):
+    _, hybrid = explained(capsys, tiny_lfm2)
+    assert hybrid["shape"]["layers"] == {"short_conv states and an MLP": 3, "full attention and an MLP": 1}
+    assert hybrid["shape"]["state_bytes"] == 3 * 64 * 2 * 4
+    _, sliding = explained(capsys, tiny_gemma3)
+    assert sliding["shape"]["layers"]["a window of 24 tokens and an MLP"] == 2
+
+
+def test_every_problem_is_told_at_once(tiny_llama, capsys):
+    overrides = {"rms_norm_eps": "small", "vocab_size": -1, "residual_multiplier": 0.3, "trained_by": "us"}
+    code, told = explained(capsys, tiny_llama, "--hf-overrides", json.dumps(overrides))
+    assert code == 2
+    for key in ("rms_norm_eps is 'small'", "vocab_size is -1", "residual_multiplier = 0.3"):
+        assert any(key in problem for problem in told["refused"]), key
+    code, told = explained(
+        capsys, tiny_llama, "--hf-overrides", json.dumps({"vocab_size": 300, "num_hidden_layers": 2})
+    )
+    assert code == 2 and len(told["refused"]) == 2
+    assert "'model.embed_tokens.weight'" in told["refused"][0] and "[300, 64]" in told["refused"][0]
+    assert "model.layers.2." in told["refused"][1]
+
+
+def test_ignored_tensors_have_a_reason(tiny_llama, capsys):
+    overrides = json.dumps({"num_hidden_layers": 2, "ignored_tensors": ["model.layers.2.*"], "mine": 1})
+    code, told = explained(capsys, tiny_llama, "--hf-overrides", overrides)
+    assert (code, told["keys_unknown"]) == (0, ["mine"])
+    (group,) = told["ignored"]
+    assert (group["name"], group["count"]) == ("told to by --hf-overrides", 9)
+    assert (
+        group["nbytes"]
+        == sum(one["nbytes"] for one in told["tensors"] if one["name"] in ("attention", "MLP")) // 2 + 512
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["explan"], "Did you mean 'explain'?"),
+        (["--jsno"], "Did you mean '--json'?"),
+        (["explain", "/nowhere/at/all"], "no such file or directory"),
+    ],
+)
+def test_mistakes_are_sentences(words, expected, capsys):
+    assert main(["models", *words]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_tokenizer_beyond_the_vocabulary_is_told(tiny_llama, tmp_path: Path, capsys):
+    tokenizer = json.loads((tiny_llama / "tokenizer.json").read_text())
+    added = {**tokenizer["added_tokens"][0], "id": 300, "content": "<late>"}
+    tokenizer["added_tokens"].append(added)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    _, told = explained(capsys, tiny_llama, "--tokenizer", tmp_path)
+    assert any("go up to id" in warning and "has 260" in warning for warning in told["warnings"])

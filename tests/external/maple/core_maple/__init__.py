@@ -1,0 +1,1 @@
+"""The maple family of models."""
