@@ -19,6 +19,7 @@ WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "llama4": ("llama4_text", "plain", LLAMA4_VISION),
     "qwen2_5_vl": ("qwen2_5_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5_moe": ("qwen3_5_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
 }
@@ -44,6 +45,9 @@ WRAPPED_TEXT: dict[str, dict[str, Changes]] = {
         }
     },
     "qwen3_vl_text": {
+        "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]}}
+    },
+    "qwen3_vl_moe_text": {
         "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]}}
     },
 }

@@ -101,7 +101,8 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     """The way from the checkpoint of a family of the table to its tensors under canonical names."""
     family = family_for(manifest.config)
     num_experts, _ = spec.router_widths()
-    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
+    shapes = spec.tensor_shapes()
+    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
         return WeightMap(manifest, (*told_to_ignore(manifest.config),), num_experts)
     rules: list[WeightRule] = []
     for own, usual in family.names:
@@ -111,7 +112,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
-    return WeightMap(manifest, rules, num_experts)
+    return WeightMap(manifest, rules, num_experts, shapes)
 
 
 def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
