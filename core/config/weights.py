@@ -7,7 +7,7 @@ Called by: resolve.
 from __future__ import annotations
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec
+from core.api.module_spec import ModelSpec
 from core.args.plugin_arguments import convert_struct
 from core.config.chosen import Chosen
 from core.config.memory import Plan, weights_bytes
@@ -18,7 +18,7 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 
 
-def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: DecoderSpec) -> int:
+def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: ModelSpec) -> int:
     """Bytes of all matrices as they will be held. Raises UserError or PluginError when a part cannot be served."""
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]

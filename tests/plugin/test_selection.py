@@ -110,6 +110,8 @@ def test_platform_preference_beats_priority(make_plugin):
         ({}, layer(alibi=True), "alibi: needs layers without alibi, got yes"),
         ({"alibi": True}, layer(alibi=True), None),
         ({}, layer(window=8, chunked=True), "chunked: needs layers without chunked, got yes"),
+        ({}, layer(causal=False), "bidirectional: needs layers that see no later keys, got yes"),
+        ({"bidirectional": True}, layer(causal=False), None),
         ({"cap": False}, layer(cap=5.0), "cap: needs layers without cap, got 5"),
         ({"kv_dtypes": ["float32", "fp8_e4m3"]}, layer("fp8_per_token_head"), "got fp8_per_token_head"),
         ({"kv_dtypes": ["float32", "fp8_e4m3"]}, layer("fp8_e4m3"), None),

@@ -20,12 +20,14 @@ METHODS = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")
 
 
 def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer; None: it has a plain MLP."""
+    """The experts of a layer; None: it has a plain MLP, as all layers of a model of 0 experts."""
     if family.expert_names is None:
         return None
     config = configuration(hf_config)
     is_sparse = _is_sparse(config, index)
     count = _num_experts(config, index)
+    if count == 0:
+        return None
     if count * config.positive("num_hidden_layers") > MOST_EXPERTS:
         raise UserError(
             f"{count} experts in each layer are more than {MOST_EXPERTS} in all; is the configuration damaged?"
@@ -88,7 +90,7 @@ def _num_experts(config: Configuration, index: int) -> int:
 def _of_layer(config: Configuration, name: str, index: int) -> int:
     """A number that is one for all layers, or one of a list for each."""
     if not isinstance(config.get(name), list):
-        return config.positive(name)
+        return config.count(name)
     numbers = config.list_of(name, int)
     if len(numbers) < config.positive("num_hidden_layers") or min(numbers) < 1:
         config.fail(name, numbers, "a positive integer for each layer")

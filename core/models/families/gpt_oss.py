@@ -12,10 +12,6 @@ from core.models.configuration import configuration
 from core.models.families.row import Family
 from core.models.weight_rules import experts, modules
 
-MXFP4 = r".*\.experts\.(gate_up|down)_proj_(blocks|scales)"
-"""Names of tensors of experts in the packing that the first checkpoints have."""
-
-
 YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "factor": 32.0,

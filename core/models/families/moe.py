@@ -52,11 +52,6 @@ def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return _with_windows(config, lambda index: index < last and index % 2 == 0)
 
 
-def granite_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without a list, every fourth layer sees everything, from the first one on."""
-    return _with_windows(configuration(given), lambda index: index % 4 != 0)
-
-
 def _with_windows(config: Configuration, slides: Callable[[int], bool]) -> Configuration:
     """The configuration with `layer_types`, which `slides` says where it has none."""
     if config.get("layer_types") is not None:
@@ -163,11 +158,23 @@ ROWS = (
         weights=GRANITE_WEIGHTS,
     ),
     Family(
+        name="granite_swa",
+        model_types=("granite_swa",),
+        architectures=("GraniteSWAForCausalLM",),
+        tied_by_default=True,
+        scalars=GRANITE_SCALARS,
+        full_every=4,
+        first_full=True,
+        sinks=True,
+        block=granite_rope,
+    ),
+    Family(
         name="granitemoe_swa",
         model_types=("granitemoe_swa",),
         architectures=("GraniteMoeSWAForCausalLM",),
         scalars=GRANITE_SCALARS,
-        usual=granite_windows,
+        full_every=4,
+        first_full=True,
         sinks=True,
         fused_gate_up=True,
         expert_names=NAMES,

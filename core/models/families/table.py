@@ -22,16 +22,22 @@ from core.models.families import (
     bert,
     cohere,
     deepseek,
+    exaone,
+    falcon,
     gemma,
     glm,
     gpt2,
     gpt_oss,
     hybrid,
+    latent,
     llama,
     mamba,
     moe,
     olmo,
     phi,
+    plain_mlp,
+    remote,
+    scaled,
     sigmoid_moe,
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
@@ -43,6 +49,11 @@ from core.models.weight_rules import Ignored, WeightRule, modules
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
+    *scaled.ROWS,
+    *plain_mlp.ROWS,
+    *exaone.ROWS,
+    *latent.ROWS,
+    *remote.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -50,6 +61,7 @@ FAMILIES: tuple[Family, ...] = (
     *glm.ROWS,
     *olmo.ROWS,
     *phi.ROWS,
+    *falcon.ROWS,
     *gpt_oss.ROWS,
     *sigmoid_moe.ROWS,
     *mamba.ROWS,
@@ -101,17 +113,17 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
     """The way from the checkpoint of a family of the table to its tensors under canonical names."""
     family = family_for(manifest.config)
     num_experts, _ = spec.router_widths()
-    shapes = spec.tensor_shapes()
-    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
-        return WeightMap(manifest, (*told_to_ignore(manifest.config),), num_experts)
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    rules.extend(_own_rules(family, manifest.config, spec))
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
+    shapes = spec.tensor_shapes()
+    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
+        rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts, shapes)
 
 
@@ -125,6 +137,13 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
             Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens")
         )
     return rules
+
+
+def _own_rules(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    if isinstance(family.weights, tuple):
+        return family.weights
+    config = configuration_of(text_config(hf_config), family, strict=True)
+    return family.weights(config, spec)
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:

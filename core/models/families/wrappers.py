@@ -48,6 +48,8 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     text = _text(hf_config)
     if text is None:
         return hf_config
+    if text is hf_config:
+        return _flat(hf_config)
     merged = dict(text)
     for key in (*SHARED, "ignored_tensors"):
         if hf_config.get(key) is not None:
@@ -60,4 +62,15 @@ def _text(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         text = hf_config.get(name)
         if isinstance(text, Mapping) and text.get("model_type"):
             return text
-    return None
+    return hf_config if _is_flat(hf_config) else None
+
+
+def _is_flat(hf_config: Mapping[str, Any]) -> bool:
+    """Whether the keys of the text stand beside those of the whole, as in Qwen2-VL's older configurations."""
+    return isinstance(hf_config.get("vision_config"), Mapping) and "hidden_size" in hf_config
+
+
+def _flat(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text's keys of a flat configuration, whose model type has no name of its own."""
+    own = {key: value for key, value in hf_config.items() if key != "vision_config"}
+    return {**own, "model_type": f"{hf_config.get('model_type')}_text"}

@@ -18,7 +18,7 @@ from core.api.config import CacheConfig
 from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.layers.workspace import Workspace
+from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import AttentionParams, LinearKernel
@@ -55,13 +55,13 @@ class AttentionViews:
         self.attention = workspace.view("attention", num_tokens, width_out)
         self.q_all = self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
-        self.q = self.q_all.unflatten(1, (spec.num_heads, spec.head_size))
-        self.k = self.k_all.unflatten(1, (spec.num_kv_heads, spec.head_size))
-        self.v = self.qkv[:, first_v:].unflatten(1, (spec.num_kv_heads, spec.head_size_v))
+        self.q = by_heads(self.q_all, spec.num_heads)
+        self.k = by_heads(self.k_all, spec.num_kv_heads)
+        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
         self.gate: Tensor | None = None
         if gate_size:
-            self.gate = self.qkv[:, queries:first_k].unflatten(1, (spec.num_heads, gate_size))
-        self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
+            self.gate = by_heads(self.qkv[:, queries:first_k], spec.num_heads)
+        self.heads_out = by_heads(self.attention, spec.num_heads)
 
 
 class AttentionMixer(KeyedMixer):
@@ -69,7 +69,7 @@ class AttentionMixer(KeyedMixer):
 
     heads: what happens to queries, keys and values around the backend.
     linears: `qkv` and `o`.
-    norms: `q` and `k` where the family has them.
+    norms: `q`, `k` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
@@ -92,6 +92,7 @@ class AttentionMixer(KeyedMixer):
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
+        self.out_norm = norms.get("heads_out")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self._sinks = sinks
         self._clip = heads.clip
@@ -146,6 +147,8 @@ class AttentionMixer(KeyedMixer):
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
         if views.gate is not None:
             views.heads_out.mul_(self._opening(views.gate))
+        if self.out_norm is not None:
+            self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
 
     def _norm(self, views: AttentionViews) -> None:
