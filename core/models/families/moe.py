@@ -239,7 +239,6 @@ ROWS = (
         name="aria",
         model_types=("aria_text",),
         architectures=("AriaTextForCausalLM",),
-        wrappers=("aria",),
         keys={
             "num_experts": "moe_num_experts",
             "num_experts_per_tok": "moe_topk",
