@@ -7,14 +7,13 @@ Called by: `core models explain`.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, UserError
 from core.api.specs import KV_TYPES
@@ -28,6 +27,7 @@ from core.config.model_shape import ModelShape, model_shape
 from core.config.resolve import discover, find_model
 from core.config.rules import Facts
 from core.config.settings import Settings
+from core.config.tensor_groups import TensorGroup, group_of, grouped
 from core.config.weights import quantization_plan
 from core.engine.tokenizing import tokens_beyond
 from core.models import families
@@ -40,29 +40,6 @@ from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core.tokens.tokenizer import Tokenizer
-
-GROUPS: Final = (
-    ("norms", r"norm[^.]*\.(weight|bias)$"),
-    ("embedding", r"^model\.(embed_|token_type)"),
-    ("output head", r"^lm_head\."),
-    ("attention", r"\.self_attn\."),
-    ("states", r"\.mixer\."),
-    ("experts", r"\.experts\.\d"),
-    ("shared experts", r"\.shared_expert"),
-    ("router", r"\.gate\."),
-    ("MLP", r"\.mlp\."),
-)
-"""Name of a group, and a pattern of its tensors' canonical names; the first one that is found counts."""
-OTHER: Final = "other"
-
-
-class TensorGroup(msgspec.Struct, frozen=True):
-    """Tensors of a checkpoint, as it stores them. examples: up to three names."""
-
-    name: str
-    count: int
-    nbytes: int
-    examples: list[str]
 
 
 class ModelReport(msgspec.Struct, kw_only=True):
@@ -217,10 +194,10 @@ def _report_tensors(
     if plan is not None or report.quantization is None:
         attempt.problems += check_tensors(canonical, spec, plan).problems(canonical.ref, spec)
     read = [canonical.tensors[name] for name in tensors_read(spec, plan) if name in canonical.tensors]
-    report.tensors = _grouped((_group_of(info.name), info) for info in read)
+    report.tensors = grouped((group_of(info.name), info) for info in read)
     if found.names is not None:
         ignored = found.names.ignored.items()
-        report.ignored = _grouped((why, stored.tensors[name]) for name, why in ignored)
+        report.ignored = grouped((why, stored.tensors[name]) for name, why in ignored)
     attempt.answer_of(lambda: _check_vocabulary(attempt, stored, spec))
     dtype = settings["kv_cache_dtype"]
     weights_bytes = sum(group.nbytes for group in report.tensors)
@@ -236,24 +213,3 @@ def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: Deco
     said = tokens_beyond(Tokenizer.from_source(source, override), spec.vocab_size)
     if said:
         attempt.warnings.append(said)
-
-
-def _grouped(tensors: Iterable[tuple[str, TensorInfo]]) -> list[TensorGroup]:
-    """Groups in the order in which they come; parts of one stored tensor are counted once in a group."""
-    groups: dict[str, dict[tuple[int, str], TensorInfo]] = {}
-    for group, info in tensors:
-        groups.setdefault(group, {}).setdefault((info.file, info.source), info)
-    found: list[TensorGroup] = []
-    for name, members in groups.items():
-        nbytes = sum(info.nbytes for info in members.values())
-        examples = [info.source for info in members.values()]
-        found.append(TensorGroup(name, len(members), nbytes, examples[:3]))
-    return found
-
-
-def _group_of(name: str) -> str:
-    """The group of a canonical name."""
-    for group, pattern in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return OTHER
