@@ -12,6 +12,9 @@ import msgspec
 
 from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
+BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
+"""Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
+
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A normalization.
@@ -62,10 +65,13 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     norm: of queries and keys, or None.
     query_bias, key_bias, value_bias, out_bias: which projections have one.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
-        or for each key head its queries, its key and its value (`groups`). Empty: three matrices.
-    gate: the output of the heads is multiplied with the sigmoid of a further projection: `own` of a matrix `gate_proj`,
+        or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
+        values and keys (`quarters`, CodeGen). Empty: three matrices.
+    gate: the output of the heads is multiplied with the `opening` of a further projection: `own` of a matrix `gate_proj`,
         one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
         `q_proj`.
+    opening: what a gate does to its projection: `sigmoid`, or `softplus` (log(1 + exp(x))).
+    out_norm: of the output of all heads as one vector, in front of its projection, or None.
     clip: queries, keys and values are clamped to plus and minus this, or None.
     temperature: of the queries, or None.
     slopes: of each head, where scores fall with the distance (ALiBi, arXiv 2108.12409); empty: they do not.
@@ -76,8 +82,10 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
     key_bias: bool = False
     value_bias: bool = False
     out_bias: bool = False
-    fused: Literal["", "rows", "groups"] = ""
+    fused: Literal["", "rows", "groups", "quarters"] = ""
     gate: Literal["", "own", "own_heads", "query"] = ""
+    opening: Literal["sigmoid", "softplus"] = "sigmoid"
+    out_norm: NormSpec | None = None
     clip: float | None = None
     temperature: TemperatureSpec | None = None
     slopes: tuple[float, ...] = ()
@@ -93,18 +101,24 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     size: its inner numbers.
     activation: a name of `core.layers.activations`.
+    activation_tensors: name in the MLP's module and shape of tensors, of one item each, that the activation's numbers are
+        made from (`core.layers.activations.learned`); the name has no numbers then.
     gated: whether there is a gate.
     bias: of gate and up. down_bias: of down.
     fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
-    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP gives.
+    inner_norm: of the inner numbers, in front of down, or None.
+    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP
+        gives, in front of the bias of down.
     """
 
     size: int
     activation: str = "silu"
+    activation_tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     gated: bool = True
     bias: bool = False
     down_bias: bool = False
     fused: bool = False
+    inner_norm: NormSpec | None = None
     gate_scale: float = 1.0
     out_scale: float = 1.0
 
@@ -158,8 +172,11 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mlp: None: the model's usual one.
     has_mlp: False: the block has a mixer alone.
     heads: of its attention; None: the model's usual one.
+    input_norm: False: no norm stands in front of the mixer, where the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
     mixer_scale, beside_scale: multiply the outputs of the two.
+    norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
+    order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
     """
 
     mixer: MixerSpec | None
@@ -171,6 +188,9 @@ class BlockSpec(msgspec.Struct, frozen=True):
     beside: MixerSpec | None = None
     mixer_scale: float = 1.0
     beside_scale: float = 1.0
+    norm_behind_mlp: bool = False
+    input_norm: bool = True
+    order: BlockOrder | None = None
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
@@ -189,8 +209,13 @@ class BlockSpec(msgspec.Struct, frozen=True):
 
 
 class PositionsSpec(msgspec.Struct, frozen=True):
-    """Learned positions, added to the embeddings: `model.embed_positions` has `count` rows, of which position p takes
-    row p + offset."""
+    """Positions that are added to the embeddings: a table has `count` rows and `offset` more; position p takes row
+    p + offset.
+
+    computed: the table is not `model.embed_positions` of the checkpoint, but sines and then cosines of the row's number
+        times frequencies that fall from 1 to 1 / 10000 (as tensor2tensor computes them).
+    """
 
     count: int
     offset: int = 0
+    computed: bool = False

@@ -6,7 +6,7 @@ Owns: the frozen Structs that go, as one message, to the engine process. Never d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,6 +28,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
     enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
+    implementation: whose layers run, the engine's own (`core`) or those of `transformers`.
+    trust_remote_code: layers may come as code with the checkpoint.
     numerics:       `fast`, or `reference`: operations in plain torch compute one row at a time.
     """
 
@@ -43,6 +45,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
     enforce_eager: bool = False
+    implementation: Literal["core", "transformers"] = "core"
+    trust_remote_code: bool = False
     numerics: str = "fast"
 
 

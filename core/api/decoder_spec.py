@@ -7,12 +7,13 @@ Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
 from core.api.block_spec import (
+    BlockOrder,
     BlockSpec,
     ExpertsSpec,
     HeadNormSpec,
@@ -28,6 +29,7 @@ from core.api.model_part import Part
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
 
 __all__ = [
+    "BlockOrder",
     "BlockSpec",
     "DecoderSpec",
     "ExpertLinears",
@@ -41,8 +43,6 @@ __all__ = [
     "TemperatureSpec",
     "mixer_parts",
 ]
-
-BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     residual_scale: multiplies what mixer and MLP add to the residual stream.
     logit_scale: multiplies logits, before their soft cap.
     logit_cap: the soft cap of the final logits, or None.
-    head_bias: whether an output head of its own has a bias.
+    head_bias: whether the output head has a bias, be it tied or not.
     embed_size: numbers of an embedding that is projected to `hidden_size` (and back in front
         of the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
@@ -223,6 +223,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         norms: dict[str, NormTensor] = {}
         for role, name in self._norm_names(index).items():
             norms[role] = NormTensor(f"{prefix}.{name}", (self.hidden_size,), self.norm)
+        mlp = self.block_mlp(index)
+        if mlp is not None and mlp.inner_norm is not None:
+            norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
         return {**norms, **mixer_parts(self, index).norms}
 
     def _norm_names(self, index: int) -> dict[str, str]:
@@ -230,18 +233,27 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         block = self.blocks[index]
         mixes = bool(block.mixers)
         thinks = block.has_mlp
+        order = block.order or self.order
         names: dict[str, str] = {}
-        if mixes and self.order not in ("post", "residual_post"):
+        if mixes and block.input_norm and order not in ("post", "residual_post"):
             names["input"] = "input_layernorm"
-        if mixes and self.order in ("sandwich", "post", "residual_post"):
+        if mixes and order in ("sandwich", "post", "residual_post"):
             names["post_attention"] = "post_attention_layernorm"
-        if thinks and self.order in ("pre", "parallel_two"):
+        if thinks and order in ("pre", "parallel_two"):
             names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
-        if thinks and self.order == "sandwich":
+        if thinks and order == "sandwich":
             names["pre_mlp"] = "pre_feedforward_layernorm"
-        if thinks and self.order in ("sandwich", "post", "residual_post"):
+        behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
+        if thinks and behind:
             names["post_mlp"] = "post_feedforward_layernorm"
         return names
+
+    def activation_tensors(self, index: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of the tensors that the numbers of the MLP's activation are made from."""
+        mlp = self.block_mlp(index)
+        if mlp is None:
+            return {}
+        return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
 
     def correction(self, index: int) -> tuple[str, int] | None:
         """Tensor name and size of a router's bias that counts in the choice alone, or None."""
@@ -314,14 +326,17 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
         return found
 
-    def tables(self) -> dict[str, tuple[str, tuple[int, int]]]:
-        """Tensor name and shape of what is added to embeddings: `positions` and `token_types`."""
-        found = {}
-        if self.positions is not None and self.holds_embedding:
+    def tables(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, and of what is added to the
+        logits of a tied head, `logits`."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        if self.positions is not None and not self.positions.computed and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
             found["positions"] = ("model.embed_positions.weight", shape)
         if self.token_types and self.holds_embedding:
             found["token_types"] = ("model.token_type_embeddings.weight", (self.token_types, self.hidden_size))
+        if self.tied and self.head_bias and self.holds_head:
+            found["logits"] = ("lm_head.bias", (self.vocab_size,))
         return found
 
     @property
@@ -333,6 +348,36 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def has_own_head(self) -> bool:
         """Whether the head is a matrix of its own."""
         return self.holds_head and self.causal_lm and not self.tied
+
+    @property
+    def stretch(self) -> float:
+        """How many times longer than `max_position` a context may be: the least linear scaling of all layers."""
+        ropes = [block.rope for block in self.blocks if block.rope is not None]
+        factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+        return min(factors, default=1.0)
+
+    @property
+    def num_plain(self) -> int:
+        """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
+        total = 0
+        for _, shape in self.tables().values():
+            total += math.prod(shape)
+        return total
+
+    def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
+        """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
+        yield (self.embedding(),)
+        for projection in self.projections().values():
+            yield (projection,)
+        for index in range(len(self.blocks)):
+            yield from self.fused_linears(index)
+        if self.has_own_head:
+            yield (self.head(),)
+
+    def halves(self) -> Iterator[LayerSpec]:
+        """Both halves of each absorbed matrix, of shape (heads, N, K)."""
+        for index in range(len(self.blocks)):
+            yield from mixer_parts(self, index).halves
 
     def linears(self) -> Iterator[LayerSpec]:
         """Every matrix of the model, once."""
@@ -359,6 +404,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             for norm in self.block_norms(index).values():
                 shapes.update(norm.tensors())
             shapes.update(mixer_parts(self, index).params.values())
+            shapes.update(self.activation_tensors(index))
             correction = self.correction(index)
             if correction is not None:
                 name, count = correction

@@ -67,6 +67,11 @@ def _check_divisible(spec: DecoderSpec, size: int) -> None:
             raise UserError(f"{refused}: its queries and keys are normalized over all heads; use one part")
         if heads.gate == "own_heads":
             raise UserError(f"{refused}: its attention has a gate for each head; use one part")
+        if heads.out_norm is not None:
+            raise UserError(f"{refused}: the output of its heads is normalized; use one part")
+    for mlp in [spec.mlp, *(block.mlp for block in spec.blocks if block.mlp is not None)]:
+        if mlp.inner_norm is not None:
+            raise UserError(f"{refused}: the inner numbers of its MLPs are normalized; use one part")
     if spec.embed_size is not None:
         raise UserError(f"{refused}: its embeddings are projected to the hidden size; use one part")
 

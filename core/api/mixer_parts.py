@@ -94,6 +94,8 @@ def attention_parts(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec
     if heads.norm is not None:
         norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
         norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.out_norm is not None:
+        norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
     if a.sinks:
         params["sinks"] = (f"{prefix}.sinks", (a.num_heads,))
     return MixerParts({"qkv": inputs, "o": (output,)}, norms, buffers, orders=orders, params=params)
@@ -132,6 +134,8 @@ def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict
         if heads.fused == "groups":
             group = q // a.num_kv_heads
             inner.append(Groups(a.num_kv_heads, (group, a.head_size, a.head_size_v)))
+        if heads.fused == "quarters":
+            inner.append(Groups(4, (q // 4, a.num_kv_heads * a.head_size_v // 4, k // 4), order=(0, 2, 1)))
         if pairs:
             inner.append(RotaryPairs(a.head_size, 0, pairs, 0, q + k))
         orders[f"{prefix}.qkv_proj"] = tuple(inner)
@@ -211,4 +215,7 @@ def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
     for name, shape in state.params.items():
         params[name] = (f"{prefix}.{name}", shape)
     linears = {"in": tuple(inputs), "out": (output,)}
-    return MixerParts(linears, {}, buffers, params=params)
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    for name, groups in state.orders.items():
+        orders[f"{prefix}.{name}"] = (groups,)
+    return MixerParts(linears, {}, buffers, orders=orders, params=params)

@@ -84,10 +84,14 @@ class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
-    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together."""
+    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together.
+
+    order: of the parts, then; empty: as they lie in a group.
+    """
 
     groups: int
     sizes: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
 
 RowOrder = RotaryPairs | Groups
@@ -99,7 +103,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
 
     sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
     chunked: the window is the query's own chunk of `window` positions, up to the query (Llama 4).
-    causal: False: every query sees every key of its sequence (encoders), which must be computed in one step.
+    causal: False: a query sees keys behind it, too (encoders), so a sequence must be computed in one step: every key of
+        its sequence, or with a window those at distances up to window // 2 to both sides, `window` of them if it is odd.
     """
 
     num_heads: int
@@ -113,6 +118,14 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     alibi: bool = False
     chunked: bool = False
     causal: bool = True
+
+    def first_key(self, position: int) -> int:
+        """The first position that a query at `position` sees; of encoders, too."""
+        if self.window is None:
+            return 0
+        if self.chunked:
+            return position - position % self.window
+        return max(0, position - self.window + 1)
 
     @property
     def kind(self) -> LayerKind:
@@ -172,6 +185,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     choices:     variants of it, by word.
     params:      tensors of its own, name in the layer → shape.
     bias:        whether the projections have one.
+    orders:      how rows of an input lie in the checkpoint, where not as the op wants them, by input.
     output_bias: whether `out_proj` has one, where that differs.
 
     `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
@@ -189,6 +203,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     params: dict[str, tuple[int, ...]] = {}
     bias: bool = False
     output_bias: bool | None = None
+    orders: dict[str, Groups] = {}
 
     @property
     def kind(self) -> LayerKind:
@@ -220,6 +235,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
         (i, i + D/2), when weights are loaded.
     attention_factor: multiplies cos and sin.
     size: numbers of a head that rotate, its first ones; None: the whole head.
+    backwards: pairs turn in the other direction.
     """
 
     theta: float
@@ -236,6 +252,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
     size: int | None = None
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    backwards: bool = False
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):

@@ -69,8 +69,18 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     override_generation_config: Annotated[
         dict[str, Any], Arg("Default sampling parameters, laid over the generation configuration.")
     ] = {}
+    model_impl: Annotated[
+        str,
+        Arg(
+            "Whose layers run: the engine's own (core), those of transformers on the engine's attention, cache and "
+            "matrices, or auto, which takes the latter where no family and no plugin serves the model.",
+            choices=("auto", "core", "transformers"),
+            words=(("native", "core"), ("vllm", "core")),
+        ),
+    ] = "auto"
     trust_remote_code: Annotated[
-        bool, Arg("Allow code that comes with a checkpoint; no architecture served today needs any, so none is run.")
+        bool,
+        Arg("Allow code that comes with a checkpoint; only architectures that transformers does not know need any."),
     ] = False
     enforce_eager: Annotated[bool, Arg("Never capture the forward pass: run each layer's own code in every step.")] = (
         False

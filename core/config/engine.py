@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
-from core.api.decoder_spec import DecoderSpec
+from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
 from core.config.generation import eos_token_ids, generation_defaults
@@ -24,7 +24,7 @@ def engine_config(
     settings: Settings,
     registry: PluginRegistry,
     checkpoint: Checkpoint,
-    spec: DecoderSpec,
+    spec: ModelSpec,
     chosen: Chosen,
     plan: MemoryPlan | None,
     problems: list[str],
@@ -49,7 +49,7 @@ def engine_config(
     )
 
 
-def _model(settings: Settings, checkpoint: Checkpoint, spec: DecoderSpec, served: tuple[str, ...]) -> ModelConfig:
+def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: tuple[str, ...]) -> ModelConfig:
     manifest = checkpoint.manifest
     generation = generation_defaults(manifest, settings["generation_config"], settings["override_generation_config"])
     return ModelConfig(
@@ -65,6 +65,8 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: DecoderSpec, served
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,
         enforce_eager=settings["enforce_eager"],
+        implementation="transformers" if isinstance(spec, ModuleSpec) else "core",
+        trust_remote_code=settings["trust_remote_code"],
         numerics=settings["numerics"],
     )
 

@@ -1,4 +1,4 @@
-"""The reader of a model's configuration: the table of families, else a plugin that claims the checkpoint.
+"""The reader of a model's configuration: the table of families, else a plugin that claims the checkpoint, else transformers.
 
 Owns: that stage. Never does: read weights or import torch. Called by: resolve.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
+from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint
 from core.models import families
+from core.models.fallback.description import builds, describe
 from core.models.families.wrappers import is_wrapper, other_module
 from core.plugin.contracts import HasRow, ModelFamily
 from core.plugin.discovery import origin
@@ -24,24 +28,39 @@ from core.plugin.table import load_plugin
 
 T = TypeVar("T")
 
+WAY_OUT: Final = (
+    "A plugin of kind `model` can add a family: `core plugins list --kind=model` shows those that are installed, "
+    "`core plugins new model NAME` writes one."
+)
 
-def find_family(registry: PluginRegistry, checkpoint: Checkpoint) -> tuple[Checkpoint, DecoderSpec, Choice | None]:
-    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it (None: the table).
 
+def find_family(
+    registry: PluginRegistry, checkpoint: Checkpoint, implementation: str = "auto", *, trust_remote_code: bool = False
+) -> tuple[Checkpoint, ModelSpec, Choice | None]:
+    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it.
+
+    The plugin is None for the table, and for transformers.
+    implementation: `core`: never transformers' modules; `transformers`: always; `auto`: where nobody else knows the model.
     Raises UserError for an unknown architecture, PluginError when the family's code fails.
     """
     manifest = checkpoint.manifest
+    if implementation == "transformers":
+        return *_modules(checkpoint, trust_remote_code), None
     try:
         families.family_for(manifest.config)
-    except UserError as unknown:
+    except families.UnknownArchitecture as unknown:
         choice = select_model(registry, manifest.facts())
         if not choice.manifests:
-            raise UserError(
-                f"{unknown} {losses(choice.selection)}A plugin of kind `model` can add a family: `core plugins list "
-                "--kind=model` shows those that are installed, `core plugins new model NAME` writes one."
-            ) from None
+            why = f"{unknown} {losses(choice.selection)}"
+            if implementation == "core" or not builds(manifest.config, trust_remote_code):
+                raise UserError(why + WAY_OUT) from None
+            try:
+                return *_modules(checkpoint, trust_remote_code), None
+            except UserError as refusal:
+                raise UserError(f"{why}{refusal} {WAY_OUT}") from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
+        _check_generates(checkpoint, spec)
         canonical = families.weight_map(manifest, spec).manifest
         return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
@@ -72,6 +91,25 @@ def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
     if not count:
         return ""
     return f"text only: {count} tensors of {', '.join(sorted(modules))} are not loaded."
+
+
+def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoint, ModuleSpec]:
+    """The checkpoint under the names of transformers' modules, and their shape."""
+    manifest = checkpoint.manifest
+    directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
+    spec = describe(manifest.config, list(manifest.tensors), directory)
+    tensors = families.renamed(manifest.tensors, lambda name: spec.renamed.get(name, name))
+    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=tensors)), spec
+
+
+def _check_generates(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
+    """Raise UserError for an encoder, whose result is hidden states."""
+    if spec.causal_lm:
+        return
+    raise UserError(
+        f"model '{checkpoint.manifest.ref}' is an encoder ({spec.family}), which generates no text; pooling and embeddings "
+        "are not served yet. Choose a model with a head for the next token."
+    )
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.api.decoder_spec import DecoderSpec, mixer_parts
 from core.api.errors import UserError
+from core.api.module_spec import ModelSpec
 from core.api.specs import (
     KV_TYPES,
     AttentionSpec,
@@ -101,7 +101,7 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 
 
 def kv_groups(
-    spec: DecoderSpec, block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+    spec: ModelSpec, block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
 ) -> tuple[tuple[KVGroup, ...], int]:
     """The groups of a model's layers, and the bytes of one block of the pool. hybrid, drafts: see `group_layers`."""
     windows: list[int | None] = []
@@ -119,7 +119,7 @@ def kv_groups(
     return groups, page_bytes(groups, layer_bytes)
 
 
-def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
     """Bytes of all matrices, a tied one once.
 
     plan: of the quantization method, None without one.
@@ -128,19 +128,12 @@ def weights_bytes(spec: DecoderSpec, plan: Plan | None, dtype: str, multiple: Ca
 
     Raises UserError when the method cannot serve a part.
     """
-    total = _group_bytes([spec.embedding()], plan, dtype, multiple)
-    for index in range(len(spec.blocks)):
-        for parts in spec.fused_linears(index):
-            total += _group_bytes(parts, plan, dtype, multiple)
-        for half in mixer_parts(spec, index).halves:
-            num_matrices = half.shape[0]
-            total += num_matrices * _group_bytes([half], None, dtype, multiple)
-    for part in spec.projections().values():
-        total += _group_bytes([part], plan, dtype, multiple)
-    for _, (rows, columns) in spec.tables().values():
-        total += rows * columns * ITEM_BYTES[dtype]
-    if spec.has_own_head:
-        total += _group_bytes([spec.head()], plan, dtype, multiple)
+    total = spec.num_plain * ITEM_BYTES[dtype]
+    for parts in spec.fused_groups():
+        total += _group_bytes(parts, plan, dtype, multiple)
+    for half in spec.halves():
+        num_matrices = half.shape[0]
+        total += num_matrices * _group_bytes([half], None, dtype, multiple)
     return total
 
 
@@ -177,7 +170,7 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
     return total + padded()
 
 
-def workspace_bytes(spec: DecoderSpec, max_tokens: int, max_logits: int, dtype: str) -> int:
+def workspace_bytes(spec: ModelSpec, max_tokens: int, max_logits: int, dtype: str) -> int:
     """Bytes of a step's buffers.
 
     max_tokens, max_logits: most tokens and most rows of logits at once.

@@ -104,6 +104,8 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
     _report_keys(report, found)
     if found.spec is not None and found.manifest is not None:
         _report_tensors(report, attempt, found, manifest, found.spec, found.manifest)
+    elif found.manifest is not None:
+        report.tensors = grouped((group_of(name), info) for name, info in found.manifest.tensors.items())
     report.warnings = attempt.warnings
     report.refused = attempt.problems
     return report
@@ -112,10 +114,15 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
 def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
     """Who reads the checkpoint, and what it makes of it; what is refused goes to the attempt's problems."""
     manifest = checkpoint.manifest
+    if attempt.settings["model_impl"] == "transformers":
+        return _found_by_others(attempt, checkpoint)
     try:
         row = families.family_for(manifest.config)
-    except UserError:
+    except families.UnknownArchitecture:
         return _found_by_others(attempt, checkpoint)
+    except UserError as error:
+        attempt.problems.append(str(error))
+        return _Found("")
     found = _Found(f"the row '{row.name}' of the table")
     found.reading = _read(attempt, manifest.config, row)
     if found.reading is None:
@@ -130,13 +137,18 @@ def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
 
 def _found_by_others(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
     """The same where the table has no row."""
-    told = attempt.answer_of(lambda: find_family(attempt.plugins, checkpoint))
+    settings = attempt.settings
+    implementation, trusted = settings["model_impl"], settings["trust_remote_code"]
+    told = attempt.answer_of(
+        lambda: find_family(attempt.plugins, checkpoint, implementation, trust_remote_code=trusted)
+    )
     if told is None:
         return _Found("")
     canonical, spec, choice = told
     manifest = checkpoint.manifest
-    if choice is None:
-        return _Found("transformers", spec, canonical.manifest)
+    if not isinstance(spec, DecoderSpec):
+        return _Found("the modules of transformers", None, canonical.manifest)
+    assert choice is not None, "the table was asked before"
     plugin = choice.manifest
     found = _Found(f"model plugin '{plugin.row.name}' ({origin(plugin.row)})", spec, canonical.manifest)
     family = load_plugin(plugin, LoadContext(facts=manifest.facts(), manifest=manifest))

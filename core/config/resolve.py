@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from core.api.errors import ConfigError, PluginError
+from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -31,6 +32,7 @@ from core.config.server import server_config
 from core.config.settings import Settings
 from core.config.sizes import plan_memory
 from core.config.waivers import waivers
+from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 
 __all__ = ["Context", "Resolution", "resolve"]
@@ -103,7 +105,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     model = None
     checkpoint = located
     if located is not None:
-        model = attempt.answer_of(lambda: find_family(attempt.plugins, located))
+        model = attempt.answer_of(lambda: _find_family(attempt, located))
     if model is not None:
         checkpoint, _, _ = model
     if located is not None:
@@ -166,6 +168,20 @@ def find_model(attempt: Attempt) -> Checkpoint:
     draft = facts.speculative.get("model")
     facts.draft = own_config(draft) if isinstance(draft, str) else {}
     return find_checkpoint(attempt.settings, attempt.plugins, facts)
+
+
+def _find_family(attempt: Attempt, located: Checkpoint) -> tuple[Checkpoint, ModelSpec, Choice | None]:
+    """The model's shape, and who told it."""
+    settings = attempt.settings
+    found = find_family(
+        attempt.plugins, located, settings["model_impl"], trust_remote_code=settings["trust_remote_code"]
+    )
+    _, spec, _ = found
+    if isinstance(spec, ModuleSpec):
+        settings.derive("model_impl", "transformers", "no row of the table of families and no plugin serves the model")
+    else:
+        settings.derive("model_impl", "core", "the engine has its own implementation")
+    return found
 
 
 def _warn_of_plugins(attempt: Attempt) -> None:

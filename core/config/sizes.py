@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.api.decoder_spec import DecoderSpec
+from core.api.module_spec import ModelSpec
 from core.config import limits
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
@@ -18,7 +18,7 @@ from core.config.weights import planned_weights, proposer_weights
 from core.models.logit_rows import logit_rows
 
 
-def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: DecoderSpec) -> MemoryPlan:
+def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
     """The plan, with the longest context that fits. Raises UserError."""
     settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
     block_size = settings["block_size"]
@@ -47,7 +47,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: DecoderSpec) -> 
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
-def _workspace(attempt: Attempt, spec: DecoderSpec) -> int:
+def _workspace(attempt: Attempt, spec: ModelSpec) -> int:
     """Bytes of the largest step's buffers."""
     settings = attempt.settings
     tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError
+from core.api.module_spec import ModelSpec
 from core.args.plugin_arguments import convert_struct
 from core.config.chosen import Chosen
 from core.config.memory import Plan, weights_bytes
@@ -20,7 +21,7 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 
 
-def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: DecoderSpec) -> int:
+def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: ModelSpec) -> int:
     """Bytes of all matrices as they will be held.
 
     Raises ConfigError when the checkpoint's tensors are not the model's, UserError or PluginError when a part cannot be
@@ -38,7 +39,7 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
 
     plan = quantization_plan(settings, chosen, manifest)
     total = weights_bytes(spec, plan, settings["dtype"], multiple)
-    if plan is not None or _is_plain(chosen):
+    if isinstance(spec, DecoderSpec) and (plan is not None or _is_plain(chosen)):
         problems = check_tensors(manifest, spec, plan).problems(manifest.ref, spec)
         if problems:
             raise ConfigError(problems)

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.executor.recorder import Recorder
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
+from core.models.fallback.model import ModuleModel
 from core.plugin.contracts import BatchView, Runtime
 from core.sampling import sampling_kind
 
@@ -24,7 +25,9 @@ MIXED: Final = "mixed"
 HEAD: Final = "head"
 
 
-def recorder_of(model: Decoder, runtime: Runtime, buffers: StepBuffers, *, padding: bool, eager: bool) -> Recorder:
+def recorder_of(
+    model: Decoder | ModuleModel, runtime: Runtime, buffers: StepBuffers, *, padding: bool, eager: bool
+) -> Recorder:
     """The recorder of a model, with the kinds of calls that can be recorded.
 
     padding: whether the model's attention backends take steps with padded rows and sequences.
@@ -53,7 +56,9 @@ class ForwardPass:
     groups: the KV group of each layer.
     """
 
-    def __init__(self, model: Decoder, buffers: StepBuffers, recorder: Recorder, groups: Sequence[int]) -> None:
+    def __init__(
+        self, model: Decoder | ModuleModel, buffers: StepBuffers, recorder: Recorder, groups: Sequence[int]
+    ) -> None:
         self.model = model
         self.groups = groups
         self.buffers = buffers

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.model_part import Part
+from core.api.module_spec import ModelSpec, ModuleSpec
 from core.executor.device import Device
 from core.executor.kv_memory import KVMemory, num_blocks_of
 from core.kv.groups import single_group
@@ -24,12 +26,16 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
+from core.models.families import decoder_spec, plugin_names, plugin_spec, renamed, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
+
+if TYPE_CHECKING:
+    from core.models.fallback.model import ModuleModel
+    from core.models.fallback.shape import Shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,13 @@ class Checkpoint:
     loader: reads its tensors.
     manifest: its tensors, under canonical names.
     spec: the shape of the model.
+    shaped: its modules without weights, where those of transformers run.
     """
 
     loader: Loader
     manifest: CheckpointManifest
-    spec: DecoderSpec
+    spec: ModelSpec
+    shaped: Shaped | None = None
 
 
 @dataclass(slots=True)
@@ -58,8 +66,8 @@ class ModelInstance:
     groups: the KV group of each layer; empty until a cache is bound.
     """
 
-    spec: DecoderSpec
-    model: Decoder
+    spec: ModelSpec
+    model: Decoder | ModuleModel
     cache: CacheConfig
     backends: list[Any]
     learned: dict[int, AttentionParams]
@@ -108,12 +116,16 @@ def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
     return platform.open(config.device, providers)
 
 
-def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
-    """The configured checkpoint; no tensor is read yet."""
+def open_checkpoint(
+    config: EngineConfig, plugins: PluginTable, activation_dtype: torch.dtype = torch.float32
+) -> Checkpoint:
+    """The configured checkpoint; no tensor is read yet. activation_dtype: of tensors between layers."""
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
     manifest = loader.resolve(config.model.model)
     name = config.plugins.model
     hf_config = config.model.hf_config
+    if config.model.implementation == "transformers":
+        return _open_modules(config, loader, manifest, activation_dtype)
     overridden = msgspec.structs.replace(manifest, config=hf_config)
     if name is None:
         spec = decoder_spec(hf_config)
@@ -124,6 +136,21 @@ def open_checkpoint(config: EngineConfig, plugins: PluginTable) -> Checkpoint:
         spec = plugin_spec(family, hf_config)
         names = plugin_names(family, overridden, spec)
     return Checkpoint(names.loader(loader), names.manifest, spec)
+
+
+def _open_modules(
+    config: EngineConfig, loader: Loader, manifest: CheckpointManifest, activation_dtype: torch.dtype
+) -> Checkpoint:
+    """A checkpoint that transformers' modules run."""
+    from core.models.fallback.shape import shaped_model
+
+    hf_config = config.model.hf_config
+    has_code = config.model.trust_remote_code and "auto_map" in hf_config
+    directory = config.model.model if has_code else None
+    shaped = shaped_model(hf_config, manifest.tensors, activation_dtype, directory)
+    tensors = renamed(manifest.tensors, lambda name: shaped.spec.renamed.get(name, name))
+    manifest = msgspec.structs.replace(manifest, tensors=tensors)
+    return Checkpoint(loader, manifest, shaped.spec, shaped)
 
 
 def build(
@@ -149,6 +176,13 @@ def build(
         kernels = KernelSet([kernels])
     dtype = runtime.activation_dtype(config.model.dtype)
     method = _quantization(config, checkpoint.manifest, plugins)
+    backends = _backends(config, spec, runtime, plugins)
+    model: Decoder | ModuleModel
+    if isinstance(spec, ModuleSpec):
+        model = _modules(config, checkpoint, device, method, kernels, max_logits)
+        no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
+        return ModelInstance(spec, model, config.cache, backends, no_scales)
+    assert isinstance(checkpoint.spec, DecoderSpec)
     loading = WeightLoading(
         checkpoint.spec,
         checkpoint.manifest,
@@ -176,8 +210,35 @@ def build(
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
-    backends = _backends(config, spec, runtime, plugins)
     return ModelInstance(spec, model, config.cache, backends, learned)
+
+
+def _modules(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    method: QuantizationMethod | None,
+    kernels: KernelSet,
+    max_logits: int,
+) -> ModuleModel:
+    """The model on transformers' modules, with its weights."""
+    from core.models.fallback.build import build_modules
+
+    assert checkpoint.shaped is not None, "the modules were built when the checkpoint was opened"
+    runtime = device.runtime
+    return build_modules(
+        checkpoint.shaped,
+        checkpoint.loader,
+        checkpoint.manifest,
+        method,
+        kernels,
+        config.model.dtype,
+        runtime.activation_dtype(config.model.dtype),
+        runtime.device,
+        (max_step_tokens(config), max_logits),
+        room=device.weights_arena().take,
+        progress=config.use_tqdm_on_load,
+    )
 
 
 def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:
@@ -235,7 +296,7 @@ def _quantization(
     return method
 
 
-def _backends(config: EngineConfig, spec: DecoderSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
+def _backends(config: EngineConfig, spec: ModelSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
     """The attention backend of each layer; layers of one kind share it."""
     names = config.plugins.attention
     loaded: dict[str, Any] = {}

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
-from core.api.decoder_spec import DecoderSpec
 from core.api.kv_transfer import Page
+from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch
@@ -22,6 +22,7 @@ from core.executor.device import Device
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
+    Checkpoint,
     build,
     load_plugin,
     max_step_tokens,
@@ -32,6 +33,7 @@ from core.executor.instance import (
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder, DecoderWeights
+from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
@@ -58,7 +60,7 @@ class Worker:
                 undo.callback(self.runtime.close)
             self.device = Device(self.runtime)
             with self._phase("read checkpoint"):
-                checkpoint = open_checkpoint(config, self.plugins)
+                checkpoint = self._open_checkpoint()
             with self._phase("load weights"):
                 limits = config.scheduler
                 rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
@@ -71,7 +73,12 @@ class Worker:
             self.runner = self._runner(model.model)
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
-    def _runner(self, model: Decoder) -> ModelRunner:
+    def _open_checkpoint(self) -> Checkpoint:
+        """The configured checkpoint."""
+        dtype = self.runtime.activation_dtype(self.config.model.dtype)
+        return open_checkpoint(self.config, self.plugins, dtype)
+
+    def _runner(self, model: Decoder | ModuleModel) -> ModelRunner:
         """The runner of a model whose cache is bound."""
         config = self.config
         buffers = StepBuffers(
@@ -91,7 +98,7 @@ class Worker:
         return ModelRunner(forward, batch, sampler, self._proposer(model))
 
     @property
-    def spec(self) -> DecoderSpec:
+    def spec(self) -> ModelSpec:
         """The shape of the model that is asked for tokens."""
         return self.instances[0].spec
 
@@ -184,7 +191,7 @@ class Worker:
         """The KV group of each layer."""
         return self.instances[0].groups
 
-    def _proposer(self, model: Decoder) -> Proposer | None:
+    def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
@@ -193,7 +200,7 @@ class Worker:
         return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
 
 
-def _shared_parts(weights: DecoderWeights) -> dict[str, object]:
+def _shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
     """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
     way_in = weights.embedding
     way_out = weights.head

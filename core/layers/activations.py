@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -73,6 +74,18 @@ def parse(name: str) -> NamedActivation:
     return NamedActivation(kind, numbers)
 
 
+def learned(kind: str, parameters: Sequence[float]) -> str:
+    """The name of an activation whose numbers come from parameters of the model.
+
+    parameters: of `xielu` those of AP and AN in front of the softplus, BETA and EPS; AN is at least BETA.
+    """
+    if kind != "xielu":
+        raise ValueError(f"the numbers of activation '{kind}' do not come from parameters")
+    positive, negative, beta, eps = parameters
+    numbers = (_softplus(positive), beta + _softplus(negative), beta, eps)
+    return ":".join((kind, *map(repr, numbers)))
+
+
 def activate(x: Tensor, name: str) -> Tensor:
     """act(x) in float32, the shape of x. Raises ValueError for an unknown name, or one that needs a gate."""
     kind, numbers = parse(name)
@@ -102,6 +115,10 @@ def gated(x: Tensor, name: str) -> Tensor:
     if kind == "clamped_swiglu":
         return _clamped_swiglu(gate, up, *numbers)
     return activate(gate, name) * up
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def _xielu(x: Tensor, positive: float, negative: float, beta: float, eps: float) -> Tensor:

@@ -78,4 +78,6 @@ def tables(
     angles = torch.outer(positions, inverse_frequencies(rope, head_size, longest))
     cos = angles.cos() * rope.attention_factor
     sin = angles.sin() * rope.attention_factor
+    if rope.backwards:
+        sin = -sin
     return cos.float().to(device), sin.float().to(device)

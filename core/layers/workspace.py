@@ -64,3 +64,14 @@ class Workspace:
     def nbytes(self) -> int:
         """Bytes reserved (not necessarily touched)."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
+
+
+def by_heads(x: Tensor, num_heads: int) -> Tensor:
+    """x [T, heads * D] as [T, heads, D], with the distance between rows that x has even when T is 1.
+
+    `view` is free to give a lone row any distance, but a call that is recorded for one row is replayed for more.
+    """
+    num_tokens, width = x.shape
+    size = width // num_heads
+    row, item = x.stride()
+    return x.as_strided((num_tokens, num_heads, size), (row, size * item, item), x.storage_offset())

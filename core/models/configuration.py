@@ -57,7 +57,7 @@ class Configuration(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         names = self._names(key)
-        present = [name for name in names if name in self.values_given]
+        present = [name for name in names if self._has(name)]
         self.reads.update(self.prefix + name for name in present)
         if present:
             return self._handed_out(present[0], self.values_given[present[0]])
@@ -68,7 +68,7 @@ class Configuration(Mapping[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         """Whether the checkpoint has the key; looking is not reading."""
-        return any(name in self.values_given for name in self._names(str(key)))
+        return any(self._has(name) for name in self._names(str(key)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_given)
@@ -169,6 +169,10 @@ class Configuration(Mapping[str, Any]):
         if self.known is None or not self.known.isdisjoint(names):
             return names
         return ()
+
+    def _has(self, name: str) -> bool:
+        """Whether the checkpoint has a key by this very name, and the family, too."""
+        return name in self.values_given and (self.known is None or name in self.known)
 
     def _handed_out(self, name: str, value: Any) -> Any:
         if not isinstance(value, Mapping) or isinstance(value, Configuration):

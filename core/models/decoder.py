@@ -212,6 +212,8 @@ class Decoder:
             return False
         if self._embedding is not None and not self._embedding.is_plain:
             return False
+        if self._head is not None and not self._head.is_plain:
+            return False
         linears: list[LinearKernel | HeadsKernel] = []
         if self._embedding is not None:
             linears += self._embedding.linears

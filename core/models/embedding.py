@@ -6,11 +6,14 @@ Called by: the decoder, once a step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from core.api.block_spec import PositionsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.layers.kernels import KernelSet
 from core.models.norm import Norm
@@ -33,6 +36,19 @@ class EmbeddingWeights:
     positions: Tensor | None = None
     segment: Tensor | None = None
     norm: Norm | None = None
+
+
+def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
+    """float32 [rows, size]: the computed table of positions, see `PositionsSpec`; of an odd size, the last column is 0."""
+    half = size // 2
+    steps = torch.arange(half, dtype=torch.float32) / max(half - 1, 1)
+    frequencies = torch.exp(-math.log(10000) * steps)
+    rows = torch.arange(spec.count + spec.offset, dtype=torch.float32)
+    angles = rows.unsqueeze(1) * frequencies
+    table = torch.zeros(len(rows), size)
+    table[:, :half] = angles.sin()
+    table[:, half : 2 * half] = angles.cos()
+    return table
 
 
 class Embedding:

@@ -24,11 +24,13 @@ class HeadWeights:
     norm: in front of it, or None.
     project: from the hidden size to the embeddings' size, or None.
     tokens: the matrix, a row a token; None for a model whose result is the hidden state.
+    bias: float32 [V], added to the logits of a tied head, or None; a head of its own has its bias in `tokens`.
     """
 
     norm: Norm | None
     project: LinearKernel | None
     tokens: LinearKernel | None
+    bias: Tensor | None = None
 
 
 class Head:
@@ -62,6 +64,11 @@ class Head:
         kernels = (self._weights.project, self._weights.tokens)
         return [kernel for kernel in kernels if kernel is not None]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but kernels computes."""
+        return self._weights.bias is None
+
     def hidden(self, rows: Tensor) -> Tensor:
         """The normed rows `rows` (int64 [R]) of the latest residual stream, [R, H], valid until the next call."""
         last = self._workspace.view("last", rows.shape[0])
@@ -81,6 +88,8 @@ class Head:
             last = projected
         out = self.view(count)
         self._weights.tokens(last, out)
+        if self._weights.bias is not None:
+            out += self._weights.bias
         if self._spec.logit_scale != 1.0:
             self._kernels.scale(out, self._spec.logit_scale)
         if self._spec.logit_cap is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -19,10 +20,11 @@ from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor,
 from core.api.errors import CheckpointError
 from core.api.model_part import Part
 from core.api.specs import LatentSpec, LayerSpec, RowOrder
+from core.layers.activations import learned
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
-from core.models.embedding import EmbeddingWeights
+from core.models.embedding import EmbeddingWeights, sinusoids
 from core.models.head import HeadWeights
 from core.models.mixers import Mixer, build_mixers
 from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
@@ -55,13 +57,16 @@ class PendingBlock:
         self._experts = None
         if self._block.experts is not None:
             activation = self._block.experts.activation or spec.mlp.activation
-            self._experts = pending_experts(packing, experts, activation)
+            weight_inputs = self._block.experts.weight_inputs
+            self._experts = pending_experts(packing, experts, activation, weight_inputs=weight_inputs)
         self._norms = spec.block_norms(index)
+        self._activation_tensors = list(spec.activation_tensors(index))
         self._correction = spec.correction(index)
         self.vectors: set[str] = set()
         for norm in self._norms.values():
             self.vectors.update(norm.tensors())
         self.vectors.update(name for name, _ in self._parts.params.values())
+        self.vectors.update(self._activation_tensors)
         if self._correction is not None:
             name, _ = self._correction
             self.vectors.add(name)
@@ -79,7 +84,7 @@ class PendingBlock:
         for role, norm in self._norms.items():
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
         mixers = self._mixers(norms, vectors)
-        return BlockWeights(mixers, self._mlp(vectors), norms)
+        return BlockWeights(mixers, self._mlp(norms, vectors), norms)
 
     def _pending_halves(self) -> Pending[Any] | None:
         absorbed = self._parts.absorbed
@@ -98,11 +103,16 @@ class PendingBlock:
         halves = None if self._halves is None else self._halves.built
         return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
 
-    def _mlp(self, vectors: Mapping[str, Tensor]) -> BlockMLP | None:
+    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | None:
         if self._block.experts is not None:
             return self._experts_mlp(self._block.experts, vectors)
         mlp = self._spec.block_mlp(self._index)
-        return None if mlp is None else self._dense(mlp, "gate_up", "down")
+        if mlp is None:
+            return None
+        if self._activation_tensors:
+            parameters = [float(vectors[name]) for name in self._activation_tensors]
+            mlp = msgspec.structs.replace(mlp, activation=learned(mlp.activation, parameters))
+        return self._dense(mlp, "gate_up", "down", norms.get("mlp_inner"))
 
     def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
         assert self._experts is not None, "a block with experts waits for them"
@@ -119,10 +129,10 @@ class PendingBlock:
         kernel = self._experts.build()
         return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate)
 
-    def _dense(self, mlp: MLPSpec, gate_up: str, down: str) -> DenseMLP:
+    def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
         first = self._linears[gate_up].built
         second = self._linears[down].built
-        return DenseMLP(self._packing.kernels, mlp, first, second)
+        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm)
 
 
 def build_norm(
@@ -208,6 +218,8 @@ class WeightLoading:
         if "positions" in tables:
             name, _ = tables["positions"]
             positions = self.packing.as_activation(vectors[name])
+        elif spec.positions is not None:
+            positions = self.packing.as_activation(sinusoids(spec.positions, spec.hidden_size))
         if "token_types" in tables:
             name, _ = tables["token_types"]
             segment = self.packing.as_activation(vectors[name][0])
@@ -225,7 +237,13 @@ class WeightLoading:
             return None
         outer = spec.outer_norms()
         norm = build_norm(self.packing, outer["final"], vectors) if "final" in outer else None
-        return HeadWeights(norm, project, tokens if spec.causal_lm else None)
+        bias = None
+        tables = spec.tables()
+        if "logits" in tables:
+            name, _ = tables["logits"]
+            whole = vectors[name]
+            bias = self.packing.on_device(whole[spec.vocab_start : spec.vocab_start + spec.vocab_size])
+        return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias)
 
     def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
         reads = self.packing.reads([part])

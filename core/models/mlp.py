@@ -12,6 +12,7 @@ from torch import Tensor
 from core.api.decoder_spec import ExpertsSpec, MLPSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
+from core.models.norm import Norm
 from core.models.step_views import StepViews
 from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
 
@@ -19,14 +20,19 @@ from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
 class DenseMLP:
     """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate.
 
+    spec: with all numbers in the activation's name.
     gate_up: gate and up side by side, or up alone.
+    inner_norm: in front of down, or None.
     """
 
-    def __init__(self, kernels: KernelSet, spec: MLPSpec, gate_up: Linear, down: Linear) -> None:
+    def __init__(
+        self, kernels: KernelSet, spec: MLPSpec, gate_up: Linear, down: Linear, inner_norm: Norm | None = None
+    ) -> None:
         self.kernels = kernels
         self.spec = spec
         self.gate_up = gate_up
         self.down = down
+        self.inner_norm = inner_norm
         self.nbytes = gate_up.nbytes + down.nbytes
         self._gated_gate_up: GatedLinear | None = None
         if spec.gated and spec.gate_scale == 1.0:
@@ -35,8 +41,6 @@ class DenseMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
-        if self.spec.gate_scale != 1.0:
-            return False
         linears = [*self.gate_up.kernels, *self.down.kernels]
         return all(is_recordable(linear) for linear in linears)
 
@@ -49,6 +53,8 @@ class DenseMLP:
         else:
             self.gate_up(x, first)
             self._activate(first, inner)
+        if self.inner_norm is not None:
+            self.inner_norm(inner, inner)
         if spec.out_scale != 1.0:
             self.kernels.scale(inner, spec.out_scale)
         self.down(inner, out, accumulate=accumulate)
@@ -59,7 +65,7 @@ class DenseMLP:
             self.kernels.activate(first, spec.activation, inner)
             return
         if spec.gate_scale != 1.0:
-            first[:, : spec.size].mul_(spec.gate_scale)
+            self.kernels.scale(first[:, : spec.size], spec.gate_scale)
         self.kernels.gated(first, spec.activation, inner)
 
 

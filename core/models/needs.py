@@ -44,7 +44,7 @@ def _around_heads(spec: DecoderSpec, index: int) -> set[str]:
 
 
 def _activates(activation: str, *, gated: bool) -> set[str]:
-    kind = activations.parse(activation).kind
+    kind, *_ = activation.split(":")
     found = set() if kind in activations.BASIC else {kind}
     return found if gated else {*found, "activate"}
 

@@ -15,9 +15,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from core.api.decoder_spec import DecoderSpec
 from core.api.errors import PluginError, UserError
 from core.api.model_part import Part
+from core.api.module_spec import ModelSpec
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
@@ -65,7 +65,7 @@ class Packing:
 
     def __init__(
         self,
-        spec: DecoderSpec,
+        spec: ModelSpec,
         part: Part,
         method: QuantizationMethod | None,
         kernels: KernelSet,

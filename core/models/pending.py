@@ -51,11 +51,17 @@ class Pending(Generic[T]):
 
 
 class ExpertsOneByOne:
-    """The experts of a layer, each prepared when it is complete: only one is ever in memory twice."""
+    """The experts of a layer, each prepared when it is complete: only one is ever in memory twice.
 
-    def __init__(self, packing: Packing, experts: Sequence[ExpertLinears], activation: str) -> None:
+    weight_inputs: see `ExpertsSpec`.
+    """
+
+    def __init__(
+        self, packing: Packing, experts: Sequence[ExpertLinears], activation: str, *, weight_inputs: bool = False
+    ) -> None:
         self._kernels = packing.kernels
         self._activation = activation
+        self._weight_inputs = weight_inputs
         self._gate_up = [pending_linear(packing, expert.gate_up) for expert in experts]
         self._down = [pending_linear(packing, expert.down) for expert in experts]
 
@@ -68,7 +74,7 @@ class ExpertsOneByOne:
         """The layer's kernel; only when nothing is missing."""
         gate_up = [pending.built for pending in self._gate_up]
         down = [pending.built for pending in self._down]
-        return self._kernels.experts(gate_up, down, self._activation)
+        return self._kernels.experts(gate_up, down, self._activation, weight_inputs=self._weight_inputs)
 
 
 class ExpertsTogether:
@@ -123,11 +129,16 @@ class ExpertsTogether:
 
 
 def pending_experts(
-    packing: Packing, experts: Sequence[ExpertLinears], activation: str
+    packing: Packing, experts: Sequence[ExpertLinears], activation: str, *, weight_inputs: bool = False
 ) -> ExpertsOneByOne | ExpertsTogether:
-    """Together where a provider's kernel takes one weight and all experts have one format, else one by one."""
-    if len(experts[0].gate_up) == 1:  # without a gate
-        return ExpertsOneByOne(packing, experts, activation)
+    """Together where a provider's kernel takes one weight and all experts have one format, else one by one.
+
+    weight_inputs: see `ExpertsSpec`.
+    """
+    if (
+        weight_inputs or len(experts[0].gate_up) == 1
+    ):  # kernels of one weight know neither this nor experts without a gate
+        return ExpertsOneByOne(packing, experts, activation, weight_inputs=weight_inputs)
     queries = []
     first_side = [expert.gate_up for expert in experts]
     second_side = [expert.down for expert in experts]

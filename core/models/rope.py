@@ -9,10 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.errors import UserError
 from core.api.specs import RopeSpec
 from core.models.configuration import Configuration, configuration
 
-TYPES = {name: name for name in ("default", "linear", "llama3", "yarn")}
+TYPES = {name: name for name in ("default", "linear", "dynamic", "llama3", "yarn", "longrope")}
+TYPES |= {"mrope": "default", "su": "longrope"}
+"""Names in configurations. `mrope` turns by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for text."""
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:
@@ -25,12 +28,24 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
     values, theta = _rope_values(config, full)
     rope_type = _rope_type(values)
     length = config.positive("max_position_embeddings", 8192)
-    original = values.positive("original_max_position_embeddings", length)
+    original = _original_length(config, values, rope_type, length)
     factor = _factor(values, rope_type, length / original)
-    attention_factor = _attention_factor(values, factor) if rope_type == "yarn" else 1.0
+    theta = values.number("rope_theta", theta, low=1e-6)
+    attention_factor = 1.0
+    short_factors: list[float] = []
+    long_factors: list[float] = []
+    if rope_type == "yarn":
+        attention_factor = _attention_factor(values, factor)
+    if rope_type == "longrope":
+        attention_factor = _long_attention_factor(values, factor, original)
+        short_factors = values.list_of("short_factor", float)
+        long_factors = values.list_of("long_factor", float)
+    if rope_type == "dynamic":
+        theta *= _dynamic_stretch(config, values)
+        rope_type, factor = "default", 1.0
     neighbours = config.flag("rope_interleave", True)
     return RopeSpec(
-        theta=values.number("rope_theta", theta, low=1e-6),
+        theta=theta,
         rope_type=rope_type,
         factor=factor,
         low_freq_factor=values.number("low_freq_factor", 1.0),
@@ -41,7 +56,21 @@ def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = Fals
         truncate=values.flag("truncate", True),
         attention_factor=attention_factor,
         interleaved=interleaved and neighbours,
+        short_factors=tuple(short_factors),
+        long_factors=tuple(long_factors),
     )
+
+
+def check_factors(rope: RopeSpec, size: int) -> None:
+    """Raise UserError unless longrope has a factor for each pair of the `size` numbers that rotate."""
+    if rope.rope_type != "longrope":
+        return
+    for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
+        if len(factors) != size // 2:
+            raise UserError(
+                f"{name} has {len(factors)} numbers in the model's configuration; expected {size // 2}, one for each pair "
+                "of numbers of a head that rotate. The configuration of the checkpoint is damaged."
+            )
 
 
 def score_stretch(hf_config: Mapping[str, Any]) -> float:
@@ -79,7 +108,34 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
 
 def _rope_type(values: Configuration) -> str:
     older = values.choice("type", TYPES, "default")
-    return values.choice("rope_type", TYPES, older)
+    rope_type = values.choice("rope_type", TYPES, older)
+    if rope_type == "yarn" and "short_factor" in values:  # an early name in Phi 3
+        return "longrope"
+    return rope_type
+
+
+def _original_length(config: Configuration, values: Configuration, rope_type: str, length: int) -> int:
+    """The length before it was stretched; it stands beside the parameters in Phi 3.
+
+    length: the configured one, where no other is named.
+    """
+    if rope_type == "longrope":
+        length = config.positive("original_max_position_embeddings", length)
+    return values.positive("original_max_position_embeddings", length)
+
+
+def _dynamic_stretch(config: Configuration, values: Configuration) -> float:
+    """The factor of the base. Without an `alpha` (Hunyuan) it grows with sequences beyond the configured length, which this
+    program does not compute: it is 1.
+    """
+    alpha = values.optional_number("alpha", 0.0)
+    if not alpha:
+        return 1.0
+    usual = config.positive("hidden_size") // config.positive("num_attention_heads")
+    size = config.positive("head_dim", usual)
+    if size < 4:
+        config.fail("head_dim", size, "at least 4 with rope_type 'dynamic'")
+    return float(alpha ** (size / (size - 2)))
 
 
 def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
@@ -87,7 +143,7 @@ def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
 
     stretch: the configured length over the original one, which yarn takes without a factor.
     """
-    absent = {"default": 1.0, "yarn": stretch}
+    absent = {"default": 1.0, "dynamic": 1.0, "yarn": stretch, "longrope": stretch}
     factor = values.number("factor", absent.get(rope_type), low=1e-6)
     return 1.0 if rope_type == "default" else factor
 
@@ -109,3 +165,13 @@ def _attention_factor(values: Configuration, factor: float) -> float:
     if mscale and mscale_all_dim:
         return _yarn_stretch(factor, mscale) / _yarn_stretch(factor, mscale_all_dim)
     return _yarn_stretch(factor, 1.0)
+
+
+def _long_attention_factor(values: Configuration, factor: float, original: int) -> float:
+    """Of longrope: the configuration's own, or sqrt(1 + ln(factor) / ln(original length)) (arXiv 2402.13753)."""
+    own = values.optional_number("attention_factor")
+    if own is not None:
+        return own
+    if factor <= 1.0:
+        return 1.0
+    return math.sqrt(1.0 + math.log(factor) / math.log(original))

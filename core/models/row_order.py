@@ -36,8 +36,9 @@ def _pairs(order: RotaryPairs, rows: int) -> Tensor:
 
 
 def _groups(order: Groups) -> Tensor:
-    """All rows of the first part of each group, then all of the second part, and so on."""
+    """All rows of one part of each group, then all of the next part, and so on."""
     size = sum(order.sizes)
     by_group = torch.arange(order.groups * size).view(order.groups, size)
     parts = by_group.split(list(order.sizes), dim=1)
-    return torch.cat([part.flatten() for part in parts])
+    places = order.order or range(len(parts))
+    return torch.cat([parts[place].flatten() for place in places])

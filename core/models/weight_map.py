@@ -17,9 +17,11 @@ from core.api.errors import CheckpointError
 from core.models.weight_rules import (
     USUALLY_IGNORED,
     Ignored,
+    Joined,
     Rename,
     Stacked,
     Turned,
+    UnitRows,
     WeightRule,
 )
 from core.plugin.contracts import Loader
@@ -44,9 +46,13 @@ class TensorView(msgspec.Struct, frozen=True):
     alternating: bool = False
     transposed: bool = False
     flat: bool = False
+    unit_rows: bool = False
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part, a view where that can be."""
+        if self.unit_rows:
+            lengths = tensor.float().norm(dim=-1, keepdim=True)
+            return (tensor / lengths.clamp(min=1e-12)).to(tensor.dtype)
         if self.expert is not None:
             index, count = self.expert
             tensor = tensor.unflatten(0, (count, -1))[index] if self.flat else tensor[index]
@@ -77,10 +83,12 @@ class WeightMap:
         """num_experts: in flat stacks, where no shape tells it. canonical_name: in place of rules that rename."""
         self._original = manifest
         self._views: dict[str, TensorView] = {}
+        self._rows: dict[str, dict[int, str]] = {}
         self._num_experts = num_experts
         self.ignored: dict[str, str] = {}
         renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
-        shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned)]
+        joining = [rule for rule in rules if isinstance(rule, Joined)]
+        shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
         ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
         for source, info in manifest.tensors.items():
@@ -91,15 +99,42 @@ class WeightMap:
             if why is not None:
                 self.ignored[source] = why
                 continue
+            if self._join(name, source, joining):
+                continue
             for part, view in self._views_of(source, name, info, shaping):
                 self._put(tensors, part, view, info)
+        for joined, sources in self._rows.items():
+            tensors[joined] = self._joined(joined, sources)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
 
     def loader(self, inner: Loader) -> Loader:
         """Reads canonical tensors with the checkpoint's own loader."""
-        if all(view == TensorView(name) for name, view in self._views.items()):
+        unchanged = all(view == TensorView(name) for name, view in self._views.items())
+        if unchanged and not self._rows:
             return inner
-        return MappedLoader(inner, self._original, self.manifest, self._views)
+        return MappedLoader(inner, self._original, self.manifest, self._views, self._rows)
+
+    def _join(self, name: str, source: str, rules: Sequence[Joined]) -> bool:
+        """Whether a tensor is one of several that become one; notes it."""
+        for rule in rules:
+            found = re.fullmatch(rule.pattern, name)
+            if found is not None:
+                self._rows.setdefault(found.expand(rule.to), {})[int(found["number"])] = source
+                return True
+        return False
+
+    def _joined(self, name: str, sources: dict[int, str]) -> TensorInfo:
+        """The one tensor that others become. sources: by number."""
+        infos = [self._original.tensors[sources[number]] for number in sorted(sources)]
+        first = infos[0]
+        alike = all(info.shape == first.shape and info.dtype == first.dtype for info in infos)
+        if not alike or sorted(sources) != list(range(len(sources))):
+            shown = ", ".join(sources[number] for number in sorted(sources))
+            raise CheckpointError(
+                f"{self._original.ref}: {shown} are to be one tensor, '{name}'; expected tensors of one shape and type "
+                "whose numbers have no gap. The checkpoint is damaged."
+            )
+        return msgspec.structs.replace(first, name=name, shape=(len(infos), *first.shape))
 
     def _put(self, tensors: dict[str, TensorInfo], name: str, view: TensorView, info: TensorInfo) -> None:
         if name in tensors:
@@ -111,7 +146,7 @@ class WeightMap:
         tensors[name] = msgspec.structs.replace(info, name=name, shape=_shape(view, info.shape))
 
     def _views_of(
-        self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned]
+        self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned | UnitRows]
     ) -> Iterator[tuple[str, TensorView]]:
         """The canonical tensors that one tensor of the checkpoint has in it."""
         for rule in rules:
@@ -120,6 +155,8 @@ class WeightMap:
                 continue
             if isinstance(rule, Turned):
                 yield name, TensorView(source, transposed=True)
+            elif isinstance(rule, UnitRows):
+                yield name, TensorView(source, unit_rows=True)
             else:
                 yield from self._stack(source, found, info, rule)
             return
@@ -143,12 +180,19 @@ class MappedLoader:
     """A loader whose tensors pass through the views of a map; each tensor of the checkpoint is read once."""
 
     def __init__(
-        self, inner: Loader, original: CheckpointManifest, manifest: CheckpointManifest, views: dict[str, TensorView]
+        self,
+        inner: Loader,
+        original: CheckpointManifest,
+        manifest: CheckpointManifest,
+        views: dict[str, TensorView],
+        rows: dict[str, dict[int, str]],
     ) -> None:
+        """rows: of a tensor that several become, the sources by number."""
         self._inner = inner
         self._original = original
         self._manifest = manifest
         self._views = views
+        self._rows = rows
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """The manifest under canonical names."""
@@ -157,12 +201,27 @@ class MappedLoader:
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """As of every loader; parts of one tensor follow one another."""
         wanted: dict[str, list[str]] = {}
+        places: dict[str, tuple[str, int]] = {}
         for name in reads:
-            source = self._views[name].source
-            wanted.setdefault(source, []).append(name)
-        for source, tensor in self._inner.iter(self._original, list(wanted)):
-            for name in wanted[source]:
+            if name not in self._rows:
+                wanted.setdefault(self._views[name].source, []).append(name)
+                continue
+            for number, source in self._rows[name].items():
+                places[source] = name, number
+        begun: dict[str, Tensor] = {}
+        left = {name: len(sources) for name, sources in self._rows.items()}
+        for source, tensor in self._inner.iter(self._original, [*wanted, *places]):
+            for name in wanted.get(source, ()):
                 yield name, self._views[name].of(tensor)
+            if source not in places:
+                continue
+            name, number = places[source]
+            if name not in begun:
+                begun[name] = tensor.new_empty((left[name], *tensor.shape))
+            begun[name][number] = tensor
+            left[name] -= 1
+            if not left[name]:
+                yield name, begun.pop(name)
 
 
 def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None:

@@ -38,8 +38,25 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     flat: bool = False
 
 
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """Tensors of one shape that become one with an axis more, its first.
+
+    pattern: the whole name, after renames, with a group `number` that says which one of them it is, from 0.
+    to: name of the one tensor.
+    """
+
+    pattern: str
+    to: str
+
+
 class Turned(msgspec.Struct, frozen=True, tag=True):
     """A matrix that is stored as [K, N]. pattern: the whole name, after renames."""
+
+    pattern: str
+
+
+class UnitRows(msgspec.Struct, frozen=True, tag=True):
+    """A matrix that is computed with rows of length 1. pattern: the whole name, after renames."""
 
     pattern: str
 
@@ -57,7 +74,7 @@ class Ignored(msgspec.Struct, frozen=True, tag=True):
     renamed: bool = False
 
 
-WeightRule = Rename | Stacked | Turned | Ignored
+WeightRule = Rename | Stacked | Joined | Turned | UnitRows | Ignored
 
 USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),

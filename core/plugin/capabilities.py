@@ -2,7 +2,8 @@
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
 
-An absent key means no limit; `layer_kinds` (full and sliding), `sinks` and `alibi` (none) must be declared for more.
+An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked` and `bidirectional` (none) must be
+declared for more.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ BOOLEANS = frozenset(
         "cap",
         "sinks",
         "alibi",
+        "chunked",
+        "bidirectional",
         "batch_invariant",
         "reference_numerics",
         "padding",
@@ -82,10 +85,17 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
     for name, value in assumed.items():
         if value is not None and spec.capabilities.get(name) is False:
             found.append(Reason(name, f"layers without {name}", str(value)))
-    extra = {"sinks": query.spec.sinks, "alibi": query.spec.alibi}
+    layer = query.spec
+    extra = {
+        "sinks": layer.sinks,
+        "alibi": layer.alibi,
+        "chunked": layer.chunked,
+        "bidirectional": not layer.causal,
+    }
     for name, wanted in extra.items():
         if wanted and not spec.capabilities.get(name, False):
-            found.append(Reason(name, f"layers without {name}", "yes"))
+            expected = "layers that see no later keys" if name == "bidirectional" else f"layers without {name}"
+            found.append(Reason(name, expected, "yes"))
     return found
 
 

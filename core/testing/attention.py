@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one key-value head": {"num_heads": 3, "num_kv_heads": 1},
     "a window": {"num_heads": 4, "num_kv_heads": 2, "window": 9},
     "a window of one": {"num_heads": 4, "num_kv_heads": 2, "window": 1},
+    "a window in chunks": {"num_heads": 4, "num_kv_heads": 2, "window": 9, "chunked": True},
     "a soft cap": {"num_heads": 4, "num_kv_heads": 2, "cap": 5.0},
     "a window and a soft cap": {"num_heads": 4, "num_kv_heads": 2, "window": 20, "cap": 10.0},
     "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
@@ -52,7 +53,7 @@ LATENTS = {
     "latents of DeepSeek-V3": LatentSpec(16, rank=512, rope_size=64, head_size_nope=128, head_size_v=128, scale=0.07),
 }
 """The same for latent layers."""
-FEATURES = ("window", "cap", "sinks", "alibi")
+FEATURES = ("window", "cap", "sinks", "alibi", "chunked")
 LISTED = ("layer_kinds", "kv_dtypes", "head_sizes", "block_sizes")
 Cached = AttentionSpec | LatentSpec
 
@@ -138,7 +139,7 @@ def _shown(spec: Cached, block_size: int, dtype: str) -> set[str]:
 
 def chunks_equal_whole(subject: Subject) -> None:
     """Prompts in chunks, then one token after the other, equal the whole prompt at once."""
-    variants = "grouped heads", "a window", "sinks and a window", "slopes, sinks and a soft cap"
+    variants = "grouped heads", "a window", "a window in chunks", "sinks and a window", "slopes, sinks and a soft cap"
     for variant, spec, block_size, dtype in _ordinary(subject, *variants):
         for chunk in (1, 7):
             _compare(subject, f"{variant}, chunks of {chunk}", spec, block_size, dtype, chunk)

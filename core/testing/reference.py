@@ -81,7 +81,8 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, params
         scores = scores + slopes * (key - query)
     mask = key <= query
     if spec.window is not None:
-        mask &= key > query - spec.window
+        first = query - query % spec.window if spec.chunked else query - spec.window + 1
+        mask &= key >= first
     scores = scores.masked_fill(~mask, -torch.inf)
     if params.sinks is not None:
         sinks = params.sinks.double().view(-1, 1, 1)

@@ -6,9 +6,13 @@ import pytest
 import torch
 from attention.stored import TYPES, stored
 
-from core.api.specs import AttentionSpec
+from core.api.specs import AttentionQuery, AttentionSpec
+from core.plugin.capabilities import attention_reasons
 from core.plugin.contracts import AttentionBackend, AttentionParams, BatchView
 from core.plugin.hookspecs import LoadContext
+from core_plugins.attention.cpu_paged import manifest as cpu_paged
+from core_plugins.attention.torch_sdpa import manifest as torch_sdpa
+from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
 
 def backend(name: str) -> AttentionBackend:
@@ -35,7 +39,8 @@ def dense(
         scores = scores + params.slopes.double().view(-1, 1, 1) * (key - query)
     mask = key <= query
     if spec.window is not None:
-        mask &= key > query - spec.window
+        first = query - query % spec.window if spec.chunked else query - spec.window + 1
+        mask &= key >= first
     weights = scores.masked_fill(~mask, -torch.inf).exp()
     total = weights.sum(-1, keepdim=True)
     if params.sinks is not None:
@@ -122,6 +127,7 @@ SPECS = {
     "mqa_256": AttentionSpec(4, 1, 256, 256, 256**-0.5),
     "mha_odd": AttentionSpec(3, 3, 80, 80, 0.2),
     "window": AttentionSpec(4, 2, 32, 32, 0.17, window=21),
+    "chunks": AttentionSpec(4, 2, 32, 32, 0.17, window=21, chunked=True),
     "cap": AttentionSpec(4, 2, 32, 32, 0.3, cap=5.0),
     "sinks": AttentionSpec(8, 2, 64, 64, 0.125, window=50, sinks=True),
     "alibi": AttentionSpec(6, 2, 48, 48, 0.144, alibi=True),
@@ -155,3 +161,30 @@ def test_native_bits_do_not_depend_on_blocks_chunks_or_company() -> None:
         company = Case(spec, 16, dtype, [150, 40, 77], seed=5)
         company.k[:150], company.v[:150], company.q[:150] = whole.k, whole.v, whole.q
         assert torch.equal(company.run(attention, [150, 40, 1])[0], expected)
+
+
+@pytest.mark.parametrize("by_query", [False, True])
+@pytest.mark.parametrize("window, reach", [(None, 200), (9, 4), (1, 0)])
+def test_encoders_see_keys_to_both_sides(by_query: bool, window: int | None, reach: int) -> None:
+    spec = AttentionSpec(4, 2, 32, 32, 0.17, window=window, causal=False)
+    lens = [70, 1, 33]
+    case = Case(spec, 16, "float32", lens)
+    results = case.run(TorchSDPA(by_query), lens)
+    start = 0
+    for length, got in zip(lens, results, strict=True):
+        part = slice(start, start + length)
+        start += length
+        k = case.k[part].double().repeat_interleave(2, 1)
+        v = case.v[part].double().repeat_interleave(2, 1)
+        scores = 0.17 * torch.einsum("qhd,khd->hqk", case.q[part].double(), k)
+        place = torch.arange(length)
+        distance = (place[:, None] - place).abs()
+        weights = scores.masked_fill(distance > reach, float("-inf")).softmax(-1)
+        expected = torch.einsum("hqk,khd->qhd", weights, v)
+        torch.testing.assert_close(got.double(), expected, atol=3e-5, rtol=0)
+
+
+def test_the_native_backend_serves_no_encoder() -> None:
+    query = AttentionQuery(AttentionSpec(4, 2, 32, 32, 0.17, causal=False), "cpu", "float32", 16)
+    assert [reason.code for reason in attention_reasons(cpu_paged.core_spec(), query)] == ["bidirectional"]
+    assert not attention_reasons(torch_sdpa.core_spec(), query)

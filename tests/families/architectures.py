@@ -29,6 +29,8 @@ def variants(model_type: str) -> list[str]:
     """The names of an architecture's variants, the usual one first; none for an unknown one."""
     if model_type in WRAPPERS:
         return ["plain"]
+    if model_type in WRAPPED_TEXT:  # its wrapper is compared
+        return []
     known = list(ALL.get(model_type, {}))
     return [*known, USUAL] if known else []
 
@@ -69,7 +71,8 @@ def _sizes_of(changes: dict[str, Any]) -> dict[str, Any]:
     """The changes without switches and fractions."""
     found = {}
     for key, value in changes.items():
-        if isinstance(value, (int, list, dict)) and not isinstance(value, bool):
+        is_size = isinstance(value, (int, list, dict)) and not isinstance(value, bool)
+        if is_size or key == "pad_token_id":
             found[key] = value
     return found
 

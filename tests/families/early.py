@@ -23,7 +23,10 @@ EARLY: dict[str, dict[str, Changes]] = {
             "intermediate_size": 88,
         }
     },
-    "gpt_neox": {"plain": {}, "serial": {"use_parallel_residual": False, "attention_bias": False}},
+    "gpt_neox": {
+        "plain": {"num_attention_heads": 3},
+        "serial": {"use_parallel_residual": False, "attention_bias": False},
+    },
     "gpt_neox_japanese": {"plain": {"intermediate_multiple_size": 3}},
     "gptj": {"plain": {**GPT2, "rotary_dim": 8}},
     "codegen": {"plain": {**GPT2, "rotary_dim": 8}},
@@ -35,7 +38,8 @@ EARLY: dict[str, dict[str, Changes]] = {
     },
     "bloom": {
         "plain": {"n_layer": 3, "n_head": 4},
-        "six heads": {"n_layer": 3, "n_head": 6, "apply_residual_connection_post_layernorm": True},
+        "six heads": {"n_layer": 3, "n_head": 6},
+        "normed stream": {"n_layer": 3, "n_head": 4, "apply_residual_connection_post_layernorm": True},
     },
     "mpt": {
         "plain": {
@@ -44,7 +48,8 @@ EARLY: dict[str, dict[str, Changes]] = {
             "n_layers": 3,
             "expansion_ratio": 2,
             "max_seq_len": 256,
-            "attn_config": {"clip_qkv": 0.9, "softmax_scale": 0.3, "alibi_bias_max": 6},
+            "logit_scale": None,
+            "attn_config": {"clip_qkv": 0.9, "softmax_scale": 0.3},
         }
     },
     "falcon": {

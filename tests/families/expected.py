@@ -7,18 +7,22 @@ from __future__ import annotations
 
 TOLERANCE = 2e-4
 """Largest absolute difference of a logit."""
-TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {}
+TOLERANCES: dict[tuple[str, str], tuple[float, str]] = {
+    ("qwen3_5_moe_text", "usual"): (
+        5e-4,
+        "layers magnify rounding: in pieces, matrices are multiplied in another order",
+    ),
+}
 """Architecture and variant → a tolerance of its own, and why."""
 REFUSED: dict[tuple[str, str], str] = {
-    ("qwen3_moe", "window"): "use_sliding_window is set",
+    ("mimo_v2_flash", "usual"): "5 numbers of a head rotate",
+    ("falcon_h1", "biased"): "ssm_in_multiplier is 1.3 and mamba_proj_bias is true",
     ("llama", "dynamic"): "rope_type is 'dynamic'",
+    ("bloom", "normed stream"): "apply_residual_connection_post_layernorm",
 }
 """Architecture and variant that a row does not serve → what its error says."""
 UNMENDED: dict[tuple[str, str], str] = {
     ("gemma3_text", "usual"): "absent keys do not take the defaults of Gemma3TextConfig",
-    ("mixtral", "usual"): "absent keys do not take the defaults of MixtralConfig",
-    ("deepseek_v2", "usual"): "absent keys do not take the defaults of DeepseekV2Config",
-    ("deepseek_v3", "usual"): "absent keys do not take the defaults of DeepseekV3Config",
 }
 """Architecture and variant that a row serves wrongly → how. The entry goes when the row is right: its test fails then."""
 QUICK = ("llama", "gemma3_text", "deepseek_v3", "lfm2")

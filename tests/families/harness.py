@@ -29,6 +29,8 @@ from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 BLOCK_SIZE = 4
 MAX_SEQS = 4
 MAX_LENGTH = 96
+LONGEST = 64
+"""Of a sequence that is computed: what decides on the factors of longrope."""
 MAX_TOKENS = 128
 
 
@@ -54,18 +56,19 @@ class Harness:
     """A decoder with room for four sequences of 96 tokens.
 
     path: the checkpoint's directory.
+    kernels: None: the reference's.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kernels: KernelSet | None = None) -> None:
         loader = SafetensorsLoader()
         manifest = loader.resolve(str(path))
         self.spec = decoder_spec(manifest.config)
         tensors = weight_map(manifest, self.spec)
         device = torch.device("cpu")
-        kernels = KernelSet(())
+        kernels = kernels or KernelSet(())
         loading = WeightLoading(self.spec, tensors.manifest, None, kernels, "float32", torch.float32, device)
         weights = loading.run(tensors.loader(loader))
-        tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device)
+        tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device, LONGEST)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS)
         self._bind()

@@ -7,6 +7,19 @@ from typing import Any
 Changes = dict[str, Any]
 LINEAR = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
 CONV = ["conv", "full_attention", "conv", "conv"]
+THIRD = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.34}
+FALCON = {
+    "head_dim": 16,
+    "mamba_d_ssm": 96,
+    "lm_head_multiplier": 0.7,
+    "mlp_multipliers": [0.8, 1.3],
+    "key_multiplier": 0.7,
+    "attention_out_multiplier": 0.8,
+    "attention_in_multiplier": 1.2,
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+    "ssm_in_multiplier": 1.3,
+    "ssm_out_multiplier": 0.75,
+}
 MAMBA1 = {"state_size": 8, "expand": 2, "conv_kernel": 3, "time_step_rank": 5}
 
 HYBRIDS: dict[str, dict[str, Changes]] = {
@@ -37,9 +50,13 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
             "expert_layer_offset": 1,
         }
     },
-    "bamba": {"plain": {"attn_layer_indices": [1, 3]}},
+    "bamba": {"plain": {"attn_layer_indices": [1, 3], "rope_parameters": THIRD}},
     "granitemoehybrid": {
-        "plain": {"layer_types": ["mamba", "attention", "mamba", "attention"], "position_embedding_type": "rope"},
+        "plain": {
+            "layer_types": ["mamba", "attention", "mamba", "attention"],
+            "position_embedding_type": "rope",
+            "rms_norm_eps": 2e-4,  # with another one, two experts of a token are as good as one another
+        },
         "nope": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},
         "dense": {"layer_types": ["mamba", "attention", "mamba", "mamba"], "num_local_experts": 0},
     },
@@ -60,17 +77,8 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
         }
     },
     "falcon_h1": {
-        "plain": {
-            "mamba_d_ssm": 96,
-            "lm_head_multiplier": 0.7,
-            "mlp_multipliers": [0.8, 1.3],
-            "key_multiplier": 0.7,
-            "attention_out_multiplier": 0.8,
-            "attention_in_multiplier": 1.2,
-            "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
-            "ssm_in_multiplier": 1.3,
-            "ssm_out_multiplier": 0.75,
-        },
+        "plain": {**FALCON, "attention_bias": False, "mamba_proj_bias": False, "mlp_bias": False},
+        "biased": {**FALCON},
         "normed": {"mamba_d_ssm": 96, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
     },
     "qwen3_next": {"plain": {"layer_types": LINEAR, "mlp_only_layers": [2]}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Changes = dict[str, Any]
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
 SPARSE = ["dense", "sparse", "sparse", "dense"]
 LATENT_YARN = {
     "rope_type": "yarn",
@@ -50,7 +51,7 @@ MIXTURES: dict[str, dict[str, Changes]] = {
             "head_dim": 8,
         }
     },
-    "glm4_moe": {"plain": {}, "unnormed": {"use_qk_norm": False}},
+    "glm4_moe": {"plain": {"head_dim": 16}, "unnormed": {"head_dim": 16, "use_qk_norm": False}},
     "dots1": {"plain": {}},
     "afmoe": {"plain": {"mup_enabled": True}},
     "aria_text": {"plain": {"moe_topk": 3, "moe_num_shared_experts": 2}},
@@ -61,7 +62,8 @@ MIXTURES: dict[str, dict[str, Changes]] = {
             "n_heads": 4,
             "n_layers": 3,
             "max_seq_len": 256,
-            "attn_config": {"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 5000.0},
+            # the base that transformers takes without rope_parameters, whatever stands here
+            "attn_config": {"clip_qkv": 0.9, "kv_n_heads": 2, "rope_theta": 10000.0},
             "ffn_config": {
                 "hidden_size": 48,
                 "ffn_hidden_size": 40,
@@ -104,7 +106,7 @@ MIXTURES: dict[str, dict[str, Changes]] = {
         },
         "unnormed": {"use_qk_norm": False, "moe_layers": [0, 1, 2, 3], "attn_temperature_tuning": False},
     },
-    "mellum": {"plain": {}},
+    "mellum": {"plain": {"layer_types": WINDOWS, "mlp_layer_types": SPARSE}, "full": {}},
     "mimo_v2_flash": {"plain": {}},
     "minimax_m2": {"plain": {}},
     "minimax_m3_vl_text": {"plain": {}},

@@ -32,6 +32,8 @@ CACHE = Path(__file__).parent.parent / ".cache" / "families"
 VERSION = 3
 """Of the way in which weights and results are made; a new one makes them anew."""
 LENGTHS = (37, 11)
+ATTENTION = {"falcon": "sdpa"}
+"""Architectures whose `eager` attention is wrong: Falcon's adds its slopes twice."""
 NUM_TOKENS = 32
 MARGIN = 2e-3
 """Least distance of each greedy token from the second best, so that rounding cannot choose."""
@@ -63,7 +65,10 @@ class Reference:
 def reference(model_type: str, variant: str = "plain") -> Reference:
     """The reference of one architecture, from the disk where it was made before."""
     values = tiny_values(model_type, variant)
-    described = json.dumps([VERSION, transformers.__version__, torch.__version__, values], sort_keys=True, default=str)
+    versions = [VERSION, transformers.__version__, torch.__version__]
+    if model_type in ATTENTION:
+        versions.append(ATTENTION[model_type])
+    described = json.dumps([*versions, values], sort_keys=True, default=str)
     digest = hashlib.sha256(described.encode()).hexdigest()[:12]
     name = f"{model_type}-{variant}".replace(" ", "_").replace(",", "")
     path = CACHE / f"{name}-{digest}"
@@ -91,7 +96,9 @@ def build(model_type: str, variant: str = "plain") -> PreTrainedModel:
 def load(path: Path, model_type: str) -> PreTrainedModel:
     """The model as transformers reads it from a checkpoint, which is what counts: some configurations change on the way."""
     kind = _auto_class(model_type)
-    model: PreTrainedModel = kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    model: PreTrainedModel = kind.from_pretrained(
+        path, dtype=torch.float32, attn_implementation=ATTENTION.get(model_type, "eager")
+    )
     return model.eval()
 
 

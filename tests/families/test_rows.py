@@ -10,18 +10,26 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
-from core.models.families import FAMILIES, decoder_spec
+from core.models.families import FAMILIES, decoder_spec, remote
 from tests.families import document, results
 from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances
 from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES, UNMENDED
 from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
+from tests.families.wrappers import WRAPPED_TEXT
 
 FEW_BLOCKS = (4, 6, 8, 11, 15, 20, 25, 30, 36, 44, 60)
 """Sizes of a pool; the first one that is taken has room for one of four requests, or a little more."""
 
-MODEL_TYPES = [model_type for family in FAMILIES for model_type in family.model_types]
+MODEL_TYPES = [
+    model_type
+    for family in FAMILIES
+    for model_type in (*family.model_types, *family.wrappers)
+    if model_type not in WRAPPED_TEXT
+]
+ELSEWHERE = [model_type for family in remote.ROWS for model_type in family.model_types]
+"""`test_remote` compares them."""
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]
@@ -36,7 +44,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", [model_type for model_type in MODEL_TYPES if model_type not in ELSEWHERE])
 def test_every_row_has_a_reference(model_type):
     assert variants(model_type), f"tests/families has no tiny configuration of {model_type}"
 
@@ -100,6 +108,11 @@ def test_tokens_equal_transformers(model_type, variant):
     assert not wrong, f"expected {expected.tokens}"
     assert preemptions > 0 or not _grows(expected.path)
     results.write(model_type, variant, tokens=NUM_TOKENS)
+
+
+def test_an_encoder_generates_nothing():
+    with pytest.raises(ConfigError, match=r"is an encoder \(bert\), which generates no text"):
+        _llm(reference("bert").path)
 
 
 @pytest.mark.models

@@ -14,9 +14,10 @@ LLAMA4_VISION = {
 }
 
 WRAPPERS: dict[str, tuple[str, str, Changes]] = {
-    "gemma3": ("gemma3_text", "plain", {"hidden_size": 32, "image_size": 28, "patch_size": 14}),
+    "gemma3": ("gemma3_text", "uncapped", {"hidden_size": 32, "image_size": 28, "patch_size": 14}),
     "mistral3": ("mistral", "plain", {"image_size": 28, "patch_size": 14, "head_dim": 8}),
     "llama4": ("llama4_text", "plain", LLAMA4_VISION),
+    "qwen2_vl": ("qwen2_vl_text", "plain", {"hidden_size": 48, "embed_dim": 32, "depth": 2, "num_heads": 2}),
     "qwen2_5_vl": ("qwen2_5_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
@@ -36,6 +37,13 @@ VISION = {
 """What every vision tower gets where its configuration has the key."""
 
 WRAPPED_TEXT: dict[str, dict[str, Changes]] = {
+    "qwen2_vl_text": {
+        "plain": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 2, 2]},
+            "use_sliding_window": False,
+            "layer_types": None,
+        }
+    },
     "qwen2_5_vl_text": {
         "plain": {
             "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 2, 2]},

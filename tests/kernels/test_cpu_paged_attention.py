@@ -78,7 +78,8 @@ class Sequences:
         if spec.cap:
             scores = spec.cap * torch.tanh(scores / spec.cap)
         ahead = torch.arange(self.lengths[i])[:, None] - torch.arange(self.lengths[i])
-        visible = ahead >= 0 if spec.window is None else (ahead >= 0) & (ahead < spec.window)
+        first = torch.tensor([spec.first_key(position) for position in range(self.lengths[i])])[:, None]
+        visible = (ahead >= 0) & (torch.arange(self.lengths[i]) >= first)
         if spec.alibi:
             scores = scores - self.params.slopes.double().view(-1, 1, 1) * ahead
         weights = scores.masked_fill(~visible, -math.inf).exp()
@@ -107,6 +108,7 @@ SPECS = [
     spec_of(3, 3, 64, window=200, cap=20.0),
     spec_of(4, 2, 72, 96),
     spec_of(8, 2, 64, window=128, sinks=True),
+    spec_of(4, 2, 64, window=150, chunked=True),
     spec_of(6, 3, 40, sinks=True, alibi=True),
 ]
 
@@ -154,9 +156,9 @@ def test_equal_values_stay_as_they_are_whatever_the_weights(kernels, isa):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8_per_token_head"])
-@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("window", [None, 70, -130])  # below 0: in chunks
 def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kernels, isa, window, dtype):
-    spec = spec_of(6, 2, 64, window=window)
+    spec = spec_of(6, 2, 64, window=window and abs(window), chunked=window == -130)
     want = None
     for block_size, threads, chunk in (
         *((16, 1, 1000), (16, 2, 1000), (16, 2, 37), (16, 1, 64), (1, 2, 1000), (1, 1, 50), (48, 2, 90)),
@@ -177,7 +179,8 @@ def test_bits_do_not_depend_on_chunks_blocks_neighbours_or_threads(native, kerne
 
 
 COMPANIES = [(spec_of(9, 3, 64), "bfloat16"), (spec_of(4, 1, 80, window=150, cap=8.0), "fp8_e4m3"),
-             (spec_of(6, 2, 32, sinks=True), "int8_per_token_head"), (spec_of(2, 2, 64, window=30), "float16")]  # fmt: skip
+             (spec_of(6, 2, 32, sinks=True), "int8_per_token_head"), (spec_of(2, 2, 64, window=30), "float16"),
+             (spec_of(4, 2, 64, window=160, chunked=True), "bfloat16")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spec", "dtype"), COMPANIES, ids=lambda x: str(x)[:60])
@@ -215,12 +218,15 @@ def test_one_token_at_a_time_has_the_bits_of_a_prefill(native, kernels, isa, dty
     native.pool_init(2)
 
 
-def test_blocks_behind_the_window_are_never_read(kernels, isa):
-    sequences = Sequences(spec_of(4, 2, 32, window=40), [200], 16)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_blocks_behind_the_window_are_never_read(kernels, isa, chunked):
+    spec = spec_of(4, 2, 32, window=40, chunked=chunked)
+    sequences = Sequences(spec, [200], 16)
     sequences.step([199])
-    for block in sequences.table[0, : (199 - 39) // 16]:
+    behind = spec.first_key(199) // 16
+    for block in sequences.table[0, :behind]:
         sequences.raw[block.item()] = 255
-    sequences.table[0, : (199 - 39) // 16] = 10**9 // 16
+    sequences.table[0, :behind] = 10**9 // 16
     out = sequences.step([1])[0]
     torch.testing.assert_close(out[0].double(), sequences.expected(0)[-1], rtol=1e-5, atol=1e-6)
 

@@ -23,7 +23,7 @@ from core.models.defaults import family_defaults
 from core.models.families import decoder_spec
 from tests.families.architectures import ENCODERS
 from tests.families.harness import Harness, Piece
-from tests.families.oracle import build, logits_of, randomize
+from tests.families.oracle import ATTENTION, build, logits_of, randomize
 
 TOLERANCE = 2e-4
 MOST_PARAMETERS = 2_000_000
@@ -161,7 +161,7 @@ class Subject:
         changed = CONFIG_MAPPING[self.model_type].from_dict(json.loads(json.dumps(config)))
         kind: Any = AutoModel if self.model_type in ENCODERS else AutoModelForCausalLM
         torch.manual_seed(11)
-        ways = {"attn_implementation": "eager", "experts_implementation": "eager"}
+        ways = {"attn_implementation": ATTENTION.get(self.model_type, "eager"), "experts_implementation": "eager"}
         model: PreTrainedModel = kind.from_config(changed, dtype=torch.float32, **ways)
         randomize(model)
         own = model.state_dict()

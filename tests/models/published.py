@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.models.published_dense import OTHERS
+
 LLAMA_3_1_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "attention_bias": False,
@@ -460,4 +462,5 @@ PUBLISHED = {
     "DeepSeek-V2-Lite": DEEPSEEK_V2_LITE,
     "DeepSeek-V3": DEEPSEEK_V3,
     "LFM2-350M": LFM2_350M,
+    **OTHERS,
 }

@@ -16,8 +16,8 @@ from transformers import AutoConfig
 from core.api.errors import UserError
 from core.api.mixer_parts import state_parts
 from core.api.specs import StateSpec
+from core.models.row_order import row_order
 from core.models.state_layers import delta, mamba1, mamba2
-from core.models.state_ops.gated_delta import fused_rows
 from core.models.state_ops.gated_delta import gated_delta as gated_delta_layer
 from core.models.state_ops.mamba2 import mamba2 as mamba2_layer
 from core.testing.numbers import generator
@@ -246,16 +246,13 @@ class Layer:
 
     def projected(self, x: Tensor) -> Tensor:
         """The op's input [L, W] of x [L, hidden]."""
-        rows = {}
-        if self.case.family == "qwen3_next":
-            names = ("key_heads", "value_heads", "key_size", "value_size")
-            rows = fused_rows(*(self.spec.sizes[name] for name in names))
         outputs = []
-        for part in state_parts(self.spec, "layer", HIDDEN).linears["in"]:
+        parts = state_parts(self.spec, "layer", HIDDEN)
+        for part in parts.linears["in"]:
             name = part.name.removeprefix("layer.")
             y = self._linear(self.case.renames.get(name, name), x, part.bias)
             assert y.shape[1] == part.shape[0]
-            outputs.append(y[:, rows[name]] if name in rows else y)
+            outputs.append(y[:, row_order(parts.orders.get(part.name, ()), y.shape[1])])
         return torch.cat(outputs, 1)
 
     def finished(self, y: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import UserError
+from core.api.module_spec import ModuleSpec
 from core.args.schema import flag_of
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 from core.models.families import unknown_keys
@@ -28,9 +29,7 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
     named = {name: config[name] for name in LENGTH_KEYS if is_count(config.get(name))}
     name = min(named, key=lambda key: named[key], default="max_position_embeddings")
     limit = named.get(name, facts.spec.max_position)
-    ropes = [block.rope for block in facts.spec.blocks if block.rope is not None]
-    factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
-    factor = min(factors, default=1.0)
+    factor = facts.spec.stretch
     if factor > 1.0:
         return math.floor(limit * factor), name, f"the model's {name}, {limit}, times {factor:g} of RoPE scaling"
     return limit, name, f"the model's {name}"
@@ -61,6 +60,8 @@ def length_fits_the_model(facts: Facts) -> Findings:
 def unknown_keys_are_listed(facts: Facts) -> Findings:
     """Keys of the configuration that no family has are ignored, and named once."""
     if facts.spec is None or facts.manifest is None:
+        return
+    if isinstance(facts.spec, ModuleSpec):  # transformers reads its own keys
         return
     try:
         unknown = unknown_keys(facts.manifest.config)
@@ -182,9 +183,9 @@ def longest_answer_comes_from_the_generation_config(facts: Facts) -> Findings:
 
 
 def remote_code_is_not_run(facts: Facts) -> Findings:
-    """Code of a checkpoint is never run."""
-    if facts["trust_remote_code"]:
-        yield Warn("--trust-remote-code has no effect: no served architecture needs code from its checkpoint.")
+    """Only the modules of transformers may come as code of a checkpoint."""
+    if facts["trust_remote_code"] and not isinstance(facts.spec, ModuleSpec):
+        yield Warn("--trust-remote-code has no effect: this model runs without code from its checkpoint.")
 
 
 def revision_needs_its_owner(facts: Facts) -> Findings:
@@ -207,13 +208,13 @@ def served_names_swallow_the_model(facts: Facts) -> Findings:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(remote_code_is_not_run),
     Rule(revision_needs_its_owner),
     Rule(served_names_swallow_the_model),
     Rule(bitsandbytes_has_its_own_loader, "reference"),
     Rule(gguf_file_has_its_own_loader, "reference"),
     Rule(speculator_serves_its_verifier, "reference"),
     Rule(offline_hub_name_is_its_snapshot, "model"),
+    Rule(remote_code_is_not_run, "model"),
     Rule(length_fits_the_model, "model"),
     Rule(unknown_keys_are_listed, "model"),
     Rule(length_comes_from_the_model, "model"),

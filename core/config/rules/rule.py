@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec
+from core.api.module_spec import ModelSpec
 from core.api.specs import StateSpec
 from core.config.settings import Settings, underscored
 from core.plugin.hookspecs import Device, PluginSpec
@@ -89,7 +89,7 @@ class Facts:
     quantization: str | None = None
     kernels: Sequence[str] = ()
     magic: bytes = b""
-    spec: DecoderSpec | None = None
+    spec: ModelSpec | None = None
     manifest: CheckpointManifest | None = None
     weights_bytes: int = 0
     block_bytes: int = 0

@@ -111,6 +111,10 @@ def _model_source(config_class: type) -> str:
     """The source of the models beside a configuration."""
     path = Path(inspect.getfile(config_class))
     models = sorted(path.parent.glob("modeling_*.py"))
+    if not models:  # a configuration for another family's model
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(getattr(config_class, "model_type", ""))
+        if name is not None:
+            models.append(Path(inspect.getfile(getattr(transformers, name))))
     return "\n".join(model.read_text(encoding="utf-8") for model in models)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from core.api.block_spec import HeadNormSpec, HeadsSpec, NormSpec
+from core.api.block_spec import HeadNormSpec, HeadsSpec, NormSpec, TemperatureSpec
 from core.api.errors import UserError
 from core.api.specs import AttentionSpec, LatentSpec, RopeSpec
 from core.models.configuration import Configuration, configuration, positive
 from core.models.families.row import Family, HeadNorm
 from core.models.families.scalars import has_bias, scalar
-from core.models.rope import rope_spec, score_stretch
+from core.models.rope import check_factors, rope_spec, score_stretch
 
 
 def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
@@ -38,6 +38,8 @@ def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> At
         scale=_scale(family, hf_config, head_size),
         window=_window(family, hf_config, index),
         cap=configuration(hf_config).optional_number("attn_logit_softcapping", 1e-6),
+        sinks=family.sinks,
+        chunked=is_chunked(hf_config, index),
         causal=not family.encoder,
     )
 
@@ -46,6 +48,7 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
     """Latent attention (MLA)."""
     rope_size = positive(hf_config, "qk_rope_head_dim")
     nope_size = positive(hf_config, "qk_nope_head_dim")
+    usual_size = positive(hf_config, "hidden_size") // positive(hf_config, "num_attention_heads")
     if rope_size % 2:
         raise UserError(f"qk_rope_head_dim is {rope_size}; rotary embeddings need an even size.")
     q_rank = None
@@ -56,7 +59,7 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
         rank=positive(hf_config, "kv_lora_rank"),
         rope_size=rope_size,
         head_size_nope=nope_size,
-        head_size_v=positive(hf_config, "v_head_dim"),
+        head_size_v=positive(hf_config, "v_head_dim", usual_size),
         scale=score_stretch(hf_config) / math.sqrt(nope_size + rope_size),
         q_rank=q_rank,
     )
@@ -76,7 +79,16 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
         biases[f"{part}_bias"] = has_bias(family, hf_config, part, usual)
     out_bias = has_bias(family, hf_config, "out", bool(hf_config.get("attention_bias", False)))
     head_norm = _head_norm(family, hf_config, norm)
-    return msgspec.structs.replace(family.heads, norm=head_norm, out_bias=out_bias, **biases)
+    clip = configuration(hf_config).optional_number(family.clip, 1e-6) if family.clip else None
+    return msgspec.structs.replace(
+        family.heads,
+        norm=head_norm,
+        out_norm=norm if family.inner_norms else None,
+        out_bias=out_bias,
+        clip=family.heads.clip if clip is None else clip,
+        temperature=_temperature(family, hf_config) if family.temperature else family.heads.temperature,
+        **biases,
+    )
 
 
 def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpec | None:
@@ -92,6 +104,7 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
         rope = msgspec.structs.replace(rope, size=size)
     elif head_size_of(hf_config) % 2:
         raise UserError(f"head_dim is {head_size_of(hf_config)}; rotary embeddings need an even head size.")
+    check_factors(rope, size or head_size_of(hf_config))
     return rope
 
 
@@ -99,13 +112,21 @@ def is_full(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether a layer sees all keys before it."""
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
-    pattern = config.count("sliding_window_pattern", 0) or family.full_every
     first = config.get("max_window_layers")
     if kinds:
-        return _kind(config, kinds, index) != "sliding_attention"
+        return _kind(config, kinds, index) not in ("sliding_attention", "chunked_attention")
     if first is not None:
         return index < config.count("max_window_layers")
-    return not pattern or (index + 1) % pattern == 0
+    pattern = config.count("sliding_window_pattern", 0) or family.full_every
+    number = index if family.first_full else index + 1
+    return not pattern or number % pattern == 0
+
+
+def is_chunked(hf_config: Mapping[str, Any], index: int) -> bool:
+    """Whether a layer's windows are chunks that do not overlap."""
+    config = configuration(hf_config)
+    kinds = config.list_of("layer_types", str)
+    return bool(kinds) and _kind(config, kinds, index) == "chunked_attention"
 
 
 def _kind(config: Configuration, kinds: list[str], index: int) -> str:
@@ -139,9 +160,20 @@ def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
 
 def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
     """Whether positions turn nothing in this layer of a family with rotary embedding."""
+    parameters = configuration(hf_config).get("rope_parameters")
+    kind = "full_attention" if is_full(family, hf_config, index) else "sliding_attention"
+    if isinstance(parameters, Mapping) and parameters.get(kind, "") is None:
+        return True
     if family.unrotated == "list":
-        listed = hf_config.get("no_rope_layers")
-        return listed is not None and not listed[index]
+        config = configuration(hf_config)
+        listed = config.list_of("no_rope_layers", int)
+        interval = config.count("no_rope_layer_interval", 0)
+        num_layers = config.positive("num_hidden_layers")
+        if listed and len(listed) < num_layers:
+            config.fail("no_rope_layers", listed, f"a number for each of {num_layers} layers, not {len(listed)}")
+        if listed:
+            return not listed[index]
+        return interval > 0 and (index + 1) % interval == 0
     if family.unrotated == "full":
         return hf_config.get("sliding_window") is not None and is_full(family, hf_config, index)
     return False
@@ -165,8 +197,19 @@ def _head_norm(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> 
     return HeadNormSpec(norm=how, over=row.over, after_rope=row.after_rope)
 
 
+def _temperature(family: Family, hf_config: Mapping[str, Any]) -> TemperatureSpec | None:
+    config = configuration(hf_config)
+    rope = config.mapping("rope_scaling") or config.mapping("rope_parameters")
+    growth = rope.optional_number(family.temperature)
+    if growth is None:
+        return None
+    original = rope.positive("original_max_position_embeddings", config.positive("max_position_embeddings"))
+    return TemperatureSpec(growth, original)
+
+
 def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> float:
-    if "attention" in family.scalars:
+    own = family.scalars.get("attention")
+    if own is not None and hf_config.get(own) is not None:
         return scalar(family, hf_config, "attention")
     size = configuration(hf_config).number("query_pre_attn_scalar", head_size, low=1e-6)
     return 1.0 / math.sqrt(size)
@@ -174,10 +217,12 @@ def _scale(family: Family, hf_config: Mapping[str, Any], head_size: int) -> floa
 
 def _window(family: Family, hf_config: Mapping[str, Any], index: int) -> int | None:
     config = configuration(hf_config)
-    window = None
-    if config.get("sliding_window") is not None:
-        window = config.positive("sliding_window")
+    key = "attention_chunk_size" if is_chunked(hf_config, index) else "sliding_window"
+    given = config.get(key)
     has_windows = not family.windowed or config.flag(family.windowed)
-    if not has_windows or is_full(family, config, index):
+    if given is None or not has_windows:
+        return None
+    window = config.positive(key)
+    if is_full(family, config, index):
         return None
     return window

@@ -29,8 +29,11 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 """Names of activations in configurations, and in `core.layers.activations`."""
+ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+"""Names of the activation's key; the first one counts."""
 
 
 ALWAYS = frozenset(("tie_word_embeddings", "num_hidden_layers", "max_position_embeddings"))
@@ -57,7 +60,7 @@ def configuration_of(hf_config: Mapping[str, Any], family: Family, *, strict: bo
     defaults.update(family.defaults)
     readable = None
     if strict and known is not None:
-        readable = known.readable.union(own_keys, family.defaults, ALWAYS)
+        readable = known.readable.union(known.attribute_map, own_keys, family.defaults, ALWAYS)
     config = Configuration(hf_config, defaults, own_names, readable)
     return config.overlaid(family.fixed) if family.fixed else config
 
@@ -86,8 +89,8 @@ def spec_of(given: Configuration, family: Family) -> DecoderSpec:
         tied=config.flag("tie_word_embeddings", family.tied_by_default),
         norm=norm,
         heads=heads_of(family, config, norm),
-        mlp=_mlp(family, config),
-        order=_order(family),
+        mlp=_mlp(family, config, norm),
+        order=_order(family, config),
         embed_scale=_embed_scale(family, config),
         residual_scale=scalar(family, config, "residual"),
         logit_scale=scalar(family, config, "logits"),
@@ -116,21 +119,26 @@ def _norm(family: Family, config: Configuration) -> NormSpec:
     )
 
 
-def _order(family: Family) -> BlockOrder:
+def _order(family: Family, config: Configuration) -> BlockOrder:
     if family.order is not None:
         return family.order
-    return "sandwich" if family.sandwich_norms else "pre"
+    sandwich = family.sandwich_norms
+    if isinstance(sandwich, str):
+        sandwich = config.flag(sandwich)
+    return "sandwich" if sandwich else "pre"
 
 
-def _mlp(family: Family, config: Mapping[str, Any]) -> MLPSpec:
+def _mlp(family: Family, config: Mapping[str, Any], norm: NormSpec) -> MLPSpec:
     usual = bool(config.get("mlp_bias", False))
     return MLPSpec(
-        size=positive(config, "intermediate_size"),
+        size=positive(config, "intermediate_size") if family.has_mlp else 0,
         activation=activation_of(config),
         gated=family.gated,
         bias=has_bias(family, config, "mlp", usual),
         down_bias=has_bias(family, config, "down", has_bias(family, config, "mlp", usual)),
         fused=family.fused_gate_up,
+        inner_norm=norm if family.inner_norms else None,
+        activation_tensors=family.activation_tensors,
     )
 
 
@@ -149,19 +157,24 @@ def _positions(family: Family, config: Mapping[str, Any]) -> PositionsSpec | Non
 def _block(family: Family, config: Mapping[str, Any], index: int) -> BlockSpec:
     experts = experts_of(family, config, index)
     state = family.state(config, index) if family.state else None
-    if state is not None:
-        block = BlockSpec(state, None, experts)
+    if state is not None and not family.side_by_side:
+        block = BlockSpec(state, None, experts, has_mlp=family.has_mlp)
     else:
         mixer = latent_of(config) if family.latent else attention_of(family, config, index)
-        block = BlockSpec(mixer, rope_of(family, config, index), experts)
+        rope = rope_of(family, config, index)
+        block = BlockSpec(mixer, rope, experts, has_mlp=family.has_mlp, beside=state)
     return block if family.block is None else family.block(config, index, block)
 
 
 def activation_of(config: Mapping[str, Any]) -> str:
     """The MLP's activation."""
-    name = config.get("hidden_activation") or config.get("hidden_act") or "silu"
+    key = "hidden_act"
+    name = "silu"
+    for one in ACTIVATION_KEYS:
+        if config.get(one):
+            key = one
+            name = config[one]
+            break
     if name not in ACTIVATIONS:
-        raise UserError(
-            f"hidden_act is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}"
-        )
+        raise UserError(f"{key} is '{name}'; known are: {', '.join(ACTIVATIONS)}.{nearest(str(name), ACTIVATIONS)}")
     return ACTIVATIONS[name]

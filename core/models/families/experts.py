@@ -20,17 +20,19 @@ METHODS = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")
 
 
 def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer; None: it has a plain MLP."""
+    """The experts of a layer; None: it has a plain MLP, as all layers of a model of 0 experts."""
     if family.expert_names is None:
         return None
     config = configuration(hf_config)
     is_sparse = _is_sparse(config, index)
-    count = _num_experts(config)
+    count = _num_experts(config, index)
+    if count == 0:
+        return None
     if count * config.positive("num_hidden_layers") > MOST_EXPERTS:
         raise UserError(
             f"{count} experts in each layer are more than {MOST_EXPERTS} in all; is the configuration damaged?"
         )
-    top_k = config.positive("num_experts_per_tok")
+    top_k = _of_layer(config, "num_experts_per_tok", index)
     if top_k > count:
         raise UserError(f"num_experts_per_tok is {top_k}; the model has {count} experts a layer.")
     inner = config.positive("moe_intermediate_size", config.get("intermediate_size"))
@@ -38,7 +40,8 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
     shared = _shared_size(config, inner)
     if not is_sparse:
         return None
-    more = {"correction": family.routing == "corrected_sigmoid", **family.experts}
+    corrected = family.routing in ("corrected_sigmoid", "corrected_softmax")
+    more = {"correction": corrected, **family.experts}
     return ExpertsSpec(count, inner, routing, family.expert_names, shared, **more)
 
 
@@ -50,28 +53,53 @@ def _shared_size(config: Configuration, inner: int) -> int:
 
 
 def _is_sparse(config: Configuration, index: int) -> bool:
-    """Every `decoder_sparse_step`-th layer has experts, or every `moe_layer_freq`-th one from `first_k_dense_replace` on;
-    the ones of `mlp_only_layers` never do."""
+    """`mlp_layer_types` says it, or else `moe_layers` lists layers with experts; or every `decoder_sparse_step`-th layer has
+    experts, or every `moe_layer_freq`-th one, from `first_k_dense_replace` to `moe_layer_end_index` (-1: the last one); the
+    ones of `mlp_only_layers` never do."""
+    kinds = config.list_of("mlp_layer_types", str)
+    listed = config.list_of("moe_layers", int)
     plain = config.list_of("mlp_only_layers", int)
     first = config.count("first_k_dense_replace", 0)
+    last = config.number("moe_layer_end_index", -1.0, low=-1.0)
     step = config.positive("decoder_sparse_step", 1)
     frequency = config.positive("moe_layer_freq", 1)
-    if index in plain or index < first:
+    if kinds:
+        return _kind(config, kinds, index) == "sparse"
+    if config.get("moe_layers") is not None:
+        return index in listed
+    if index in plain or index < first or 0 <= last < index:
         return False
     return (index + 1) % step == 0 and index % frequency == 0
 
 
-def _num_experts(config: Configuration) -> int:
+def _kind(config: Configuration, kinds: list[str], index: int) -> str:
+    num_layers = config.positive("num_hidden_layers")
+    if len(kinds) < num_layers or not set(kinds) <= {"dense", "sparse"}:
+        config.fail("mlp_layer_types", kinds, f"dense or sparse for each of {num_layers} layers")
+    return kinds[index]
+
+
+def _num_experts(config: Configuration, index: int) -> int:
     """The number of experts, under whichever name the configuration has it."""
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if config.get(name) is not None:
-            return config.positive(name)
+            return _of_layer(config, name, index)
     return config.positive("num_local_experts")
 
 
+def _of_layer(config: Configuration, name: str, index: int) -> int:
+    """A number that is one for all layers, or one of a list for each."""
+    if not isinstance(config.get(name), list):
+        return config.count(name)
+    numbers = config.list_of(name, int)
+    if len(numbers) < config.positive("num_hidden_layers") or min(numbers) < 1:
+        config.fail(name, numbers, "a positive integer for each layer")
+    return numbers[index]
+
+
 def _routing(family: Family, config: Configuration, count: int, top_k: int) -> RoutingSpec:
-    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid: a bias for each expert counts
-    in the choice (DeepSeek-V3, arXiv 2412.19437)."""
+    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid, corrected_softmax: a bias for
+    each expert counts in the choice (DeepSeek-V3, arXiv 2412.19437)."""
     if not isinstance(family.routing, str):
         return family.routing(config, count, top_k)
     renormalize = config.flag("norm_topk_prob", family.renormalize)

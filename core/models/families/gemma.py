@@ -7,6 +7,7 @@ from typing import Any
 
 from core.models.configuration import configuration
 from core.models.families.row import Family
+from core.models.weight_rules import modules
 
 
 def with_approximate_gelu(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -39,9 +40,20 @@ ROWS = (
         full_every=2,
     ),
     Family(
+        name="vaultgemma",
+        model_types=("vaultgemma",),
+        architectures=("VaultGemmaForCausalLM",),
+        tied_by_default=True,
+        norm_offset=1.0,
+        scale_embedding=True,
+        full_every=2,
+        weights=modules(("pre_feedforward_layernorm", "post_attention_layernorm")),
+    ),
+    Family(
         name="gemma3",
         model_types=("gemma3_text",),
         architectures=("Gemma3ForCausalLM",),
+        wrappers=("gemma3",),
         fixed={"attn_logit_softcapping": None},  # its own code has the key and does nothing with it
         tied_by_default=True,
         norm_offset=1.0,

@@ -58,8 +58,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: added to their weights.
     eps_default: of norms.
     order: see `DecoderSpec.order`; None: `sandwich` with sandwich_norms, else `pre`.
-    sandwich_norms: whether attention and MLP are normalized behind too.
+    sandwich_norms: whether attention and MLP are normalized behind too, or the key that says so.
     qk_norm: whether and how queries and keys are normalized.
+    inner_norms: whether the output of the heads and the inner numbers of MLPs are normalized.
     final_norm: whether there is a norm in front of the head.
 
     Embedding and head
@@ -78,16 +79,23 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     Attention
     heads: what else happens around attention, as a template; norms and biases come from the fields here.
+    clip: key with the number to whose plus and minus queries, keys and values are clamped; empty: there is no such key.
     rotary: whether positions turn queries and keys. interleaved: whether their pairs are neighbours.
     unrotated: layers without rotary embedding: `full` those that see everything in a model some of whose layers slide,
         `list` those with 0 in `no_rope_layers`, empty: none.
     full_every: when the configuration has no layer pattern, every n-th layer sees everything and the others slide; 0: none
         slides.
+    first_full: the first layer is one of those that see everything.
     windowed: key that must be true for layers to slide; empty: there is no such key.
+    sinks: whether every head has a learned logit that joins its softmax, see `AttentionSpec`.
+    temperature: key of `rope_parameters` with the growth of queries beyond `original_max_position_embeddings`.
     latent: whether attention is latent (MLA).
     state: the state of a layer, None for a layer with attention.
+    side_by_side: layers with a state attend as well, to the same input.
 
     MLP and experts
+    activation_tensors: see `MLPSpec`.
+    has_mlp: whether layers have one; without it, a layer is its mixer alone.
     gated: whether MLPs have a gate. fused_gate_up: whether the checkpoint has gate and up as one matrix.
     expert_names: see `ExpertsSpec`; None: no experts.
     renormalize: whether expert weights add up to one, unless the configuration says otherwise.
@@ -95,7 +103,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     experts: further fields of `ExpertsSpec` (`shared_gate`, `bias`, `router_bias`, ...).
 
     Where data does not do
-    weights: how checkpoints name and lay out their tensors.
+    weights: how checkpoints name and lay out their tensors; or a function of configuration and model.
     names: parts of tensor names in checkpoints, and their canonical forms (older than `weights`).
     block: the block of a layer, from the one that the fields above give.
     adjust: the model, from the one that everything above gives.
@@ -118,8 +126,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     eps_default: float = 1e-6
     order: BlockOrder | None = None
-    sandwich_norms: bool = False
+    sandwich_norms: bool | str = False
     qk_norm: bool | HeadNorm = False
+    inner_norms: bool = False
     final_norm: bool = True
 
     scale_embedding: bool = False
@@ -133,14 +142,21 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     scalars: Mapping[str, str] = {}
 
     heads: HeadsSpec = HeadsSpec()
+    clip: str = ""
     rotary: bool = True
     interleaved: bool = False
     unrotated: Literal["", "full", "list"] = ""
     full_every: int = 0
+    first_full: bool = False
     windowed: str = ""
+    sinks: bool = False
+    temperature: str = ""
     latent: bool = False
     state: Callable[[Mapping[str, Any], int], StateSpec | None] | None = None
+    side_by_side: bool = False
 
+    activation_tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    has_mlp: bool = True
     gated: bool = True
     fused_gate_up: bool = False
     expert_names: tuple[str, str, str, str] | None = None
@@ -148,7 +164,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     routing: str | Callable[[Mapping[str, Any], int, int], RoutingSpec] = "softmax"
     experts: Mapping[str, Any] = {}
 
-    weights: tuple[WeightRule, ...] = ()
+    weights: tuple[WeightRule, ...] | Callable[[Mapping[str, Any], DecoderSpec], tuple[WeightRule, ...]] = ()
     names: tuple[tuple[str, str], ...] = ()
     block: Callable[[Mapping[str, Any], int, BlockSpec], BlockSpec] | None = None
     adjust: Callable[[Mapping[str, Any], DecoderSpec], DecoderSpec] | None = None

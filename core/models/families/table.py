@@ -6,29 +6,38 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-from core.api.checkpoint import CheckpointManifest
+import msgspec
+
+from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
+from core.models.configuration import configuration
 from core.models.families import (
     bert,
     cohere,
     deepseek,
+    exaone,
+    falcon,
     gemma,
     glm,
     gpt2,
     gpt_oss,
     hybrid,
+    latent,
     llama,
     mamba,
     moe,
     olmo,
     phi,
+    plain_mlp,
+    remote,
+    scaled,
     sigmoid_moe,
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
@@ -40,6 +49,11 @@ from core.models.weight_rules import Ignored, WeightRule, modules
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
+    *scaled.ROWS,
+    *plain_mlp.ROWS,
+    *exaone.ROWS,
+    *latent.ROWS,
+    *remote.ROWS,
     *gemma.ROWS,
     *moe.ROWS,
     *deepseek.ROWS,
@@ -47,6 +61,7 @@ FAMILIES: tuple[Family, ...] = (
     *glm.ROWS,
     *olmo.ROWS,
     *phi.ROWS,
+    *falcon.ROWS,
     *gpt_oss.ROWS,
     *sigmoid_moe.ROWS,
     *mamba.ROWS,
@@ -56,6 +71,10 @@ FAMILIES: tuple[Family, ...] = (
 )
 """One row a family."""
 IGNORED_TENSORS = "ignored_tensors"
+
+
+class UnknownArchitecture(UserError):
+    """No row serves a configuration; a plugin or transformers may."""
 
 
 class Reading(NamedTuple):
@@ -74,7 +93,10 @@ class Reading(NamedTuple):
 
 
 def family_for(hf_config: Mapping[str, Any]) -> Family:
-    """The row that serves a configuration. Raises UserError naming the nearest architectures, or the rows that claim it."""
+    """The row that serves a configuration.
+
+    Raises UnknownArchitecture naming the nearest ones, UserError when several rows claim it.
+    """
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
     architectures = [str(name) for name in text.get("architectures") or ()]
@@ -93,7 +115,7 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     whose = ""
     if text is not hf_config:
         whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
-    raise UserError(
+    raise UnknownArchitecture(
         f"Unknown model architecture '{what}'{whose}; of {len(FAMILIES)} known families, the nearest names are "
         f"{', '.join(_nearest(what))}. `core models` lists all."
     )
@@ -108,20 +130,49 @@ def _nearest(what: str) -> list[str]:
     return get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
 
 
+def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
+    """A checkpoint's tensors under the names that `canonical_name` gives them."""
+    result = {}
+    for name, info in tensors.items():
+        new_name = canonical_name(name)
+        result[new_name] = msgspec.structs.replace(info, name=new_name)
+    return result
+
+
 def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
     """The way from a checkpoint to its tensors under canonical names. row: None: the table's for its configuration."""
     family = row or family_for(manifest.config)
     num_experts, _ = spec.router_widths()
-    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
-        return WeightMap(manifest, (*told_to_ignore(manifest.config),), num_experts)
     rules: list[WeightRule] = []
     for own, usual in family.names:
         rules.extend(modules((own, usual)))
-    rules.extend(family.weights)
+    rules.extend(_own_rules(family, manifest.config, spec))
+    rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
+    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
+        rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts)
+
+
+def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
+    """Tensors of the layers behind the last one, which draft tokens (as in DeepSeek-V3)."""
+    config = configuration(text_config(hf_config))
+    count = config.count("num_nextn_predict_layers", 0) or config.count("num_mtp_layers", 0)
+    rules = []
+    for index in range(num_layers, num_layers + count):
+        rules.append(
+            Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens")
+        )
+    return rules
+
+
+def _own_rules(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+    if isinstance(family.weights, tuple):
+        return family.weights
+    config = configuration_of(text_config(hf_config), family, strict=True)
+    return family.weights(config, spec)
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:

@@ -47,7 +47,7 @@ WRAPPED: Final[tuple[WeightRule, ...]] = (
 
 def is_wrapper(hf_config: Mapping[str, Any]) -> bool:
     """Whether the text model is only a part of the configuration."""
-    return text_key(hf_config) is not None
+    return text_key(hf_config) is not None or _is_flat(hf_config)
 
 
 def other_module(tensor: str) -> str | None:
@@ -60,7 +60,7 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration of the text alone: of a text model, the configuration itself."""
     key = text_key(hf_config)
     if key is None:
-        return hf_config
+        return _flat(hf_config) if _is_flat(hf_config) else hf_config
     merged = dict(hf_config[key])
     for name in SHARED:
         if hf_config.get(name) is not None:
@@ -71,6 +71,8 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """What a wrapper's configuration has beside its text's and what the text takes over; empty for a text model."""
     key = text_key(hf_config)
+    if key is None and _is_flat(hf_config):
+        return {"vision_config": hf_config["vision_config"]}
     if key is None:
         return {}
     return {name: value for name, value in hf_config.items() if name != key and name not in SHARED}
@@ -108,12 +110,23 @@ def without_key(hf_config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def text_key(hf_config: Mapping[str, Any]) -> str | None:
-    """The key with the text's configuration, None of a text model."""
+    """The key with the text's configuration; None of a text model, and where the text has no configuration of its own."""
     for name in TEXT:
         text = hf_config.get(name)
         if isinstance(text, Mapping) and text.get("model_type"):
             return name
     return None
+
+
+def _is_flat(hf_config: Mapping[str, Any]) -> bool:
+    """Whether the keys of the text stand beside those of the whole, as in Qwen2-VL's older configurations."""
+    return isinstance(hf_config.get("vision_config"), Mapping) and "hidden_size" in hf_config
+
+
+def _flat(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text's keys of a flat configuration, whose model type has no name of its own."""
+    own = {key: value for key, value in hf_config.items() if key != "vision_config"}
+    return {**own, "model_type": f"{hf_config.get('model_type')}_text"}
 
 
 def _laid_over(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from core.api.block_spec import HeadsSpec, TemperatureSpec
 from core.api.config import CacheConfig
 from core.api.specs import AttentionSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.layers.workspace import Workspace
+from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import AttentionParams, LinearKernel
+
+OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
+"""What gates of the output do; see `HeadsSpec.opening`."""
 
 
 class AttentionViews:
@@ -51,13 +55,13 @@ class AttentionViews:
         self.attention = workspace.view("attention", num_tokens, width_out)
         self.q_all = self.qkv[:, :queries]
         self.k_all = self.qkv[:, first_k:first_v]
-        self.q = self.q_all.unflatten(1, (spec.num_heads, spec.head_size))
-        self.k = self.k_all.unflatten(1, (spec.num_kv_heads, spec.head_size))
-        self.v = self.qkv[:, first_v:].unflatten(1, (spec.num_kv_heads, spec.head_size_v))
+        self.q = by_heads(self.q_all, spec.num_heads)
+        self.k = by_heads(self.k_all, spec.num_kv_heads)
+        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
         self.gate: Tensor | None = None
         if gate_size:
-            self.gate = self.qkv[:, queries:first_k].unflatten(1, (spec.num_heads, gate_size))
-        self.heads_out = self.attention.view(num_tokens, spec.num_heads, spec.head_size_v)
+            self.gate = by_heads(self.qkv[:, queries:first_k], spec.num_heads)
+        self.heads_out = by_heads(self.attention, spec.num_heads)
 
 
 class AttentionMixer(KeyedMixer):
@@ -65,7 +69,7 @@ class AttentionMixer(KeyedMixer):
 
     heads: what happens to queries, keys and values around the backend.
     linears: `qkv` and `o`.
-    norms: `q` and `k` where the family has them.
+    norms: `q`, `k` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
 
     `attach` and `bind_cache` must be called before the first step.
@@ -88,10 +92,12 @@ class AttentionMixer(KeyedMixer):
         self.o = linears["o"]
         self.q_norm = norms.get("q")
         self.k_norm = norms.get("k")
+        self.out_norm = norms.get("heads_out")
         self.nbytes = self.qkv.nbytes + self.o.nbytes
         self._sinks = sinks
         self._clip = heads.clip
         self._temperature = heads.temperature
+        self._opening = OPENINGS[heads.opening]
         self._norms_late = heads.norm is not None and heads.norm.after_rope
         self._norms_all = heads.norm is not None and heads.norm.over == "all"
         self._tables: tuple[Tensor, Tensor] | None = None
@@ -126,10 +132,10 @@ class AttentionMixer(KeyedMixer):
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
-        if self._clip is not None:
-            views.qkv.clamp_(-self._clip, self._clip)
         if not self._norms_late:
             self._norm(views)
+        if self._clip is not None:
+            views.qkv.clamp_(-self._clip, self._clip)
         if self._tables is not None:
             cos, sin = self._tables
             self.kernels.rotary(views.q, views.k, cos, sin, positions)
@@ -140,7 +146,9 @@ class AttentionMixer(KeyedMixer):
         self.backend.write(self.handle, views.k, views.v, metadata)
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
         if views.gate is not None:
-            views.heads_out.mul_(views.gate.sigmoid())
+            views.heads_out.mul_(self._opening(views.gate))
+        if self.out_norm is not None:
+            self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
 
     def _norm(self, views: AttentionViews) -> None:

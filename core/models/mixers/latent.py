@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.specs import LatentSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.layers.workspace import Workspace
+from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
 from core.plugin.contracts import HeadsKernel, LinearKernel
@@ -61,20 +61,20 @@ class LatentViews:
         self.q_a = self.a[:, :first_c]
         self.c = self.a[:, first_c:first_k_pe]
         self.k_pe = self.a[:, first_k_pe:]
-        self.k_pe_head = self.k_pe.unsqueeze(1)
+        self.k_pe_head = by_heads(self.k_pe, 1)
         if spec.q_rank is None:
             self.q = self.q_a
         else:
             self.q = workspace.view("latent_q_b", num_tokens, heads * head)
-        queries = self.q.unflatten(1, (heads, head))
+        queries = by_heads(self.q, heads)
         self.q_nope = queries[..., : spec.head_size_nope]
         self.q_pe = queries[..., spec.head_size_nope :]
         given = workspace.view("latent_q", num_tokens, heads * spec.rank)
         answered = workspace.view("latent_out", num_tokens, heads * spec.rank)
-        self.q_latent = given.unflatten(1, (heads, spec.rank))
-        self.latents = answered.unflatten(1, (heads, spec.rank))
+        self.q_latent = by_heads(given, heads)
+        self.latents = by_heads(answered, heads)
         self.attention = workspace.view("attention", num_tokens, heads * spec.head_size_v)
-        self.heads = self.attention.unflatten(1, (heads, spec.head_size_v))
+        self.heads = by_heads(self.attention, heads)
 
 
 class LatentMixer(KeyedMixer):
@@ -109,8 +109,7 @@ class LatentMixer(KeyedMixer):
         self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
         if self.q_b is not None:
             self.nbytes += self.q_b.nbytes
-        self.cos: Tensor
-        self.sin: Tensor
+        self.tables: tuple[Tensor, Tensor] | None = None
 
     is_plain = True
     """Nothing but kernels and the backend computes."""
@@ -126,9 +125,8 @@ class LatentMixer(KeyedMixer):
         return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers, and the (cos, sin) of its rotary embedding."""
-        assert tables is not None, "latent attention needs rotary tables"
-        self.cos, self.sin = tables
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions turn nothing."""
+        self.tables = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
@@ -139,7 +137,9 @@ class LatentMixer(KeyedMixer):
             self.q_norm(views.q_a, views.q_a)
             self.q_b(views.q_a, views.q)
         self.kv_norm(views.c, views.c)
-        self.kernels.rotary(views.q_pe, views.k_pe_head, self.cos, self.sin, positions)
+        if self.tables is not None:
+            cos, sin = self.tables
+            self.kernels.rotary(views.q_pe, views.k_pe_head, cos, sin, positions)
         self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
         self.to_latent(views.q_nope, views.q_latent)
         self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)

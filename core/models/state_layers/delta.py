@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from core.api.specs import StateSpec
-from core.models.configuration import positive
+from core.models.configuration import configuration, positive
 from core.models.state_layers import values
-from core.models.state_ops.gated_delta import FUSED, SEPARATE, gated_delta
+from core.models.state_ops.gated_delta import FUSED, SEPARATE, fused_orders, gated_delta
 from core.models.state_ops.kda import kda
 
 OLMO: Final = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "g_proj": "z", "b_proj": "b", "a_proj": "a"}
 
 
 def qwen3_next(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """All but one of four, unless the configuration says otherwise; see `fused_rows` for its projections."""
+    """All but one of four, unless the configuration says otherwise; see `fused_orders` for its projections."""
     return _qwen(hf_config, index, FUSED)
 
 
@@ -54,10 +54,11 @@ def olmo_hybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
 
 def kimi_linear(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     """The layers of `linear_attn_config`, counted from 1, or of `layer_types`, else all but each fourth from the fifth."""
-    inner = hf_config.get("linear_attn_config") or {}
+    inner = configuration(hf_config).mapping("linear_attn_config")
     default = "full_attention" if index and index % 4 == 0 else "linear_attention"
     if "full_attn_layers" in inner:
-        default = "full_attention" if index + 1 in inner["full_attn_layers"] else "linear_attention"
+        full = inner.list_of("full_attn_layers", int)
+        default = "full_attention" if index + 1 in full else "linear_attention"
     if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "hidden_act", "silu")
@@ -81,12 +82,20 @@ def _qwen(hf_config: Mapping[str, Any], index: int, projections: Mapping[str, st
     if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "hidden_act", "silu")
+    key_heads = positive(hf_config, "linear_num_key_heads", 16)
+    value_heads = positive(hf_config, "linear_num_value_heads", 32)
+    key_size = positive(hf_config, "linear_key_head_dim", 128)
+    value_size = positive(hf_config, "linear_value_head_dim", 128)
+    orders = None
+    if projections is FUSED:
+        orders = fused_orders(key_heads, value_heads, key_size, value_size)
     return gated_delta(
-        key_heads=positive(hf_config, "linear_num_key_heads", 16),
-        value_heads=positive(hf_config, "linear_num_value_heads", 32),
-        key_size=positive(hf_config, "linear_key_head_dim", 128),
-        value_size=positive(hf_config, "linear_value_head_dim", 128),
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_size=key_size,
+        value_size=value_size,
         kernel=positive(hf_config, "linear_conv_kernel_dim", 4),
         norm_eps=values.number(hf_config, "rms_norm_eps", 1e-6),
         projections=projections,
+        orders=orders,
     )

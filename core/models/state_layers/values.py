@@ -42,13 +42,14 @@ def real(name: str, value: object) -> float:
 
 
 def numbers(hf_config: Mapping[str, Any], name: str, default: Sequence[float]) -> list[float]:
-    """As many real numbers as the default has."""
+    """As many real numbers as the default has; for null, its number (data about defaults has no infinity)."""
     value = hf_config.get(name)
     if value is None:
         return list(default)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(default):
         raise UserError(f"{name} is {value!r:.120} in the model's configuration; expected {len(default)} numbers.")
-    return [real(name, item) for item in value]
+    given = [usual if item is None else item for item, usual in zip(value, default, strict=True)]
+    return [real(name, item) for item in given]
 
 
 def flag(hf_config: Mapping[str, Any], name: str, default: bool) -> bool:

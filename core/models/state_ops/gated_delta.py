@@ -26,18 +26,17 @@ params:  conv1d.weight [2·Hk·K + Hv·V, 1, kernel], or its parts q_conv1d.weig
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Final
 
 from core.api.errors import UserError
-from core.api.specs import StateSpec
+from core.api.specs import Groups, StateSpec
 
 ORDER: Final = "qkvzba"
 """One letter for each part of the inputs."""
 SEPARATE: Final = {"in_proj_qkv": "qkv", "in_proj_z": "z", "in_proj_b": "b", "in_proj_a": "a"}
 """Projections of Qwen3.5, and the parts that each one gives."""
 FUSED: Final = {"in_proj_qkvz": "qkvz", "in_proj_ba": "ba"}
-"""Of Qwen3-Next, once their rows are in the order that `fused_rows` tells."""
+"""Of Qwen3-Next, whose rows lie key head by key head, see `fused_orders`."""
 
 
 def gated_delta(
@@ -52,11 +51,13 @@ def gated_delta(
     beta_scale: float = 1.0,
     projections: Mapping[str, str] = SEPARATE,
     joined_conv: bool = True,
+    orders: Mapping[str, Groups] | None = None,
 ) -> StateSpec:
     """A layer with the op. Raises UserError where the sizes do not fit.
 
     projections: name → letters of the parts that it gives; one after another they are `ORDER`.
     joined_conv: whether the taps of q, k and v are one tensor.
+    orders: see `StateSpec`.
     """
     if value_heads % key_heads:
         raise UserError(
@@ -85,6 +86,7 @@ def gated_delta(
         },
         numbers=numbers,
         params=params,
+        orders=dict(orders or {}),
     )
 
 
@@ -95,28 +97,15 @@ def conv_params(channels: Mapping[str, int], kernel: int, *, joined: bool) -> di
     return {f"{part}_conv1d.weight": (width, 1, kernel) for part, width in channels.items()}
 
 
-def fused_rows(key_heads: int, value_heads: int, key_size: int, value_size: int) -> dict[str, list[int]]:
-    """Which row of a Qwen3-Next checkpoint is each row of `FUSED`, by projection.
+def fused_orders(key_heads: int, value_heads: int, key_size: int, value_size: int) -> dict[str, Groups]:
+    """How the rows of `FUSED` lie in a Qwen3-Next checkpoint, by projection.
 
-    The checkpoint goes key head by key head: its q, its k, v of its value heads, z of its value heads; and b of its
-    value heads, a of its value heads.
+    It goes key head by key head: its q, its k, v of its value heads, z of its value heads; and b of its value heads, a of
+    its value heads.
     """
     per_key = value_heads // key_heads
     values = per_key * value_size
     return {
-        "in_proj_qkvz": _by_part(key_heads, [key_size, key_size, values, values]),
-        "in_proj_ba": _by_part(key_heads, [per_key, per_key]),
+        "in_proj_qkvz": Groups(key_heads, (key_size, key_size, values, values)),
+        "in_proj_ba": Groups(key_heads, (per_key, per_key)),
     }
-
-
-def _by_part(heads: int, widths: list[int]) -> list[int]:
-    """Rows that lie head by head, part by part within each, in the order part by part."""
-    head_rows = sum(widths)
-    ordered = []
-    begin = 0
-    for width in widths:
-        for head in range(heads):
-            first = head * head_rows + begin
-            ordered.append(range(first, first + width))
-        begin += width
-    return list(chain.from_iterable(ordered))

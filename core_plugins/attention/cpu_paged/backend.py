@@ -117,7 +117,7 @@ class CpuPagedAttention:
         softmax = (
             spec.scale,
             spec.cap or 0.0,
-            spec.window or 0,
+            _window(spec),
             _address(sinks),
             _address(slopes),
         )
@@ -215,6 +215,12 @@ class CpuPagedAttention:
     ) -> None:
         """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
+
+
+def _window(spec: AttentionSpec) -> int:
+    """As the kernels take it: 0 without one, below 0 chunks."""
+    window = spec.window or 0
+    return -window if spec.chunked else window
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -45,6 +45,7 @@ def core_spec() -> PluginSpec:
             "cap": True,
             "sinks": True,
             "alibi": True,
+            "chunked": True,
             "cascade": True,
             "padding": True,
             "batch_invariant": True,

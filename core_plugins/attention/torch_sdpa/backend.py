@@ -125,7 +125,6 @@ class TorchSDPA:
     def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
         """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
         view = metadata.view
-        window = handle.spec.window
         block_size = view.block_size
         attend = _by_query if self.by_query else _together
         read_dtype = torch.float32 if self.by_query else q.dtype
@@ -135,17 +134,16 @@ class TorchSDPA:
             if begin == end:
                 continue
             first_position = seq_len - (end - begin)
-            first_block = 0
-            if window is not None:
-                first_key = max(0, first_position - window + 1)
-                first_block = first_key // block_size
+            first_block = handle.spec.first_key(first_position) // block_size
             num_blocks = -(-seq_len // block_size)
             blocks = view.block_table[index, first_block:num_blocks].long()
             past = first_block * block_size
             keys = handle.keys.read(blocks, read_dtype)
             values = handle.values.read(blocks, read_dtype)
             positions = range(first_position, seq_len)
-            attend(q[begin:end], keys, values, positions, past, handle, out[begin:end])
+            attend(
+                q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end]
+            )
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
@@ -189,11 +187,10 @@ class TorchSDPA:
 def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
     """out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
     spec = handle.spec
-    num_keys = positions.stop - past
     queries = q.transpose(0, 1)
-    keys = k[:num_keys].transpose(0, 1)
-    values = v[:num_keys].transpose(0, 1)
-    mask = _mask(len(positions), positions.stop, past, spec.window, q.device)
+    keys = k.transpose(0, 1)
+    values = v.transpose(0, 1)
+    mask = _mask(len(positions), positions.stop, past, spec, q.device)
     plain = spec.cap is None and handle.sinks is None and handle.slopes is None
     attend = _fused if plain else _explicit
     by_head = attend(queries, keys, values, mask, handle)
@@ -202,10 +199,9 @@ def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
 
 def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
     """The same, one query at a time with just the keys that it sees, at aligned addresses."""
-    window = handle.spec.window
     for row, position in enumerate(positions):
-        first = 0 if window is None else max(0, position - window + 1)
-        seen = slice(first - past, position - past + 1)
+        first, stop = _seen(handle.spec, position, positions.stop)
+        seen = slice(first - past, stop - past)
         query = aligned(q[row].float().unsqueeze(1))
         keys = aligned(k[seen].transpose(0, 1))
         values = aligned(v[seen].transpose(0, 1))
@@ -213,17 +209,39 @@ def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, hand
         out[row] = by_head[:, 0]
 
 
-def _mask(num_queries: int, seq_len: int, past: int, window: int | None, device: torch.device) -> Tensor | None:
+def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
+    """The first key that a query sees, and the one behind its last."""
+    if spec.causal:
+        return spec.first_key(position), position + 1
+    if spec.window is None:
+        return 0, seq_len
+    reach = spec.window // 2
+    return max(0, position - reach), min(seq_len, position + reach + 1)
+
+
+def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
     """Which keys each query sees, bool [num_queries, keys], or None when all do."""
-    in_window = window is None or seq_len - past <= window
-    if num_queries == 1 and in_window:
+    if not spec.causal and spec.window is None:
+        return None
+    if spec.causal and num_queries == 1 and spec.first_key(seq_len - 1) <= past:
         return None
     query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
     key = torch.arange(past, seq_len, device=device).unsqueeze(0)
+    if not spec.causal and spec.window is not None:
+        return (key - query).abs() <= spec.window // 2
     mask = key <= query
-    if window is not None:
-        mask &= key > query - window
+    if spec.window is None:
+        return mask
+    first = query - query % spec.window if spec.chunked else query - spec.window + 1
+    mask &= key >= first
     return mask
+
+
+def _near(seq_len: int, past: int, num_queries: int, reach: int, device: torch.device) -> Tensor:
+    """The keys up to `reach` before and behind each query, bool [num_queries, keys]."""
+    query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
+    key = torch.arange(past, seq_len, device=device).unsqueeze(0)
+    return (key - query).abs() <= reach
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:

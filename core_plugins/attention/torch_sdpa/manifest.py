@@ -27,6 +27,8 @@ def core_spec() -> PluginSpec:
             "cap": True,
             "sinks": True,
             "alibi": True,
+            "chunked": True,
+            "bidirectional": True,
             "padding": True,
             "invariant_kinds": ["state"],
             "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],

@@ -46,8 +46,8 @@ void write_tile(const void *context, long tile) {
 void set_spans(const AttentionCall &c, AttentionTask &t) {
     long group = c.heads_q / c.heads_kv, queries = c.cu_seqlens[t.sequence + 1] - c.cu_seqlens[t.sequence];
     long start = c.seq_lens[t.sequence] - queries;
-    long low = c.window ? start + t.row / group + 1 - c.window : 0, high = start + (t.row + t.rows - 1) / group + 1;
-    t.span = int32_t(low > 0 ? low / kSpan : 0);
+    long low = first_key(c, start + t.row / group), high = start + (t.row + t.rows - 1) / group + 1;
+    t.span = int32_t(low / kSpan);
     t.spans = int32_t(ceil_div(high, kSpan) - t.span);
 }
 

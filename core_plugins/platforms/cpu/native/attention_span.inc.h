@@ -125,7 +125,7 @@ static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
 // The keys [low, high) that a row sees.
 LANE void row_range(const AttentionCall &c, const Row &row, long &low, long &high) {
     high = row.position + 1;
-    low = c.window && high > c.window ? high - c.window : 0;
+    low = first_key(c, row.position);
 }
 
 template <bool Half, int R, int V>

@@ -154,11 +154,17 @@ struct AttentionCall : CacheShape {
     long table_stride, batch;
     long heads_q;
     float scale, cap;           // cap 0: none
-    long window;                // keys a query sees, itself included; 0: all
+    long window;                // keys a query sees, itself included; 0: all; below 0: its own chunk of -window
     const float *sinks;         // [heads_q] one more logit in each softmax, or null
     const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
     const SharedSpans *shared;  // or null
 };
+
+// The first key that a query sees. Every file has a copy of its own.
+static inline long first_key(const AttentionCall &c, long position) {
+    if (c.window < 0) return position - position % -c.window;
+    return c.window && position >= c.window ? position + 1 - c.window : 0;
+}
 
 struct LinearRun { // one whole product: see LinearCall
     const PackedLinear *weight;

@@ -31,7 +31,7 @@ long rows_of(const AttentionCall &c, long sequence) {
 
 long first_span(const AttentionCall &c, long sequence) { // that its first query sees
     long position = c.seq_lens[sequence] - (c.cu_seqlens[sequence + 1] - c.cu_seqlens[sequence]);
-    return c.window && position >= c.window ? (position + 1 - c.window) / kSpan : 0;
+    return first_key(c, position) / kSpan;
 }
 
 bool may_share(const AttentionCall &c, long sequence) {

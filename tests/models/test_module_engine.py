@@ -1,0 +1,96 @@
+"""`--model-impl` through the whole engine: the same tokens as the engine's own layers, and who is asked when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import SHAPE, byte_tokenizer
+
+from core import LLM, SamplingParams
+from core.api.errors import ConfigError
+from core.api.module_spec import ModuleSpec
+from core.config import family
+from core.config.resolve import resolve
+from core.models.fallback.description import builds, describe
+from core.models.fallback.shape import shaped_model
+
+PROMPTS = ["The paged cache", "a" * 70, "Tokens of many requests in one row"]
+PARAMS = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def tiny_helium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("helium")
+    torch.manual_seed(0)
+    config = transformers.HeliumConfig(**SHAPE, head_dim=16)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), eos_token="</s>")
+    wrapped.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def within(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes are told by this process, which has imported transformers anyway."""
+
+    def told(hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None) -> ModuleSpec:
+        return shaped_model(hf_config, names, torch.float32, directory).spec
+
+    monkeypatch.setattr(family, "describe", told)
+
+
+def greedy(path: Path, **arguments: Any) -> list[list[int]]:
+    """Tokens of all prompts, in chunks and with each other's company."""
+    limits = {"max_num_batched_tokens": 32, "max_model_len": 128, "use_tqdm_on_load": False}
+    llm = LLM(model=str(path), **limits, **arguments)
+    try:
+        outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    finally:
+        llm.close()
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.usefixtures("within")
+@pytest.mark.parametrize("numbers", [{"dtype": "float32"}, {"dtype": "bfloat16", "quantization": "int8"}])
+def test_llama_has_the_tokens_of_its_own_row(tiny_llama: Path, numbers: dict[str, str]) -> None:
+    own = greedy(tiny_llama, model_impl="core", **numbers)
+    assert greedy(tiny_llama, model_impl="transformers", **numbers) == own
+
+
+@pytest.mark.usefixtures("within")
+def test_a_model_that_nobody_else_knows_runs_as_in_transformers(tiny_helium: Path) -> None:
+    got = greedy(tiny_helium, dtype="float32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_helium, dtype=torch.float32).eval()
+    tokenizer = byte_tokenizer()
+    for prompt, tokens in zip(PROMPTS, got, strict=True):
+        ids = tokenizer.encode(prompt).ids
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids + tokens[:-1]]), use_cache=False).logits[0]
+        assert tokens == logits[len(ids) - 1 :].argmax(-1).tolist()
+
+
+def test_core_never_asks_transformers(tiny_helium: Path) -> None:
+    with pytest.raises(ConfigError, match="Unknown model architecture 'HeliumForCausalLM'"):
+        resolve({"model": str(tiny_helium), "model_impl": "core"}, context="llm", environ={})
+
+
+def test_who_can_be_built_is_known_without_an_import() -> None:
+    assert builds({"model_type": "helium"}, trust_remote_code=False)
+    assert not builds({"model_type": "t5"}, trust_remote_code=False)
+    own_code = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}
+    assert not builds(own_code, trust_remote_code=False)
+    assert builds(own_code, trust_remote_code=True)
+
+
+@pytest.mark.models
+def test_a_process_of_its_own_tells_the_shape(tmp_path: Path) -> None:
+    config = {"model_type": "helium", **SHAPE, "head_dim": 16}
+    names = ["layers.0.mlp.up_proj.weight"]
+    told = describe(config, names, None)
+    assert told == shaped_model(config, names, torch.float32, None).spec
+    assert told.renamed == {names[0]: "model.layers.0.mlp.up_proj.weight"}

@@ -1,0 +1,147 @@
+"""Models of transformers on the engine's attention, cache and matrices, against transformers' own forward passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from models.module_harness import ModuleHarness
+from safetensors.torch import load_file
+
+from core.api.errors import CheckpointError, UserError
+from core.models.fallback.shape import shaped_model
+
+SHAPE = {
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 131,
+}
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 128}
+GROUPED = {**SHAPE, **SPECIAL, "num_key_value_heads": 2, "head_dim": 12}
+WINDOWS = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "biogpt": {**SHAPE, **SPECIAL},
+    "bitnet": {**SHAPE, **SPECIAL, "num_key_value_heads": 2},
+    "ctrl": {"n_embd": 48, "dff": 88, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 128},
+    "cwm": {**GROUPED, **WINDOWS},
+    "diffllama": GROUPED,
+    "dots1": {
+        **GROUPED,
+        **EXPERTS,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 2,
+    },
+    "helium": GROUPED,
+    "nanochat": {**SHAPE, **SPECIAL, "num_key_value_heads": 2},
+    "persimmon": {**SHAPE, **SPECIAL, "partial_rotary_factor": 0.5},
+    "granite_swa": {**GROUPED, **WINDOWS, "residual_multiplier": 0.7, "logits_scaling": 3.0},
+    "vaultgemma": {**GROUPED, **WINDOWS, "query_pre_attn_scalar": 10, "final_logit_softcapping": 5.0},
+}
+"""Small configurations; some with windows, sinks, soft caps, experts, tied heads, scaled embeddings, two calls a layer."""
+
+
+def make(model_type: str, values: dict[str, Any]) -> Any:
+    """A model of random weights, none of which is at its initial value."""
+    config = transformers.AutoConfig.for_model(model_type, **values)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=source)
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * noise)
+            else:
+                parameter.copy_(0.15 * noise)
+    return model.float().eval()
+
+
+def saved(model: Any, directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Configuration and tensors of the checkpoint that transformers writes."""
+    model.save_pretrained(directory)
+    config = transformers.AutoConfig.from_pretrained(directory).to_dict()
+    return config, load_file(directory / "model.safetensors")
+
+
+def tokens(count: int, seed: int) -> list[int]:
+    """Some tokens."""
+    source = torch.Generator().manual_seed(seed)
+    drawn: list[int] = torch.randint(3, 131, (count,), generator=source).tolist()
+    return drawn
+
+
+def expected(model: Any, ids: list[int]) -> torch.Tensor:
+    """Transformers' logits of a whole prompt."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("model_type", sorted(MODELS))
+def test_logits_and_tokens_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
+    model = make(model_type, MODELS[model_type])
+    engine = ModuleHarness(*saved(model, tmp_path))
+    first, second = tokens(20, 2), tokens(13, 3)
+    blocks, others = list(range(1, 12)), list(range(12, 18))
+
+    begin = engine.run([(first[:7], 0, blocks), (second[:3], 0, others)])
+    middle = engine.run([(first[7:8], 7, blocks), (second[3:], 3, others)])
+    rest = engine.run([(first[8:], 8, blocks)])
+    torch.testing.assert_close(torch.cat([begin[:7], middle[:1], rest]), expected(model, first), atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.cat([begin[7:], middle[1:]]), expected(model, second), atol=1e-4, rtol=0)
+
+    longer = list(first)
+    logits = rest
+    for _ in range(16):
+        longer.append(int(logits[-1].argmax()))
+        logits = engine.run([(longer[-1:], len(longer) - 1, blocks)])
+    greedy = expected(model, longer)[len(first) - 1 : -1].argmax(-1).tolist()
+    assert longer[len(first) :] == greedy
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "reason"),
+    [
+        ("doge", {**GROUPED, "keep_window_size": 8}, "mask of its own"),
+        ("mamba", {"hidden_size": 48, "num_hidden_layers": 1, "vocab_size": 131}, "carry a state"),
+        ("codegen", {"n_embd": 64, "n_layer": 1, "n_head": 4, "rotary_dim": 4, "vocab_size": 131}, "only 0 of its 1"),
+        ("bert", {**SHAPE, "num_hidden_layers": 1}, "not causal"),
+        ("nonsense", {}, "cannot build a model of type 'nonsense'"),
+        ("nonsense", {"auto_map": {"AutoConfig": "code.Config"}}, "--trust-remote-code allows"),
+    ],
+)
+def test_what_paged_attention_cannot_honour_is_refused(model_type: str, values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        shaped_model({"model_type": model_type, **values}, [], torch.float32, None)
+
+
+def test_tokens_that_see_each_other_outside_attention_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.helium import modeling_helium
+
+    config, state = saved(make("helium", GROUPED), tmp_path)
+    plain = modeling_helium.HeliumMLP.forward
+    monkeypatch.setattr(modeling_helium.HeliumMLP, "forward", lambda self, x: plain(self, x) + x.roll(1, dims=1))
+    with pytest.raises(UserError, match="depend on other tokens outside attention"):
+        ModuleHarness(config, state)
+
+
+def test_every_tensor_has_a_place_and_every_place_a_tensor(tmp_path: Path) -> None:
+    config, state = saved(make("helium", GROUPED), tmp_path)
+    with pytest.raises(CheckpointError, match=r"has a tensor 'model.layers.0.mlp.gate.weight'"):
+        ModuleHarness(config, {**state, "model.layers.0.mlp.gate.weight": torch.zeros(2, 2)})
+    missing = {name: tensor for name, tensor in state.items() if "layers.1.mlp.up_proj" not in name}
+    with pytest.raises(CheckpointError, match=r"no tensor 'model.layers.1.mlp.up_proj.weight'"):
+        ModuleHarness(config, missing)
+    wide = {**state, "model.norm.weight": torch.zeros(49)}
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        ModuleHarness(config, wide)
