@@ -14,7 +14,8 @@ from core.args.show import Section, show
 from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
 from core.cli.tables import print_json, print_table
 from core.config.memory import human_bytes
-from core.config.model_report import ModelReport, TensorGroup, model_report
+from core.config.model_report import ModelReport, model_report
+from core.config.tensor_groups import TensorGroup
 from core.models.families import FAMILIES
 from core.plugin.discovery import origin
 from core.plugin.listing import listing

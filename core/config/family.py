@@ -46,7 +46,7 @@ def find_family(
         return *_modules(checkpoint, trust_remote_code), None
     try:
         families.family_for(manifest.config)
-    except UserError as unknown:
+    except families.UnknownArchitecture as unknown:
         choice = select_model(registry, manifest.facts())
         if not choice.manifests:
             why = f"{unknown} {losses(choice.selection)}"

@@ -7,17 +7,15 @@ Called by: `core models explain`.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, UserError
-from core.api.module_spec import ModelSpec, ModuleSpec
 from core.api.specs import KV_TYPES
 from core.args.sources import merge
 from core.config import limits
@@ -29,6 +27,7 @@ from core.config.model_shape import ModelShape, model_shape
 from core.config.resolve import discover, find_model
 from core.config.rules import Facts
 from core.config.settings import Settings
+from core.config.tensor_groups import TensorGroup, group_of, grouped
 from core.config.weights import quantization_plan
 from core.engine.tokenizing import tokens_beyond
 from core.models import families
@@ -41,29 +40,6 @@ from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core.tokens.tokenizer import Tokenizer
-
-GROUPS: Final = (
-    ("norms", r"norm[^.]*\.(weight|bias)$"),
-    ("embedding", r"^model\.(embed_|token_type)"),
-    ("output head", r"^lm_head\."),
-    ("attention", r"\.self_attn\."),
-    ("states", r"\.mixer\."),
-    ("experts", r"\.experts\.\d"),
-    ("shared experts", r"\.shared_expert"),
-    ("router", r"\.gate\."),
-    ("MLP", r"\.mlp\."),
-)
-"""Name of a group, and a pattern of its tensors' canonical names; the first one that is found counts."""
-OTHER: Final = "other"
-
-
-class TensorGroup(msgspec.Struct, frozen=True):
-    """Tensors of a checkpoint, as it stores them. examples: up to three names."""
-
-    name: str
-    count: int
-    nbytes: int
-    examples: list[str]
 
 
 class ModelReport(msgspec.Struct, kw_only=True):
@@ -97,7 +73,7 @@ class _Found:
     """What is known of a model. names: None where its reader does not tell what it ignores."""
 
     reader: str
-    spec: ModelSpec | None = None
+    spec: DecoderSpec | None = None
     manifest: CheckpointManifest | None = None
     names: WeightMap | None = None
     reading: families.Reading | None = None
@@ -126,8 +102,10 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
     found = _find(attempt, checkpoint)
     report.reader = found.reader
     _report_keys(report, found)
-    if isinstance(found.spec, DecoderSpec) and found.manifest is not None:
+    if found.spec is not None and found.manifest is not None:
         _report_tensors(report, attempt, found, manifest, found.spec, found.manifest)
+    elif found.manifest is not None:
+        report.tensors = grouped((group_of(name), info) for name, info in found.manifest.tensors.items())
     report.warnings = attempt.warnings
     report.refused = attempt.problems
     return report
@@ -136,10 +114,15 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
 def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
     """Who reads the checkpoint, and what it makes of it; what is refused goes to the attempt's problems."""
     manifest = checkpoint.manifest
+    if attempt.settings["model_impl"] == "transformers":
+        return _found_by_others(attempt, checkpoint)
     try:
         row = families.family_for(manifest.config)
-    except UserError:
+    except families.UnknownArchitecture:
         return _found_by_others(attempt, checkpoint)
+    except UserError as error:
+        attempt.problems.append(str(error))
+        return _Found("")
     found = _Found(f"the row '{row.name}' of the table")
     found.reading = _read(attempt, manifest.config, row)
     if found.reading is None:
@@ -154,13 +137,18 @@ def _find(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
 
 def _found_by_others(attempt: Attempt, checkpoint: Checkpoint) -> _Found:
     """The same where the table has no row."""
-    told = attempt.answer_of(lambda: find_family(attempt.plugins, checkpoint))
+    settings = attempt.settings
+    implementation, trusted = settings["model_impl"], settings["trust_remote_code"]
+    told = attempt.answer_of(
+        lambda: find_family(attempt.plugins, checkpoint, implementation, trust_remote_code=trusted)
+    )
     if told is None:
         return _Found("")
     canonical, spec, choice = told
     manifest = checkpoint.manifest
-    if choice is None or isinstance(spec, ModuleSpec):
-        return _Found("transformers", spec, canonical.manifest)
+    if not isinstance(spec, DecoderSpec):
+        return _Found("the modules of transformers", None, canonical.manifest)
+    assert choice is not None, "the table was asked before"
     plugin = choice.manifest
     found = _Found(f"model plugin '{plugin.row.name}' ({origin(plugin.row)})", spec, canonical.manifest)
     family = load_plugin(plugin, LoadContext(facts=manifest.facts(), manifest=manifest))
@@ -218,10 +206,10 @@ def _report_tensors(
     if plan is not None or report.quantization is None:
         attempt.problems += check_tensors(canonical, spec, plan).problems(canonical.ref, spec)
     read = [canonical.tensors[name] for name in tensors_read(spec, plan) if name in canonical.tensors]
-    report.tensors = _grouped((_group_of(info.name), info) for info in read)
+    report.tensors = grouped((group_of(info.name), info) for info in read)
     if found.names is not None:
         ignored = found.names.ignored.items()
-        report.ignored = _grouped((why, stored.tensors[name]) for name, why in ignored)
+        report.ignored = grouped((why, stored.tensors[name]) for name, why in ignored)
     attempt.answer_of(lambda: _check_vocabulary(attempt, stored, spec))
     dtype = settings["kv_cache_dtype"]
     weights_bytes = sum(group.nbytes for group in report.tensors)
@@ -237,24 +225,3 @@ def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: Deco
     said = tokens_beyond(Tokenizer.from_source(source, override), spec.vocab_size)
     if said:
         attempt.warnings.append(said)
-
-
-def _grouped(tensors: Iterable[tuple[str, TensorInfo]]) -> list[TensorGroup]:
-    """Groups in the order in which they come; parts of one stored tensor are counted once in a group."""
-    groups: dict[str, dict[tuple[int, str], TensorInfo]] = {}
-    for group, info in tensors:
-        groups.setdefault(group, {}).setdefault((info.file, info.source), info)
-    found: list[TensorGroup] = []
-    for name, members in groups.items():
-        nbytes = sum(info.nbytes for info in members.values())
-        examples = [info.source for info in members.values()]
-        found.append(TensorGroup(name, len(members), nbytes, examples[:3]))
-    return found
-
-
-def _group_of(name: str) -> str:
-    """The group of a canonical name."""
-    for group, pattern in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return OTHER

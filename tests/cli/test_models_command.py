@@ -23,7 +23,7 @@ def test_every_row_is_listed(capsys):
     assert main(["models", "--json"]) == 0
     rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows.keys() >= {family.name for family in FAMILIES}
-    assert rows["llama"]["architectures"] == ["LlamaForCausalLM"] and rows["llama"]["model_types"] == ["llama"]
+    assert "LlamaForCausalLM" in rows["llama"]["architectures"] and "llama" in rows["llama"]["model_types"]
     assert main(["models"]) == 0
     assert "Qwen3ForCausalLM" in capsys.readouterr().out
 

@@ -6,12 +6,14 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-from core.api.checkpoint import CheckpointManifest
+import msgspec
+
+from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
@@ -71,6 +73,10 @@ FAMILIES: tuple[Family, ...] = (
 IGNORED_TENSORS = "ignored_tensors"
 
 
+class UnknownArchitecture(UserError):
+    """No row serves a configuration; a plugin or transformers may."""
+
+
 class Reading(NamedTuple):
     """A configuration, read by a row.
 
@@ -87,7 +93,10 @@ class Reading(NamedTuple):
 
 
 def family_for(hf_config: Mapping[str, Any]) -> Family:
-    """The row that serves a configuration. Raises UserError naming the nearest architectures, or the rows that claim it."""
+    """The row that serves a configuration.
+
+    Raises UnknownArchitecture naming the nearest ones, UserError when several rows claim it.
+    """
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
     architectures = [str(name) for name in text.get("architectures") or ()]
@@ -106,7 +115,7 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     whose = ""
     if text is not hf_config:
         whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
-    raise UserError(
+    raise UnknownArchitecture(
         f"Unknown model architecture '{what}'{whose}; of {len(FAMILIES)} known families, the nearest names are "
         f"{', '.join(_nearest(what))}. `core models` lists all."
     )
@@ -119,6 +128,15 @@ def _nearest(what: str) -> list[str]:
         known.extend(family.model_types)
         known.extend(family.architectures)
     return get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
+
+
+def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
+    """A checkpoint's tensors under the names that `canonical_name` gives them."""
+    result = {}
+    for name, info in tensors.items():
+        new_name = canonical_name(name)
+        result[new_name] = msgspec.structs.replace(info, name=new_name)
+    return result
 
 
 def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:

@@ -71,6 +71,8 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """What a wrapper's configuration has beside its text's and what the text takes over; empty for a text model."""
     key = text_key(hf_config)
+    if key is None and _is_flat(hf_config):
+        return {"vision_config": hf_config["vision_config"]}
     if key is None:
         return {}
     return {name: value for name, value in hf_config.items() if name != key and name not in SHARED}
@@ -108,7 +110,7 @@ def without_key(hf_config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def text_key(hf_config: Mapping[str, Any]) -> str | None:
-    """The key with the text's configuration, None of a text model."""
+    """The key with the text's configuration; None of a text model, and where the text has no configuration of its own."""
     for name in TEXT:
         text = hf_config.get(name)
         if isinstance(text, Mapping) and text.get("model_type"):
