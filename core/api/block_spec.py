@@ -12,7 +12,6 @@ import msgspec
 
 from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
-
 BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
 """Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
 

@@ -8,6 +8,7 @@ Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 import msgspec
 
 from core.api.block_spec import (
@@ -41,6 +42,7 @@ __all__ = [
     "TemperatureSpec",
     "mixer_parts",
 ]
+
 
 class ExpertLinears(msgspec.Struct, frozen=True):
     """The matrices of one expert: gate and up side by side (or up alone), and down."""

@@ -55,7 +55,7 @@ def _is_sparse(config: Configuration, index: int) -> bool:
     """Whether `mlp_layer_types` says so; without it, every `decoder_sparse_step`-th layer has experts, or every
     `moe_layer_freq`-th one from `first_k_dense_replace` on; the ones of `mlp_only_layers` never do."""
     plain = config.list_of("mlp_only_layers", int)
-    kinds = config.list_of("mlp_layer_types", str)
+    kinds = config.list_of("mlp_layer_types", str, config.positive("num_hidden_layers"))
     if kinds:
         return kinds[index] == "sparse"
     first = config.count("first_k_dense_replace", 0)
