@@ -19,6 +19,7 @@ from core.api.errors import UserError
 from core.api.specs import LayerSpec
 from core.models.configuration import Configuration
 from core.models.families import (
+    alibi,
     bert,
     cohere,
     deepseek,
@@ -31,6 +32,7 @@ from core.models.families import (
     mamba,
     moe,
     olmo,
+    opt,
     phi,
     sigmoid_moe,
 )
@@ -55,6 +57,8 @@ FAMILIES: tuple[Family, ...] = (
     *mamba.ROWS,
     *hybrid.ROWS,
     *gpt2.ROWS,
+    *opt.ROWS,
+    *alibi.ROWS,
     *bert.ROWS,
 )
 """One row a family."""
