@@ -5,21 +5,19 @@ Owns: rows, and what their configurations say in words of their own. Never does:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from core.api.block_spec import BlockSpec, HeadsSpec, PositionsSpec
+from core.api.block_spec import BlockSpec, HeadsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import AttentionSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.alibi import USUAL_MOST, slopes, with_slopes
 from core.models.families.row import Family
 from core.models.weight_rules import Ignored, Rename, Turned, WeightRule, modules
 
-NO_CLASSIFIER = {"n_ctx": "the number of positions says it", "gradient_checkpointing": "training"}
+SAID_ELSEWHERE = {"n_ctx": "the number of positions says it", "gradient_checkpointing": "training"}
 MASK = "the causal mask"
 GPT2_NAMES: tuple[WeightRule, ...] = (
     Ignored(r"(transformer\.)?h\.\d+\.attn\.(attention\.)?(bias|masked_bias|causal_mask)", MASK),
@@ -53,11 +51,6 @@ NEOX_NAMES: tuple[WeightRule, ...] = (
         ("mlp.dense_4h_to_h", "mlp.down_proj"),
     ),
 )
-FAIRSEQ_MODULES = modules(
-    ("self_attn.out_proj", "self_attn.o_proj"),
-    ("fc1", "mlp.up_proj"),
-    ("fc2", "mlp.down_proj"),
-)
 ALL_BIASES = {"query": True, "key": True, "value": True, "out": True, "mlp": True}
 ONLY_MLP = {"query": False, "key": False, "value": False, "out": False, "mlp": True}
 UNSCALED = {"query_pre_attn_scalar": 1.0}
@@ -70,7 +63,7 @@ def _with_inner(hf_config: Mapping[str, Any], own: str = "n_inner") -> Configura
     return config.overlaid({"intermediate_size": config.positive(own, 4 * hidden)})
 
 
-def _four_times(hf_config: Mapping[str, Any]) -> Configuration:
+def four_times(hf_config: Mapping[str, Any]) -> Configuration:
     """The MLP's size is four times the hidden size, whatever the configuration says."""
     config = configuration(hf_config)
     return config.overlaid({"intermediate_size": 4 * config.positive("hidden_size")})
@@ -134,88 +127,11 @@ def _japanese_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) 
     return msgspec.structs.replace(block, heads=HeadsSpec(fused="groups", out_bias=True))
 
 
-def _opt_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """`final_layer_norm` is one of a block, and one in front of the head."""
-    if spec.order == "residual_post":
-        norms = ("post_attention_layernorm", "post_feedforward_layernorm")
-    else:
-        norms = ("input_layernorm", "post_attention_layernorm")
-    return (
-        Rename(r"^(model\.)?decoder\.", "model."),
-        Rename(r"^model\.final_layer_norm\.", "model.norm."),
-        *FAIRSEQ_MODULES,
-        *modules(("self_attn_layer_norm", norms[0]), ("final_layer_norm", norms[1])),
-    )
-
-
-def _opt_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    config = configuration(hf_config)
-    weighted = config.flag("layer_norm_elementwise_affine", True)
-    norm = msgspec.structs.replace(spec.norm, weighted=weighted, bias=weighted)
-    first = config.flag("do_layer_norm_before", True)
-    removed = config.flag("_remove_final_layer_norm")
-    size = config.positive("word_embed_proj_dim", spec.hidden_size)
-    return msgspec.structs.replace(
-        spec,
-        norm=norm,
-        order="pre" if first else "residual_post",
-        final_norm=first and not removed,
-        embed_size=None if size == spec.hidden_size else size,
-    )
-
-
-def _bloom_usual(hf_config: Mapping[str, Any]) -> Configuration:
-    """`n_embed` is an older word for the hidden size, and comes first."""
-    config = configuration(hf_config)
-    if config.get("n_embed") is not None:
-        config = config.overlaid({"hidden_size": config.positive("n_embed")})
-    return _four_times(config)
-
-
-def _bloom_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    return with_slopes(spec, slopes(configuration(hf_config).positive("num_attention_heads")))
-
-
-def _mpt_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """`alibi_bias_max` other than 8 means one thing to transformers and another to the models' own code."""
-    config = configuration(hf_config)
-    attention = config.mapping("attn_config")
-    for name, expected in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
-        if attention.flag(name, expected) is not expected:
-            attention.fail(name, not expected, str(expected).lower())
-    attention.choice("attn_type", {"multihead_attention": None}, "multihead_attention")
-    if attention.number("alibi_bias_max", USUAL_MOST) != USUAL_MOST:
-        attention.fail("alibi_bias_max", attention.get("alibi_bias_max"), "8")
-    spec = with_slopes(spec, slopes(config.positive("num_attention_heads")))
-    heads = msgspec.structs.replace(spec.heads, clip=attention.optional_number("clip_qkv", 0.0) or None)
-    return msgspec.structs.replace(spec, heads=heads)
-
-
-def _mpt_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    scale = configuration(hf_config).mapping("attn_config").optional_number("softmax_scale")
-    mixer = block.mixer
-    assert isinstance(mixer, AttentionSpec), "MPT attends"
-    if scale is None:
-        return block
-    return msgspec.structs.replace(block, mixer=msgspec.structs.replace(mixer, scale=scale))
-
-
 def _openai_usual(hf_config: Mapping[str, Any]) -> Configuration:
     """Its `gelu` is the one with tanh."""
-    config = _four_times(hf_config)
+    config = four_times(hf_config)
     activation = config.text("afn", "gelu")
     return config.overlaid({"hidden_act": "gelu_new" if activation == "gelu" else activation})
-
-
-def _scaled_embedding(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    if not configuration(hf_config).flag("scale_embedding", True):
-        return spec
-    return msgspec.structs.replace(spec, embed_scale=math.sqrt(spec.hidden_size))
-
-
-def _xglm_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    spec = _scaled_embedding(hf_config, spec)
-    return msgspec.structs.replace(spec, positions=PositionsSpec(spec.max_position, offset=2, computed=True))
 
 
 ROWS: tuple[Family, ...] = (
@@ -223,7 +139,7 @@ ROWS: tuple[Family, ...] = (
         name="gpt2",
         model_types=("gpt2",),
         architectures=("GPT2LMHeadModel",),
-        neutral=NO_CLASSIFIER,
+        neutral=SAID_ELSEWHERE,
         usual=_with_inner,
         norm="layer",
         norm_bias=True,
@@ -240,7 +156,7 @@ ROWS: tuple[Family, ...] = (
         model_types=("gpt_bigcode",),
         architectures=("GPTBigCodeForCausalLM",),
         neutral={
-            **NO_CLASSIFIER,
+            **SAID_ELSEWHERE,
             "inference_runner": "of another program",
             "validate_runner_input": "of another program",
         },
@@ -327,7 +243,7 @@ ROWS: tuple[Family, ...] = (
         name="codegen",
         model_types=("codegen",),
         architectures=("CodeGenForCausalLM",),
-        neutral=NO_CLASSIFIER,
+        neutral=SAID_ELSEWHERE,
         usual=_with_inner,
         order="parallel",
         norm="layer",
@@ -348,89 +264,10 @@ ROWS: tuple[Family, ...] = (
         ),
     ),
     Family(
-        name="opt",
-        model_types=("opt",),
-        architectures=("OPTForCausalLM",),
-        keys={"intermediate_size": "ffn_dim"},
-        norm="layer",
-        norm_bias=True,
-        eps_default=1e-5,
-        learned_positions=2,
-        rotary=False,
-        gated=False,
-        biases={part: "enable_bias" for part in ALL_BIASES},
-        weights=_opt_weights,
-        adjust=_opt_adjust,
-    ),
-    Family(
-        name="bloom",
-        model_types=("bloom",),
-        architectures=("BloomForCausalLM",),
-        keys={"max_position_embeddings": "seq_length"},
-        fixed={"hidden_act": "gelu_new"},
-        usual=_bloom_usual,
-        norm="layer",
-        norm_bias=True,
-        embed_norm=True,
-        rotary=False,
-        gated=False,
-        biases=ALL_BIASES,
-        heads=HeadsSpec(fused="groups"),
-        weights=(
-            Rename(r"^(transformer\.)?h\.", "model.layers."),
-            Rename(r"^(transformer\.)?word_embeddings\.", "model.embed_tokens."),
-            Rename(r"^(transformer\.)?word_embeddings_layernorm\.", "model.embed_norm."),
-            Rename(r"^(transformer\.)?ln_f\.", "model.norm."),
-            *modules(
-                ("self_attention.query_key_value", "self_attn.qkv_proj"),
-                ("self_attention.dense", "self_attn.o_proj"),
-                ("mlp.dense_h_to_4h", "mlp.up_proj"),
-                ("mlp.dense_4h_to_h", "mlp.down_proj"),
-            ),
-        ),
-        adjust=_bloom_adjust,
-    ),
-    Family(
-        name="mpt",
-        model_types=("mpt",),
-        architectures=("MptForCausalLM", "MPTForCausalLM"),
-        keys={"max_position_embeddings": "max_seq_len"},
-        fixed={"hidden_act": "gelu"},
-        neutral={
-            "expansion_ratio": "the MLP always has four times the hidden size",
-            "embedding_fraction": "of gradients",
-            "learned_pos_emb": "slopes take its place",
-            "norm_type": "all compute the same",
-            "attn_config.attn_impl": "attention backends are plugins here",
-            "attn_config.attn_uses_sequence_id": "of packed training data",
-            "attn_config.id2label": "of classifiers",
-            "attn_config.label2id": "of classifiers",
-        },
-        usual=_four_times,
-        norm="layer",
-        rotary=False,
-        gated=False,
-        heads=HeadsSpec(fused="rows"),
-        weights=(
-            Rename(r"^(transformer\.)?blocks\.", "model.layers."),
-            Rename(r"^(transformer\.)?wte\.", "model.embed_tokens."),
-            Rename(r"^(transformer\.)?norm_f\.", "model.norm."),
-            *modules(
-                ("norm_1", "input_layernorm"),
-                ("norm_2", "post_attention_layernorm"),
-                ("attn.Wqkv", "self_attn.qkv_proj"),
-                ("attn.out_proj", "self_attn.o_proj"),
-                ("ffn", "mlp"),
-            ),
-        ),
-        block=_mpt_block,
-        adjust=_mpt_adjust,
-    ),
-    Family(
         name="openai-gpt",
         model_types=("openai-gpt",),
         architectures=("OpenAIGPTLMHeadModel",),
-        neutral={**NO_CLASSIFIER, "n_special": "a token", "predict_special_tokens": "a loss"},
+        neutral={**SAID_ELSEWHERE, "n_special": "a token", "predict_special_tokens": "a loss"},
         usual=_openai_usual,
         order="residual_post",
         norm="layer",
@@ -442,45 +279,5 @@ ROWS: tuple[Family, ...] = (
         biases=ALL_BIASES,
         heads=HeadsSpec(fused="rows"),
         weights=(*GPT2_NAMES, *POST_NORMS, *CONV1D),
-    ),
-    Family(
-        name="biogpt",
-        model_types=("biogpt",),
-        architectures=("BioGptForCausalLM",),
-        neutral={"layer_norm_eps": "its norms take 1e-5 whatever it says"},
-        norm="layer",
-        norm_bias=True,
-        eps_default=1e-5,
-        learned_positions=2,
-        rotary=False,
-        gated=False,
-        biases=ALL_BIASES,
-        weights=(
-            Rename(r"^biogpt\.layer_norm\.", "model.norm."),
-            Rename(r"^biogpt\.", "model."),
-            Rename(r"^output_projection\.", "lm_head."),
-            *FAIRSEQ_MODULES,
-            *modules(("self_attn_layer_norm", "input_layernorm"), ("final_layer_norm", "post_attention_layernorm")),
-        ),
-        adjust=_scaled_embedding,
-    ),
-    Family(
-        name="xglm",
-        model_types=("xglm",),
-        architectures=("XGLMForCausalLM",),
-        keys={"intermediate_size": "ffn_dim"},
-        norm="layer",
-        norm_bias=True,
-        eps_default=1e-5,
-        rotary=False,
-        gated=False,
-        biases=ALL_BIASES,
-        weights=(
-            Ignored(r"model\.embed_positions\.weights", "computed"),
-            Rename(r"^model\.layer_norm\.", "model.norm."),
-            *FAIRSEQ_MODULES,
-            *modules(("self_attn_layer_norm", "input_layernorm"), ("final_layer_norm", "post_attention_layernorm")),
-        ),
-        adjust=_xglm_adjust,
     ),
 )

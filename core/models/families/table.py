@@ -19,6 +19,7 @@ from core.api.errors import UserError
 from core.api.specs import LayerSpec
 from core.models.configuration import configuration
 from core.models.families import (
+    alibi,
     bert,
     cohere,
     deepseek,
@@ -34,6 +35,7 @@ from core.models.families import (
     mamba,
     moe,
     olmo,
+    opt,
     phi,
     plain_mlp,
     remote,
@@ -67,6 +69,8 @@ FAMILIES: tuple[Family, ...] = (
     *mamba.ROWS,
     *hybrid.ROWS,
     *gpt2.ROWS,
+    *opt.ROWS,
+    *alibi.ROWS,
     *bert.ROWS,
 )
 """One row a family."""
