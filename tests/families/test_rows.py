@@ -14,7 +14,7 @@ from core.models.families import FAMILIES, decoder_spec, remote
 from tests.families import document, results
 from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances
-from tests.families.expected import QUICK, REFUSED, TOLERANCE, TOLERANCES, UNMENDED
+from tests.families.expected import NAMED, QUICK, REFUSED, TOLERANCE, TOLERANCES, UNMENDED
 from tests.families.harness import Harness, cached_mixers
 from tests.families.oracle import NUM_TOKENS, reference
 from tests.families.wrappers import WRAPPED_TEXT
@@ -30,7 +30,6 @@ MODEL_TYPES = [
 ]
 ELSEWHERE = [model_type for family in remote.ROWS for model_type in family.model_types]
 """`test_remote` compares them."""
-ELSEWHERE.append("chatglm")  # `test_older_names` does
 ROWS = [(model_type, variant) for model_type in MODEL_TYPES for variant in variants(model_type)]
 SERVED = [row for row in ROWS if row not in REFUSED]
 DECODERS = [row for row in SERVED if row[0] not in ENCODERS]
@@ -45,7 +44,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("model_type", [model_type for model_type in MODEL_TYPES if model_type not in ELSEWHERE])
+@pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if name not in (*ELSEWHERE, *NAMED)])
 def test_every_row_has_a_reference(model_type):
     assert variants(model_type), f"tests/families has no tiny configuration of {model_type}"
 
