@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.model_part import Part
@@ -52,6 +53,14 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
     def first_block(self) -> int:
         """Always the first one: the model is never divided."""
         return 0
+
+    def canonical(self, manifest: CheckpointManifest) -> CheckpointManifest:
+        """A checkpoint under the names that tensors have here."""
+        tensors = {}
+        for source, info in manifest.tensors.items():
+            name = self.renamed.get(source, source)
+            tensors[name] = msgspec.structs.replace(info, name=name)
+        return msgspec.structs.replace(manifest, tensors=tensors)
 
     def local(self, part: Part) -> ModuleSpec:
         """The model itself. Raises UserError for a part of it."""

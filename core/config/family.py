@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.module_spec import ModelSpec, ModuleSpec
@@ -98,8 +96,7 @@ def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoin
     manifest = checkpoint.manifest
     directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
     spec = describe(manifest.config, list(manifest.tensors), directory)
-    tensors = families.renamed(manifest.tensors, lambda name: spec.renamed.get(name, name))
-    return replace(checkpoint, manifest=msgspec.structs.replace(manifest, tensors=tensors)), spec
+    return replace(checkpoint, manifest=spec.canonical(manifest)), spec
 
 
 def _check_generates(checkpoint: Checkpoint, spec: DecoderSpec) -> None:

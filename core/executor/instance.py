@@ -26,7 +26,7 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, plugin_names, plugin_spec, renamed, weight_map
+from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
@@ -148,9 +148,7 @@ def _open_modules(
     has_code = config.model.trust_remote_code and "auto_map" in hf_config
     directory = config.model.model if has_code else None
     shaped = shaped_model(hf_config, manifest.tensors, activation_dtype, directory)
-    tensors = renamed(manifest.tensors, lambda name: shaped.spec.renamed.get(name, name))
-    manifest = msgspec.structs.replace(manifest, tensors=tensors)
-    return Checkpoint(loader, manifest, shaped.spec, shaped)
+    return Checkpoint(loader, shaped.spec.canonical(manifest), shaped.spec, shaped)
 
 
 def build(

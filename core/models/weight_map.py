@@ -103,8 +103,8 @@ class WeightMap:
                 continue
             for part, view in self._views_of(source, name, info, shaping):
                 self._put(tensors, part, view, info)
-        for joined, sources in self._rows.items():
-            tensors[joined] = self._joined(joined, sources)
+        for name, sources in self._rows.items():
+            tensors[name] = self._joined(name, sources)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
 
     def loader(self, inner: Loader) -> Loader:

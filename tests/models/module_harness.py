@@ -12,7 +12,6 @@ from core.api.checkpoint import CheckpointManifest
 from core.layers.kernels import KernelSet
 from core.models.fallback.build import build_modules
 from core.models.fallback.shape import shaped_model
-from core.models.families import renamed
 from core.plugin.contracts import BatchView
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
@@ -29,15 +28,13 @@ class ModuleHarness:
     """A model of transformers with a KV cache of 128 blocks; `run` is that of the decoder's harness."""
 
     def __init__(self, hf_config: dict[str, Any], state: dict[str, torch.Tensor], block_size: int = 4) -> None:
-        import msgspec
 
         self.block_size = block_size
         loader = Renaming(state)
         manifest = loader.resolve("")
         shaped = shaped_model(hf_config, manifest.tensors, torch.float32, None)
         self.spec = shaped.spec
-        tensors = renamed(manifest.tensors, lambda name: shaped.spec.renamed.get(name, name))
-        manifest = msgspec.structs.replace(manifest, tensors=tensors)
+        manifest = shaped.spec.canonical(manifest)
         kernels = KernelSet([])
         cpu = torch.device("cpu")
         self.model = build_modules(shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, (512, 512))
