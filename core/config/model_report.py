@@ -16,7 +16,6 @@ import msgspec
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, UserError
-from core.api.module_spec import ModelSpec
 from core.api.specs import KV_TYPES
 from core.args.sources import merge
 from core.config import limits
@@ -74,7 +73,7 @@ class _Found:
     """What is known of a model. names: None where its reader does not tell what it ignores."""
 
     reader: str
-    spec: ModelSpec | None = None
+    spec: DecoderSpec | None = None
     manifest: CheckpointManifest | None = None
     names: WeightMap | None = None
     reading: families.Reading | None = None
@@ -103,7 +102,7 @@ def model_report(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> 
     found = _find(attempt, checkpoint)
     report.reader = found.reader
     _report_keys(report, found)
-    if isinstance(found.spec, DecoderSpec) and found.manifest is not None:
+    if found.spec is not None and found.manifest is not None:
         _report_tensors(report, attempt, found, manifest, found.spec, found.manifest)
     elif found.manifest is not None:
         report.tensors = grouped((group_of(name), info) for name, info in found.manifest.tensors.items())

@@ -7,7 +7,7 @@ Called by: the configuration (names and shapes), the model's instance (reading).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,13 +78,16 @@ class WeightMap:
         manifest: CheckpointManifest,
         rules: Sequence[WeightRule],
         num_experts: int,
+        shapes: Mapping[str, Sequence[int]] | None = None,
         canonical_name: Callable[[str], str] | None = None,
     ) -> None:
-        """num_experts: in flat stacks, where no shape tells it. canonical_name: in place of rules that rename."""
+        """num_experts: in flat stacks, where no shape tells it. shapes: of canonical tensors, for stacks of either layout.
+        canonical_name: in place of rules that rename."""
         self._original = manifest
         self._views: dict[str, TensorView] = {}
         self._rows: dict[str, dict[int, str]] = {}
         self._num_experts = num_experts
+        self._shapes = shapes or {}
         self.ignored: dict[str, str] = {}
         renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
         joining = [rule for rule in rules if isinstance(rule, Joined)]
@@ -103,8 +106,8 @@ class WeightMap:
                 continue
             for part, view in self._views_of(source, name, info, shaping):
                 self._put(tensors, part, view, info)
-        for name, sources in self._rows.items():
-            tensors[name] = self._joined(name, sources)
+        for joined, sources in self._rows.items():
+            tensors[joined] = self._joined(joined, sources)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
 
     def loader(self, inner: Loader) -> Loader:
@@ -166,8 +169,12 @@ class WeightMap:
         self, source: str, found: re.Match[str], info: TensorInfo, rule: Stacked
     ) -> Iterator[tuple[str, TensorView]]:
         count = self._num_experts if rule.flat else info.shape[0]
-        transposed = rule.transposed and (rule.flat or len(info.shape) > 2)
         template = found.expand(rule.to)
+        transposed = rule.transposed
+        if transposed is None:
+            first = template.replace("{expert}", "0").replace("{piece}", rule.pieces[0])
+            transposed = first in self._shapes and info.shape[-1] != self._shapes[first][-1]
+        transposed = transposed and (rule.flat or len(info.shape) > 2)
         num_pieces = len(rule.pieces)
         for expert in range(count):
             for number, piece in enumerate(rule.pieces):

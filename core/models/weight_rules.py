@@ -26,7 +26,7 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     to: name of an expert's tensor, with `\\1` for groups of the pattern, `{expert}` and `{piece}`.
     pieces: things whose rows lie one after another in N, in equal numbers.
     alternating: rows of the pieces alternate instead.
-    transposed: it is [E, K, N].
+    transposed: it is [E, K, N]; None: where its shape says so.
     flat: experts are not an axis of their own: it is [E * N, K], or [E * K, N] when transposed.
     """
 
@@ -34,7 +34,7 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     to: str
     pieces: tuple[str, ...]
     alternating: bool = False
-    transposed: bool = False
+    transposed: bool | None = False
     flat: bool = False
 
 
@@ -95,7 +95,7 @@ def modules(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
 
 
 def experts(
-    module: str, gate_up: str, down: str, *, alternating: bool = False, transposed: bool = False
+    module: str, gate_up: str, down: str, *, alternating: bool = False, transposed: bool | None = False
 ) -> tuple[WeightRule, ...]:
     """The rules for stacked experts of `module` in a block: one tensor of gates and ups, one of downs, and their biases."""
     rules: list[WeightRule] = []

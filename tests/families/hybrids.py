@@ -55,6 +55,7 @@ HYBRIDS: dict[str, dict[str, Changes]] = {
         "plain": {
             "layer_types": ["mamba", "attention", "mamba", "attention"],
             "position_embedding_type": "rope",
+            "head_dim": 16,
             "rms_norm_eps": 2e-4,  # with another one, two experts of a token are as good as one another
         },
         "nope": {"layer_types": ["mamba", "attention", "mamba", "mamba"]},

@@ -20,6 +20,7 @@ WRAPPERS: dict[str, tuple[str, str, Changes]] = {
     "qwen2_vl": ("qwen2_vl_text", "plain", {"hidden_size": 48, "embed_dim": 32, "depth": 2, "num_heads": 2}),
     "qwen2_5_vl": ("qwen2_5_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_vl": ("qwen3_vl_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5": ("qwen3_5_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
     "qwen3_5_moe": ("qwen3_5_moe_text", "plain", {"out_hidden_size": 48, "depth": 2, "num_heads": 2}),
 }
@@ -52,6 +53,9 @@ WRAPPED_TEXT: dict[str, dict[str, Changes]] = {
         }
     },
     "qwen3_vl_text": {
+        "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]}}
+    },
+    "qwen3_vl_moe_text": {
         "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]}}
     },
 }

@@ -21,7 +21,6 @@ ROWS = (
         name="cohere2",
         model_types=("cohere2",),
         architectures=("Cohere2ForCausalLM",),
-        wrappers=("cohere2_vision", "aya_vision"),
         neutral={
             "layer_switch": "sliding_window_pattern says it",
             'order_of_interleaved_layers = "local_attn_first"': "as always",
@@ -45,7 +44,6 @@ ROWS = (
         name="cohere_compass",
         model_types=("cohere_compass_text",),
         architectures=("CohereCompassForCausalLM",),
-        wrappers=("cohere_compass",),
         fixed={"head_dim": None, "sliding_window_pattern": 0},  # its class overwrites one and never comes to the other
         neutral={
             "pooling": "of embeddings of whole texts",

@@ -74,7 +74,7 @@ def granite_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[We
 
 
 def nemotron(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its layers, as words: of a list or the letters of a pattern."""
+    """Its layers, as words: of a list or the letters of a pattern; and the activation of its MLPs."""
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
     if not kinds and config.get("hybrid_override_pattern") is not None:
@@ -85,7 +85,8 @@ def nemotron(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
         kinds = [mamba2.NEMOTRON_LETTERS[letter] for letter in letters]
     if not kinds:
         kinds = ["mamba", "moe", "attention", "mlp"]
-    return config.overlaid({"layer_types": kinds, "num_hidden_layers": len(kinds)})
+    activation = config.text("mlp_hidden_act")
+    return config.overlaid({"layer_types": kinds, "num_hidden_layers": len(kinds), "hidden_act": activation})
 
 
 def nemotron_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
@@ -210,10 +211,7 @@ ROWS = (
         name="nemotron_h",
         model_types=("nemotron_h",),
         architectures=("NemotronHForCausalLM",),
-        keys={
-            "hidden_act": "mlp_hidden_act",
-            "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-        },
+        keys={"shared_expert_intermediate_size": "moe_shared_expert_intermediate_size"},
         neutral={
             **COMPUTING,
             "num_hidden_layers": "the list of layers has as many",

@@ -37,9 +37,9 @@ GRANITE_SWA_WEIGHTS: tuple[WeightRule, ...] = (
 )
 QWEN_STACKED: tuple[WeightRule, ...] = (
     Rename(r"\.mlp\.experts\.(gate_up_proj|down_proj)$", r".mlp.\1"),
-    *experts("mlp", "gate_up_proj", "down_proj", transposed=True),
+    *experts("mlp", "gate_up_proj", "down_proj", transposed=None),
 )
-"""Qwen3-VL's experts, as their checkpoints have them: columns of the gate, then those of up."""
+"""Qwen3-VL's experts: published ones have gate and up as columns, those that transformers saves as rows."""
 
 
 def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,6 +104,23 @@ ROWS = (
         neutral={"max_window_layers": "its windows are of all layers"},
         expert_names=NAMES,
         renormalize=False,
+    ),
+    Family(
+        name="qwen3_vl_moe",
+        model_types=("qwen3_vl_moe_text",),
+        architectures=("Qwen3VLMoeForConditionalGeneration",),
+        wrappers=("qwen3_vl_moe",),
+        neutral={
+            "rope_parameters.mrope_section": "the three positions of text are one",
+            "rope_parameters.mrope_interleaved": "the three positions of text are one",
+            "rope_scaling.mrope_section": "the three positions of text are one",
+            "rope_scaling.mrope_interleaved": "the three positions of text are one",
+            "norm_topk_prob = true": "the only way",
+            "sliding_window": "its layers see everything",
+        },
+        qk_norm=True,
+        expert_names=NAMES,
+        weights=QWEN_STACKED,
     ),
     Family(
         name="olmoe",
@@ -222,7 +239,6 @@ ROWS = (
         name="aria",
         model_types=("aria_text",),
         architectures=("AriaTextForCausalLM",),
-        wrappers=("aria",),
         keys={
             "num_experts": "moe_num_experts",
             "num_experts_per_tok": "moe_topk",

@@ -61,7 +61,7 @@ ROWS = (
     ),
     Family(
         name="phi4_multimodal",
-        model_types=("phi4_multimodal", "phi4mm"),
+        model_types=("phi4_multimodal",),
         architectures=("Phi4MultimodalForCausalLM", "Phi4MMForCausalLM"),
         neutral={
             **PHI3_NEUTRAL,
@@ -85,7 +85,7 @@ ROWS = (
     ),
     Family(
         name="stablelm",
-        model_types=("stablelm", "stablelm_epoch"),
+        model_types=("stablelm",),
         architectures=("StableLmForCausalLM", "StableLMEpochForCausalLM"),
         norm="layer",
         norm_bias=True,

@@ -43,4 +43,4 @@ def plugin_names(family: ModelFamily | HasRow, manifest: CheckpointManifest, spe
     if row is not None:
         return weight_map(manifest, spec, row)
     assert isinstance(family, ModelFamily), "a plugin has one of the two contracts, or is not loaded"
-    return WeightMap(manifest, (), 0, family.canonical_name)
+    return WeightMap(manifest, (), 0, canonical_name=family.canonical_name)

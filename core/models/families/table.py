@@ -140,9 +140,10 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
-    if manifest.tensors.keys() >= spec.tensor_shapes().keys():  # as of dummy weights: the names are canonical
+    shapes = spec.tensor_shapes()
+    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
-    return WeightMap(manifest, rules, num_experts)
+    return WeightMap(manifest, rules, num_experts, shapes)
 
 
 def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from core.api.errors import UserError
 from core.api.specs import StateSpec
-from core.models.configuration import positive
+from core.models.configuration import configuration, positive
 from core.models.state_layers import values
 from core.models.state_ops.mamba2 import SCALES
 from core.models.state_ops.mamba2 import mamba2 as layer
@@ -81,23 +81,23 @@ def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
 
 def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
     """Where `layers_block_type` or the letters of `hybrid_override_pattern` say so."""
-    letters = hf_config.get("hybrid_override_pattern")
-    kinds = [NEMOTRON_LETTERS.get(letter, letter) for letter in letters or ""]
+    letters = configuration(hf_config).text("hybrid_override_pattern", "")
+    kinds = [NEMOTRON_LETTERS.get(letter, letter) for letter in letters]
     default = kinds[index] if index < len(kinds) else "mamba"
     if values.kind(hf_config, index, default) not in values.LINEAR:
         return None
     values.demand(hf_config, "mamba_hidden_act", "silu")
-    groups = positive(hf_config, "n_groups", hf_config.get("mamba_n_groups", 8))
+    groups = positive(hf_config, "mamba_n_groups", hf_config.get("n_groups", 8))
     return layer(
         heads=positive(hf_config, "mamba_num_heads", 128),
         head_size=positive(hf_config, "mamba_head_dim", 64),
         state=positive(hf_config, "ssm_state_size", 128),
         groups=groups,
-        kernel=positive(hf_config, "conv_kernel", hf_config.get("mamba_d_conv", 4)),
+        kernel=positive(hf_config, "mamba_d_conv", hf_config.get("conv_kernel", 4)),
         norm_groups=groups,
         norm_eps=values.number(hf_config, "layer_norm_epsilon", 1e-5),
-        dt_limits=(values.number(hf_config, "time_step_min", hf_config.get("mamba_dt_min", 0.001)), math.inf),
-        conv_bias=values.flag(hf_config, "use_conv_bias", hf_config.get("mamba_conv_bias", True)),
+        dt_limits=(values.number(hf_config, "mamba_dt_min", hf_config.get("time_step_min", 0.001)), math.inf),
+        conv_bias=values.flag(hf_config, "mamba_conv_bias", hf_config.get("use_conv_bias", True)),
         bias=values.flag(hf_config, "use_bias", False),
     )
 
