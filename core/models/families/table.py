@@ -6,14 +6,12 @@ Called by: config (facts, selection, memory plan), models, the dummy loader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-import msgspec
-
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
@@ -132,15 +130,6 @@ def _nearest(what: str) -> list[str]:
         known.extend(family.model_types)
         known.extend(family.architectures)
     return get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
-
-
-def renamed(tensors: Mapping[str, TensorInfo], canonical_name: Callable[[str], str]) -> dict[str, TensorInfo]:
-    """A checkpoint's tensors under the names that `canonical_name` gives them."""
-    result = {}
-    for name, info in tensors.items():
-        new_name = canonical_name(name)
-        result[new_name] = msgspec.structs.replace(info, name=new_name)
-    return result
 
 
 def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
