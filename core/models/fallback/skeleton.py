@@ -77,7 +77,7 @@ def fill_buffers(model: nn.Module, device: torch.device) -> None:
     Raises UserError when a model does not say how.
     """
     persistent = set(model.state_dict(keep_vars=True))
-    owners: list[nn.Module] = []
+    owners: dict[str, nn.Module] = {}
     for prefix, module in model.named_modules():
         left = False
         for name, buffer in module.named_buffers(recurse=False):
@@ -86,17 +86,29 @@ def fill_buffers(model: nn.Module, device: torch.device) -> None:
                 module._buffers[name] = _unset(buffer, device)
                 left = True
         if left:
-            owners.append(module)
+            owners[prefix] = module
     with torch.no_grad(), torch.device(device):
-        for module in owners:
-            model._init_weights(module)
-    for module in owners:
+        for prefix, module in owners.items():
+            _model_around(model, prefix)._init_weights(module)
+    for module in owners.values():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point() and bool(buffer.isnan().any()):
                 raise UserError(
                     f"{type(module).__name__} of transformers does not say what its buffer '{name}' holds, "
                     "so the model cannot be loaded."
                 )
+
+
+def _model_around(model: nn.Module, name: str) -> Any:
+    """The innermost model of transformers around a module, which knows how to initialize it."""
+    from transformers import PreTrainedModel
+
+    while name:
+        around = model.get_submodule(name)
+        if isinstance(around, PreTrainedModel):
+            return around
+        name, _, _ = name.rpartition(".")
+    return model
 
 
 def _unset(buffer: torch.Tensor, device: torch.device) -> torch.Tensor:

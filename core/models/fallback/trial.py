@@ -66,6 +66,8 @@ class Trial:
 def body_of(model: nn.Module) -> nn.Module:
     """The model without its head. Raises UserError."""
     body = model.get_decoder()
+    if body is model.get_output_embeddings():  # a head that is named as others name their body
+        body = model.base_model
     if not isinstance(body, nn.Module) or body is model:
         raise UserError(f"{type(model).__name__} of transformers has no part without its head, which is needed")
     return body
