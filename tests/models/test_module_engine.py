@@ -24,10 +24,10 @@ PARAMS = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def tiny_helium(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("helium")
+def tiny_diffllama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("diffllama")
     torch.manual_seed(0)
-    config = transformers.HeliumConfig(**SHAPE, head_dim=16)
+    config = transformers.DiffLlamaConfig(**SHAPE)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), eos_token="</s>")
     wrapped.save_pretrained(directory)
@@ -63,9 +63,9 @@ def test_llama_has_the_tokens_of_its_own_row(tiny_llama: Path, numbers: dict[str
 
 
 @pytest.mark.usefixtures("within")
-def test_a_model_that_nobody_else_knows_runs_as_in_transformers(tiny_helium: Path) -> None:
-    got = greedy(tiny_helium, dtype="float32")
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_helium, dtype=torch.float32).eval()
+def test_a_model_that_nobody_else_knows_runs_as_in_transformers(tiny_diffllama: Path) -> None:
+    got = greedy(tiny_diffllama, dtype="float32")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_diffllama, dtype=torch.float32).eval()
     tokenizer = byte_tokenizer()
     for prompt, tokens in zip(PROMPTS, got, strict=True):
         ids = tokenizer.encode(prompt).ids
@@ -74,13 +74,13 @@ def test_a_model_that_nobody_else_knows_runs_as_in_transformers(tiny_helium: Pat
         assert tokens == logits[len(ids) - 1 :].argmax(-1).tolist()
 
 
-def test_core_never_asks_transformers(tiny_helium: Path) -> None:
-    with pytest.raises(ConfigError, match="Unknown model architecture 'HeliumForCausalLM'"):
-        resolve({"model": str(tiny_helium), "model_impl": "core"}, context="llm", environ={})
+def test_core_never_asks_transformers(tiny_diffllama: Path) -> None:
+    with pytest.raises(ConfigError, match="Unknown model architecture 'DiffLlamaForCausalLM'"):
+        resolve({"model": str(tiny_diffllama), "model_impl": "core"}, context="llm", environ={})
 
 
 def test_who_can_be_built_is_known_without_an_import() -> None:
-    assert builds({"model_type": "helium"}, trust_remote_code=False)
+    assert builds({"model_type": "diffllama"}, trust_remote_code=False)
     assert not builds({"model_type": "t5"}, trust_remote_code=False)
     own_code = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}
     assert not builds(own_code, trust_remote_code=False)
@@ -89,7 +89,7 @@ def test_who_can_be_built_is_known_without_an_import() -> None:
 
 @pytest.mark.models
 def test_a_process_of_its_own_tells_the_shape(tmp_path: Path) -> None:
-    config = {"model_type": "helium", **SHAPE, "head_dim": 16}
+    config = {"model_type": "diffllama", **SHAPE}
     names = ["layers.0.mlp.up_proj.weight"]
     told = describe(config, names, None)
     assert told == shaped_model(config, names, torch.float32, None).spec

@@ -10,8 +10,10 @@ import torch
 import transformers
 from models.module_harness import ModuleHarness
 from safetensors.torch import load_file
+from tests.families.harness import Harness, Piece
 
 from core.api.errors import CheckpointError, UserError
+from core.models.families import UnknownArchitecture, family_for
 from core.models.fallback.shape import shaped_model
 
 SHAPE = {
@@ -25,13 +27,34 @@ SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_positio
 GROUPED = {**SHAPE, **SPECIAL, "num_key_value_heads": 2, "head_dim": 12}
 WINDOWS = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+FOUR = {**EXPERTS, "num_experts": 4}
+BY_LAYER = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 131}
 
-MODELS: dict[str, dict[str, Any]] = {
-    "biogpt": {**SHAPE, **SPECIAL},
-    "bitnet": {**SHAPE, **SPECIAL, "num_key_value_heads": 2},
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "beam": {**GROUPED, **WINDOWS, **FOUR, "n_group": 2, "topk_group": 1, "mlp_layer_types": ["dense", "sparse"]},
     "ctrl": {"n_embd": 48, "dff": 88, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 128},
-    "cwm": {**GROUPED, **WINDOWS},
     "diffllama": GROUPED,
+    "flint": {**GROUPED, **WINDOWS, **FOUR, "shared_expert_intermediate_size": 20, "mlp_only_layers": [0]},
+    "gemma3n_text": {
+        **GROUPED,
+        **BY_LAYER,
+        "num_hidden_layers": 3,
+        "num_kv_shared_layers": 1,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 5,
+        "laurel_rank": 8,
+        "activation_sparsity_pattern": [0.5, 0.0, 0.0],
+    },
+    "gemma4_text": {**GROUPED, **BY_LAYER, **WINDOWS, **FOUR, "enable_moe_block": True, "top_k_experts": 2},
+    "hrm_text": {**SHAPE, **SPECIAL, "head_dim": 12, "num_hidden_layers": 1, "prefix_lm": False},
+    "kolibri1": {**GROUPED, **WINDOWS, **FOUR, "shared_expert_intermediate_size": 20},
+    "modernbert-decoder": {**SHAPE, **SPECIAL, **WINDOWS, "local_attention": 10},
+    "moshi": {**GROUPED, "ffn_dim": 88, "sliding_window": 5},
+}
+"""Small configurations of models that no row serves; some with windows, sinks, soft caps, experts, tied heads, scaled
+embeddings, embeddings of layers, shared keys, two calls a layer."""
+
+FORCED: dict[str, dict[str, Any]] = {
     "dots1": {
         **GROUPED,
         **EXPERTS,
@@ -40,13 +63,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "n_group": 2,
     },
-    "helium": GROUPED,
-    "nanochat": {**SHAPE, **SPECIAL, "num_key_value_heads": 2},
-    "persimmon": {**SHAPE, **SPECIAL, "partial_rotary_factor": 0.5},
     "granite_swa": {**GROUPED, **WINDOWS, "residual_multiplier": 0.7, "logits_scaling": 3.0},
     "vaultgemma": {**GROUPED, **WINDOWS, "query_pre_attn_scalar": 10, "final_logit_softcapping": 5.0},
 }
-"""Small configurations; some with windows, sinks, soft caps, experts, tied heads, scaled embeddings, two calls a layer."""
+"""The same of models that a row serves too."""
 
 
 def make(model_type: str, values: dict[str, Any]) -> Any:
@@ -85,10 +105,13 @@ def expected(model: Any, ids: list[int]) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("model_type", sorted(MODELS))
+@pytest.mark.parametrize("model_type", sorted(OUTSIDE))
 def test_logits_and_tokens_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
-    model = make(model_type, MODELS[model_type])
-    engine = ModuleHarness(*saved(model, tmp_path))
+    model = make(model_type, OUTSIDE[model_type])
+    config, state = saved(model, tmp_path)
+    with pytest.raises(UnknownArchitecture):
+        family_for(config)
+    engine = ModuleHarness(config, state)
     first, second = tokens(20, 2), tokens(13, 3)
     blocks, others = list(range(1, 12)), list(range(12, 18))
 
@@ -107,10 +130,27 @@ def test_logits_and_tokens_are_those_of_transformers(model_type: str, tmp_path: 
     assert longer[len(first) :] == greedy
 
 
+@pytest.mark.parametrize("model_type", sorted(FORCED))
+def test_logits_are_those_of_the_row(model_type: str, tmp_path: Path) -> None:
+    config, state = saved(make(model_type, FORCED[model_type]), tmp_path)
+    own = Harness(tmp_path)
+    engine = ModuleHarness(config, state)
+    ids, blocks = tokens(20, 2), list(range(1, 7))
+    for begin, end in ((0, 7), (7, 8), (8, 20)):
+        new = ids[begin:end]
+        expected_logits = own.logits([Piece(0, new, begin)])
+        torch.testing.assert_close(engine.run([(new, begin, blocks)]), expected_logits, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("model_type", "values", "reason"),
     [
         ("doge", {**GROUPED, "keep_window_size": 8}, "mask of its own"),
+        (
+            "minimax_m3_vl_text",
+            {**GROUPED, "layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 2},
+            "'block_indices', which is not known",
+        ),
         ("mamba", {"hidden_size": 48, "num_hidden_layers": 1, "vocab_size": 131}, "carry a state"),
         ("codegen", {"n_embd": 64, "n_layer": 1, "n_head": 4, "rotary_dim": 4, "vocab_size": 131}, "only 0 of its 1"),
         ("bert", {**SHAPE, "num_hidden_layers": 1}, "not causal"),
@@ -126,17 +166,17 @@ def test_what_paged_attention_cannot_honour_is_refused(model_type: str, values: 
 def test_tokens_that_see_each_other_outside_attention_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformers.models.helium import modeling_helium
+    from transformers.models.diffllama import modeling_diffllama
 
-    config, state = saved(make("helium", GROUPED), tmp_path)
-    plain = modeling_helium.HeliumMLP.forward
-    monkeypatch.setattr(modeling_helium.HeliumMLP, "forward", lambda self, x: plain(self, x) + x.roll(1, dims=1))
+    config, state = saved(make("diffllama", GROUPED), tmp_path)
+    plain = modeling_diffllama.DiffLlamaMLP.forward
+    monkeypatch.setattr(modeling_diffllama.DiffLlamaMLP, "forward", lambda self, x: plain(self, x) + x.roll(1, dims=1))
     with pytest.raises(UserError, match="depend on other tokens outside attention"):
         ModuleHarness(config, state)
 
 
 def test_every_tensor_has_a_place_and_every_place_a_tensor(tmp_path: Path) -> None:
-    config, state = saved(make("helium", GROUPED), tmp_path)
+    config, state = saved(make("diffllama", GROUPED), tmp_path)
     with pytest.raises(CheckpointError, match=r"has a tensor 'model.layers.0.mlp.gate.weight'"):
         ModuleHarness(config, {**state, "model.layers.0.mlp.gate.weight": torch.zeros(2, 2)})
     missing = {name: tensor for name, tensor in state.items() if "layers.1.mlp.up_proj" not in name}
