@@ -1,6 +1,7 @@
 """Keys of a configuration that nobody read: neutral ones, ones that must be understood, and ones that nobody knows.
 
-Owns: which is which. Never does: read values for a model. Called by: `core.models.families`, after a spec was built.
+Owns: which is which. Never does: read values for a model. Called by: `core.models.families`, after a spec was built; rules of
+the configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ ROPE_KEYS = frozenset(
         *("short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
     )
 )
-"""Of `rope_parameters` and `rope_scaling`, which transformers documents apart from its classes."""
+"""Of `ROPE_MAPPINGS`, which transformers documents apart from its classes."""
+
+SHARED_KEYS = ("per_layer_config",)
+"""What transformers' base class reads for every class of configurations."""
+ROPE_MAPPINGS = ("rope_parameters", "rope_scaling")
 
 
 class Neutral(NamedTuple):
@@ -116,6 +121,27 @@ def unread_outside(
                 f"'{family}' model does not read it, so the results could be wrong. To run without it, set it to null: "
                 f"--hf-overrides.{name} null."
             )
+    return found
+
+
+def unknown_to_class(hf_config: Mapping[str, Any]) -> list[str]:
+    """The keys that transformers' own class of a model does not know, nor any list of neutral keys.
+
+    Empty for a class that is not known here.
+    """
+    own = family_defaults(str(hf_config.get("model_type") or ""))
+    if own is None:
+        return []
+    lines = _neutral_keys()
+    found: list[str] = []
+    for name, value in _leaves(hf_config, {*own.keys, *own.attribute_map, *SHARED_KEYS}):
+        outer, _, inner = name.partition(".")
+        is_of_part = bool(inner) and outer not in ROPE_MAPPINGS  # another class reads it
+        is_rope = bool(inner) and _is_known(name, value, ())
+        if value is None or is_of_part or is_rope:
+            continue
+        if why_neutral(name, value, lines) is None:
+            found.append(name)
     return found
 
 

@@ -16,7 +16,10 @@ from core.api.errors import ConfigError
 from core.api.module_spec import ModuleSpec
 from core.config import family
 from core.config.resolve import resolve
+from core.models.fallback import description
+from core.models.fallback import kept as kept_specs
 from core.models.fallback.description import builds, describe
+from core.models.fallback.kept import KeptSpecs
 from core.models.fallback.shape import shaped_model
 
 PROMPTS = ["The paged cache", "a" * 70, "Tokens of many requests in one row"]
@@ -79,6 +82,50 @@ def test_core_never_asks_transformers(tiny_diffllama: Path) -> None:
         resolve({"model": str(tiny_diffllama), "model_impl": "core"}, context="llm", environ={})
 
 
+@pytest.mark.usefixtures("within")
+def test_a_key_that_the_class_does_not_know_is_named_once(tiny_diffllama: Path) -> None:
+    asked = {"model": str(tiny_diffllama), "hf_overrides": {"residual_multiplier": 0.22, "rope_parameters.turns": 3}}
+    found = resolve(asked, context="llm", environ={})
+    about = [warning for warning in found.warnings if "does not know" in warning]
+    assert len(about) == 1
+    assert (
+        "class of 'diffllama' does not know; they are ignored: residual_multiplier, rope_parameters.turns" in about[0]
+    )
+    plain = resolve({"model": str(tiny_diffllama)}, context="llm", environ={})
+    assert not any("does not know" in warning for warning in plain.warnings)
+
+
+def test_the_second_start_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "diffllama", **SHAPE}
+    spec = shaped_model(config, [], torch.float32, None).spec
+    asked: list[bytes] = []
+    monkeypatch.setattr(description, "_ask", lambda question: asked.append(question) or spec)
+    kept = KeptSpecs(tmp_path / "new")
+    assert describe(config, [], None, kept) == spec
+    assert describe(config, [], None, kept) == spec
+    assert len(asked) == 1
+
+    describe({**config, "hidden_size": 32}, [], None, kept)
+    describe(config, ["other.weight"], None, kept)
+    describe(config, [], str(tmp_path), kept)
+    describe(config, [], str(tmp_path), kept)  # a checkpoint's own code is asked each time
+    assert len(asked) == 5
+    for path in (tmp_path / "new").iterdir():
+        path.write_text("half an ans")
+    describe(config, [], None, kept)
+    monkeypatch.setattr(kept_specs, "version", lambda package: "99.0")
+    describe(config, [], None, kept)
+    assert len(asked) == 7
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    kept = KeptSpecs(taken / "below")
+    kept.keep(b"question", shaped_model({"model_type": "diffllama", **SHAPE}, [], torch.float32, None).spec)
+    assert kept.find(b"question") is None
+
+
 def test_who_can_be_built_is_known_without_an_import() -> None:
     assert builds({"model_type": "diffllama"}, trust_remote_code=False)
     assert not builds({"model_type": "t5"}, trust_remote_code=False)
@@ -91,6 +138,6 @@ def test_who_can_be_built_is_known_without_an_import() -> None:
 def test_a_process_of_its_own_tells_the_shape(tmp_path: Path) -> None:
     config = {"model_type": "diffllama", **SHAPE}
     names = ["layers.0.mlp.up_proj.weight"]
-    told = describe(config, names, None)
+    told = describe(config, names, None, KeptSpecs(None))
     assert told == shaped_model(config, names, torch.float32, None).spec
     assert told.renamed == {names[0]: "model.layers.0.mlp.up_proj.weight"}

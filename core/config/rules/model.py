@@ -14,6 +14,7 @@ from core.api.module_spec import ModuleSpec
 from core.args.schema import flag_of
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 from core.models.families import unknown_keys
+from core.models.unread import unknown_to_class
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 AUTO = -1
@@ -58,18 +59,24 @@ def length_fits_the_model(facts: Facts) -> Findings:
 
 
 def unknown_keys_are_listed(facts: Facts) -> Findings:
-    """Keys of the configuration that no family has are ignored, and named once."""
+    """Keys of the configuration that nobody reads are ignored, and named once."""
     if facts.spec is None or facts.manifest is None:
         return
-    if isinstance(facts.spec, ModuleSpec):  # transformers reads its own keys
-        return
-    try:
-        unknown = unknown_keys(facts.manifest.config)
-    except UserError:  # a plugin's family, which reads its own keys
-        return
+    config = facts.manifest.config
+    if isinstance(facts.spec, ModuleSpec):
+        if "auto_map" in config and facts["trust_remote_code"]:  # its own class, whose keys are not known
+            return
+        who = f"transformers' class of '{facts.spec.family}' does not know"
+        unknown = unknown_to_class(config)
+    else:
+        who = "no known model has"
+        try:
+            unknown = unknown_keys(config)
+        except UserError:  # a plugin's family, which reads its own keys
+            return
     if unknown:
         names = ", ".join(sorted(unknown))
-        yield Warn(f"the model's configuration has keys that no known model has; they are ignored: {names:.400}.")
+        yield Warn(f"the model's configuration has keys that {who}; they are ignored: {names:.400}.")
 
 
 def quantization_fits_the_platform(facts: Facts) -> Findings:

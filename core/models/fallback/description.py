@@ -18,6 +18,7 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.module_spec import ModuleSpec
+from core.models.fallback.kept import KeptSpecs, usual_folder
 from core.processes import python_command
 
 MODULE: Final = "core.models.fallback.description"
@@ -64,14 +65,34 @@ def builds(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
     return f'("{hf_config.get("model_type")}",' in rows
 
 
-def describe(hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None) -> ModuleSpec:
-    """The shape of a model. names, directory: see `Question`. Raises UserError with the reason against it."""
+def describe(
+    hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None, kept: KeptSpecs | None = None
+) -> ModuleSpec:
+    """The shape of a model.
+
+    names, directory: see `Question`.
+    kept: answers to earlier questions, which cost no process; None: those in the usual folder.
+    Raises UserError with the reason against it.
+    """
     question = Question(dict(hf_config), list(names), directory)
+    text = msgspec.json.encode(question, order="deterministic")
+    if directory is not None:  # the checkpoint's own code answers, which may change at any time
+        return _ask(text)
+    kept = kept or KeptSpecs(usual_folder())
+    found = kept.find(text)
+    if found is None:
+        found = _ask(text)
+        kept.keep(text, found)
+    return found
+
+
+def _ask(question: bytes) -> ModuleSpec:
+    """The answer of the helper process. Raises UserError."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     try:
         done = subprocess.run(
             python_command(MODULE),
-            input=msgspec.json.encode(question),
+            input=question,
             capture_output=True,
             timeout=PATIENCE_S,
             env=environment,
