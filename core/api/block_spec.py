@@ -92,8 +92,9 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but norms and rotary embedding lies between the projections and the backend."""
-        return not self.gate and self.clip is None and self.temperature is None
+        """Whether there are kernels for everything that lies around the backend."""
+        opens = not self.gate or self.opening == "sigmoid"
+        return opens and self.clip is None and self.temperature is None
 
 
 class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from core.plugin.contracts import (
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
+    HasOpenGate,
     HasRace,
     HasRoute,
     HasSoftCap,
@@ -50,7 +51,7 @@ from core.weights.formats import CanonicalWeight, Dense, HasGroups
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """The operations that the blocks and the head of every model call besides their matrices."""
 
-SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "route")
+SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "open_gate", "route")
 """The operations that some models call."""
 
 Room = Callable[[int], Tensor]
@@ -80,6 +81,7 @@ class KernelSet:
     rotary: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     gated: Callable[[Tensor, str, Tensor], None]
     activate: Callable[[Tensor, str, Tensor], None]
+    open_gate: Callable[[Tensor, Tensor], None]
     add: Callable[[Tensor, Tensor], None]
     scale: Callable[[Tensor, float], None]
     soft_cap: Callable[[Tensor, float], None]
@@ -126,6 +128,8 @@ class KernelSet:
         self.layer_norm = centring.layer_norm
         self.layer_norm_heads = by_head.layer_norm_heads
         self.activate = self._with_features("activate", active.activate)
+        opening = next(p for p in self._serving("open_gate") if isinstance(p, HasOpenGate))
+        self.open_gate = opening.open_gate
         self._gate_rank = self.providers.index(gate)
         chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
         self.capturable = all(is_recordable(provider) for provider in chosen)

@@ -184,6 +184,12 @@ class ReferenceKernels:
         """residual += x."""
         residual += x
 
+    def open_gate(self, gate: Tensor, x: Tensor) -> None:
+        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        opened = gate.float().sigmoid().to(x.dtype)
+        neighbours = x.unflatten(1, (gate.shape[1], -1))
+        neighbours *= opened.unsqueeze(2)
+
     def scale(self, x: Tensor, factor: float) -> None:
         """x *= factor."""
         x *= factor

@@ -6,7 +6,6 @@ Called by: the decoder, once a block.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from core.api.decoder_spec import ExpertsSpec, MLPSpec
@@ -102,11 +101,13 @@ class ExpertsMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
-        if self.held is not None or self.shared_gate is not None:  # torch drops choices of others' experts, and gates
+        if self.held is not None:  # choices of other ranks' experts are dropped by torch
             return False
         if self.shared is not None and not self.shared.capturable:
             return False
         parts = [*self.router.kernels, self.experts]
+        if self.shared_gate is not None:
+            parts += self.shared_gate.kernels
         return all(is_recordable(part) for part in parts)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
@@ -129,8 +130,8 @@ class ExpertsMLP:
             return
         self.shared_gate(x, views.shared_gate)
         shared(x, views, views.shared_out, accumulate=False)
-        opened = torch.sigmoid(views.shared_gate.float()).to(out.dtype)
-        out += opened * views.shared_out
+        self.kernels.open_gate(views.shared_gate, views.shared_out)
+        self.kernels.add(views.shared_out, out)
 
 
 BlockMLP = DenseMLP | ExpertsMLP

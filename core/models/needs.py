@@ -23,8 +23,12 @@ def needs(spec: DecoderSpec) -> set[str]:
         mlp = spec.block_mlp(index) or spec.shared_mlp(index)
         if mlp is not None:
             found |= _activates(mlp.activation, gated=mlp.gated)
+        if spec.block_heads(index).gate:
+            found.add("open_gate")
         if block.experts is not None:
             found.add("route")
+            if block.experts.shared_gate:
+                found.add("open_gate")
             routing = routing_feature(block.experts.routing)
             found |= set() if routing is None else {routing}
     return found

@@ -24,6 +24,7 @@ ROWS = {
     "layer_norm_heads": (0,),
     "gated": (0, 2),
     "activate": (0, 2),
+    "open_gate": (0, 1),
     "add": (0, 1),
     "scale": (0,),
     "soft_cap": (0,),

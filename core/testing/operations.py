@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.layers.activations import parse
 from core.layers.features import features_of
-from core.plugin.contracts import HasActivate, HasLayerNorm, HasSoftCap, HasTakeRows, Kernels
+from core.plugin.contracts import HasActivate, HasLayerNorm, HasOpenGate, HasSoftCap, HasTakeRows, Kernels
 from core.testing.numbers import generator
 
 GATES = (
@@ -127,6 +127,18 @@ def _add(kernels: Kernels, rows: int) -> list[Tensor]:
     return [x, residual]
 
 
+def _open_gate(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasOpenGate)
+    random = generator("open_gate")
+    found = []
+    for num_gates in (96, 6, 1):
+        gate = _rows(rows, num_gates, random)
+        x = _rows(rows, 96, random)
+        kernels.open_gate(gate, x)
+        found.append(x)
+    return found
+
+
 def _scale(kernels: Kernels, rows: int) -> list[Tensor]:
     x = _rows(rows, 96, generator("scale"))
     kernels.scale(x, 3.25)
@@ -157,6 +169,7 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "layer_norm": _layer_norm,
     "layer_norm_heads": _layer_norm_heads,
     "activate": _activate,
+    "open_gate": _open_gate,
     "add": _add,
     "scale": _scale,
     "soft_cap": _soft_cap,

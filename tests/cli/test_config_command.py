@@ -122,13 +122,13 @@ def test_help(capsys):
 
 
 def test_all_problems_come_together(capsys):
-    words = ["--tensor-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-block-size", "12"]
+    words = ["--tensor-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-cache-philox-rounds", "12"]
     words += ["--max-num-seqs", "9", "--max-num-batched-tokens", "8", "--enable-auto-tool-choice", "/nowhere"]
     code, _, err = run(capsys, "explain", *words)
     assert code == 2
     for expected in (
         "one rank",
-        "--mamba-block-size 12",
+        "--mamba-cache-philox-rounds 12",
         "--max-num-seqs 9",
         "--enable-auto-tool-choice",
         "/nowhere",

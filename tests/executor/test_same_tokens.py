@@ -68,7 +68,6 @@ def expected(checkpoint: Path, dtype: str) -> list:
 TIGHT = "tight"
 """Blocks for little more than one request; models with KV groups need more, smaller ones."""
 
-NOT_WITH_STATES = ("prefix cache warm", "blocks from host memory", "planned ahead, blocks from host memory")
 TIGHT_BLOCKS = {"tiny_llama": 14, "tiny_gemma3": 26, "tiny_lfm2": 20}
 
 VARIANTS = {
@@ -107,10 +106,6 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bits_are_equal(checkpoint: Path, dtype: str, expected: list, variant: str) -> None:
     settings = dict(VARIANTS[variant])
-    if "speculative_config" in settings and checkpoint.name.startswith("tiny_lfm2"):
-        pytest.skip("drafts are refused for models with a state")
-    if variant in NOT_WITH_STATES and checkpoint.name.startswith("tiny_lfm2"):
-        pytest.skip("no prefix of a model with a state is cached")
     if settings.get("num_gpu_blocks_override") == TIGHT:
         settings["num_gpu_blocks_override"] = TIGHT_BLOCKS[checkpoint.name[:-1]]
     assert results(checkpoint, dtype=dtype, **settings) == expected

@@ -13,6 +13,7 @@ from core.layers.linear import Linear
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.mixers.latent import LatentMixer
+from core.models.norm import Norm
 from core.weights.formats import Dense
 from core_plugins.platforms.cpu.tape import Tape, record
 
@@ -70,7 +71,9 @@ def test_a_latent_mixer_is_recorded_and_replayed(kernels):
         for role, made in parts.linears.items()
     }
     heads = tuple(provider.heads(random(*half.shape, seed=7), activation="none") for half in parts.halves)
-    norms = {role: random(size, seed=8).abs() for role, (_, size) in parts.norms.items()}
+    norms = {}
+    for role, norm in parts.norms.items():
+        norms[role] = Norm(provider, norm.spec, random(*norm.shape, seed=8).abs())
     mixer = LatentMixer(SPEC, provider, linears, heads, norms)
     workspace = Workspace(torch.device("cpu"))
     for name, width in parts.buffers.items():

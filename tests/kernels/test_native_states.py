@@ -7,7 +7,7 @@ import torch
 
 from core.api.errors import PluginError
 from core.api.specs import STATE_DTYPE, StateQuery
-from core.models import lfm2
+from core.models.families import lfm2
 from core.models.state_ops.gated_delta import gated_delta
 from core.models.state_ops.kda import kda
 from core.models.state_ops.mamba1 import mamba1

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.api.decoder_spec import ExpertsSpec
+from core.api.decoder_spec import ExpertsSpec, MLPSpec
 from core.api.specs import RoutingSpec
 from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
-from core.models.mlp import ExpertsMLP, GatedMLP
+from core.models.mlp import DenseMLP, ExpertsMLP
 from core.weights.formats import Dense
 from core_plugins.platforms.cpu.tape import Tape, record
 
@@ -27,7 +27,8 @@ def built(kernels: KernelSet, held: tuple[int, int] | None = None) -> ExpertsMLP
     gate_up = [prepared(kernels, 2 * INNER, HIDDEN) for _ in range(EXPERTS)]
     down = [prepared(kernels, HIDDEN, INNER) for _ in range(EXPERTS)]
     experts = kernels.experts(gate_up, down, "silu")
-    shared = GatedMLP(kernels, prepared(kernels, 2 * INNER, HIDDEN), prepared(kernels, HIDDEN, INNER), "silu")
+    both = prepared(kernels, 2 * INNER, HIDDEN)
+    shared = DenseMLP(kernels, MLPSpec(size=INNER), both, prepared(kernels, HIDDEN, INNER))
     routing = RoutingSpec(top_k=TOP_K, renormalize=True)
     names = ("experts", "gate_proj", "up_proj", "down_proj")
     spec = ExpertsSpec(EXPERTS, INNER, routing, names, shared_intermediate_size=INNER, held=held)
@@ -53,7 +54,8 @@ def test_experts_are_recorded_and_replayed(native, kernels, threads):
 
     def run(rows: int) -> None:
         views = SimpleNamespace(**{name: tensor[:rows] for name, tensor in vars(all_rows).items()})
-        mlp(views, out[:rows], accumulate=True)
+        views.mlp_views = lambda shared: (views.shared_gate_up, views.shared_mlp)
+        mlp(views.normed, views, out[:rows], accumulate=True)
 
     assert mlp.capturable
     tape = record(lambda: run(3), 3, 1)

@@ -140,11 +140,11 @@ def test_what_is_not_summed_has_the_bits_of_the_whole() -> None:
         part.run(SEQUENCES)
         part.model.workspace.buffer("residual")[:rows] = residual
         logits.append(part.model.logits(torch.arange(rows)).clone())
-        part.model._embed(part.weights.embedding, torch.tensor(IDS), torch.empty_like(x))
+        part.model.embed(torch.tensor(IDS), torch.arange(rows))
         embedded.append(partial[-1])
         heads.append(qkv_of(part, x))
     table = torch.empty_like(x)
-    whole.weights.embedding.rows(torch.tensor(IDS), table)
+    whole.weights.embedding.tokens.rows(torch.tensor(IDS), table)
     assert torch.equal(embedded[0] + embedded[1], table)
     assert torch.equal(torch.cat(logits, dim=1), whole.model.logits(torch.arange(rows)))
     for halves, expected in zip(zip(*heads, strict=True), qkv_of(whole, x), strict=True):

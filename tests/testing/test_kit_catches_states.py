@@ -42,10 +42,10 @@ EXAMPLE = """
         return StateSpec(op=op, inputs={"x": 4}, output_size=4, state_size=4)
 """
 READ = "self.states.read(step.view)"
-WRITE = "self.states.write(step.view, padded[after])"
+WRITE = "self.states.write(step.view, window)"
 ROWS = "zip(step.view.block_table[:, 0].tolist(), step.view.seq_lens_list, step.view.query_lens)"
 REMEMBERED = (
-    "torch.stack([torch.zeros(self.past, self.channels) if length == count else self.kept[block]"
+    "torch.stack([torch.zeros(self.convolution.past, self.channels) if length == count else self.kept[block]"
     f" for block, length, count in {ROWS}])"
 )
 STATE_BACKENDS = {
@@ -66,9 +66,9 @@ STATE_BACKENDS = {
     ),
     "keeps states elsewhere as well": (
         [
-            ("self.bias = params", "self.kept = {}\n        self.bias = params"),
+            ("self.convolution = Conv", "self.kept = {}\n        self.convolution = Conv"),
             (READ, REMEMBERED),
-            (WRITE, f"{WRITE}\n        self.kept.update(zip(step.view.block_table[:, 0].tolist(), padded[after]))"),
+            (WRITE, f"{WRITE}\n        self.kept.update(zip(step.view.block_table[:, 0].tolist(), window))"),
         ],
         "a copy of its bytes",
     ),

@@ -98,6 +98,7 @@ def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpe
     full = is_full(family, hf_config, index)
     rope = rope_spec(hf_config, full, interleaved=family.latent or family.interleaved)
     if family.latent:
+        check_factors(rope, positive(hf_config, "qk_rope_head_dim"))
         return rope
     size = _rotary_size(hf_config, full)
     if size is not None:

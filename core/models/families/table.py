@@ -204,13 +204,24 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
     model_types: list[str] = []
     for other in FAMILIES:
         model_types.extend(other.model_types)
-    inside = unread(config, model_types, row.neutral, defaults)
+    neutral_here = {**row.neutral, **_kinds_that_are_not_there(spec)}
+    inside = unread(config, model_types, neutral_here, defaults)
     outer = outer_config(hf_config)
     if outer:
         outside = unread_outside(outer, config, OTHER, model_types, row.name)
         neutral = {**outside.neutral, **inside.neutral}
         inside = Unread(inside.known, [*inside.unknown, *outside.unknown], neutral)
     return Reading(row, spec, frozenset(config.reads), inside)
+
+
+def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:
+    """Keys about layers of a kind that the model has none of, as neutral ones."""
+    kinds = {mixer.kind for mixer in spec.mixers}
+    found = {}
+    for kind, name in (("full", "full_attention"), ("sliding", "sliding_attention")):
+        if kind not in kinds:
+            found[f"rope_parameters.{name}.*"] = "no layer is of this kind"
+    return found
 
 
 def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:

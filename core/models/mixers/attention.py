@@ -34,7 +34,7 @@ class AttentionViews:
     q: [T, Hq, D], a part of qkv.
     k: [T, Hkv, D], a part of qkv.
     v: [T, Hkv, Dv], a part of qkv.
-    gate: [T, Hq, Dv or 1], a part of qkv; None without one.
+    gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
     q_all: [T, Hq * D], all queries of a token.
     k_all: [T, Hkv * D], all keys of a token.
     attention: [T, Hq * Dv], the output of the heads.
@@ -60,7 +60,7 @@ class AttentionViews:
         self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
         self.gate: Tensor | None = None
         if gate_size:
-            self.gate = by_heads(self.qkv[:, queries:first_k], spec.num_heads)
+            self.gate = self.qkv[:, queries:first_k]
         self.heads_out = by_heads(self.attention, spec.num_heads)
 
 
@@ -146,10 +146,17 @@ class AttentionMixer(KeyedMixer):
         self.backend.write(self.handle, views.k, views.v, metadata)
         self.backend.forward(self.handle, views.q, metadata, views.heads_out)
         if views.gate is not None:
-            views.heads_out.mul_(self._opening(views.gate))
+            self._open(views.gate, views)
         if self.out_norm is not None:
             self.out_norm(views.attention, views.attention)
         self.o(views.attention, out, accumulate=accumulate)
+
+    def _open(self, gate: Tensor, views: AttentionViews) -> None:
+        """Let through what the gate opens of the heads' outputs."""
+        if self.heads.opening == "sigmoid":
+            self.kernels.open_gate(gate, views.attention)
+        else:
+            views.heads_out.mul_(self._opening(by_heads(gate, self.spec.num_heads)))
 
     def _norm(self, views: AttentionViews) -> None:
         if self.q_norm is None or self.k_norm is None:

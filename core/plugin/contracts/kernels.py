@@ -165,10 +165,10 @@ class HeadsKernel(Protocol):
 class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
-    Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasFeatures`, `HasSoftCap`, `HasTakeRows`,
-    `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used when `supports` has no reason against the
-    operation of that name. The reference operations serve where no provider does; the sampler does without `race` and
-    `logprobs`, and without `heads` there is a linear kernel for each head. A provider whose calls can be recorded is
+    Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasOpenGate`, `HasFeatures`, `HasSoftCap`,
+    `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used when `supports` has no reason
+    against the operation of that name. The reference operations serve where no provider does; the sampler does without `race`
+    and `logprobs`, and without `heads` there is a linear kernel for each head. A provider whose calls can be recorded is
     `Recordable`.
     """
 
@@ -249,6 +249,15 @@ class HasActivate(Protocol):
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
         """out[T, I] = act(x), for an MLP without a gate."""
+        ...
+
+
+@runtime_checkable
+class HasOpenGate(Protocol):
+    """A provider with the operation `open_gate`."""
+
+    def open_gate(self, gate: Tensor, x: Tensor) -> None:
+        """x[T, W] *= sigmoid(gate[T, G]), in place: each number of the gate opens W / G neighbours. Rows may be strided."""
         ...
 
 

@@ -161,6 +161,17 @@ class NativeKernels:
         check_same(rows, out_rows, "residual")
         self._native.add(x.data_ptr(), stride, residual.data_ptr(), out_stride, rows, width, 0.0)
 
+    def open_gate(self, gate: Tensor, x: Tensor) -> None:
+        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        width = x.shape[1]
+        num_gates = gate.shape[1]
+        if width % num_gates:
+            raise ValueError(f"{num_gates} numbers of a gate for {width} of x, expected a divisor")
+        rows, stride = check_rows(gate, num_gates, "gate")
+        x_rows, x_stride = check_rows(x, width, "x")
+        check_same(rows, x_rows, "x")
+        self._native.open_gate(gate.data_ptr(), stride, x.data_ptr(), x_stride, rows, width, float(width // num_gates))
+
     def scale(self, x: Tensor, factor: float) -> None:
         """x[T, H] *= factor."""
         rows, stride = check_rows(x, x.shape[1], "x")

@@ -28,6 +28,7 @@ OPERATIONS = frozenset(
         "gated",
         "activate",
         "add",
+        "open_gate",
         "scale",
         "soft_cap",
         "take_rows",

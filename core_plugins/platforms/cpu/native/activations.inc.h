@@ -112,3 +112,26 @@ static void activate(const RowsCall *c, long begin, long end) {
     default: return active_rows<kXielu>(c, begin, end);
     }
 }
+
+// Each of `factor` neighbours of out is multiplied with the sigmoid of one number of x.
+static void open_rows(const RowsCall *c, long begin, long end) {
+    const long together = (long)c->factor;
+    for (long row = begin; row < end; row++) {
+        const float *x = c->x + row * c->x_stride;
+        float *out = c->out + row * c->out_stride;
+        if (together == 1) {
+            for (long i = 0; i < c->width; i += 16) {
+                long n = c->width - i;
+                store_upto(out + i, mul(load_upto(out + i, n), sigmoid_of(load_upto(x + i, n))), n);
+            }
+            continue;
+        }
+        for (long first = 0; first < c->width; first += together) {
+            const F opened = sigmoid_of(set1(x[first / together]));
+            for (long i = 0; i < together; i += 16) {
+                long n = together - i;
+                store_upto(out + first + i, mul(load_upto(out + first + i, n), opened), n);
+            }
+        }
+    }
+}

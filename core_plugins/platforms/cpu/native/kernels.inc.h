@@ -32,6 +32,6 @@ namespace {
 
 extern "C" const KernelTable CORE_TABLE = {
     CORE_TABLE_NAME, staged_bytes, stage,      linear,      norm,      rotary,
-    gated,           activate, add_rows,     scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
+    gated,           activate, add_rows,     open_rows, scale_rows, soft_cap_rows, cache_write, attention, attention_merge, race,
     route,           combine,      logprobs,   state_convolve, state_select, state_update, state_finish,
 };

@@ -333,6 +333,7 @@ template <void (*Run)(const RowsCall &)> PyObject *active_call(PyObject *const *
 KERNEL(py_gated) { return active_call<run_gated>(items, count); }
 KERNEL(py_activate) { return active_call<run_activate>(items, count); }
 KERNEL(py_add) { return rows_call<run_add>(items, count); }
+KERNEL(py_open_gate) { return rows_call<run_open_gate>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
 
@@ -573,7 +574,7 @@ KERNEL(py_tape_run) { // tape, rows, batch
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(norm), METHOD(rotary), METHOD(gated),
-    METHOD(activate), METHOD(add),          METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
+    METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),
     METHOD(prefault),     METHOD(prefault_stop), METHOD(state_pack), METHOD(state),

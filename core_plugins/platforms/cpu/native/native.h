@@ -108,13 +108,13 @@ struct ActivationSpec {
     float numbers[4]; // as many as the kind has
 };
 
-struct RowsCall { // gated, activate, add, scale and soft_cap
+struct RowsCall { // gated, activate, add, open_gate, scale and soft_cap
     const float *x;
     long x_stride;
     float *out;
     long out_stride;
     long rows, width;
-    float factor; // scale; soft_cap: the cap
+    float factor; // scale; soft_cap: the cap; open_gate: neighbours that one number opens
     ActivationSpec activation; // gated and activate
 };
 
@@ -347,6 +347,7 @@ struct KernelTable {
     void (*gated)(const RowsCall *, long begin, long end);
     void (*activate)(const RowsCall *, long begin, long end);
     void (*add)(const RowsCall *, long begin, long end);
+    void (*open_gate)(const RowsCall *, long begin, long end);
     void (*scale)(const RowsCall *, long begin, long end);
     void (*soft_cap)(const RowsCall *, long begin, long end);
     void (*cache_write)(const CacheWriteCall *, long begin, long end);
@@ -402,6 +403,7 @@ void run_rotary(const RotaryCall &call);
 void run_gated(const RowsCall &call);
 void run_activate(const RowsCall &call);
 void run_add(const RowsCall &call);
+void run_open_gate(const RowsCall &call);
 void run_scale(const RowsCall &call);
 void run_soft_cap(const RowsCall &call);
 void run_race(const RaceCall &call);

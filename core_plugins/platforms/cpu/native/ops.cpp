@@ -129,6 +129,7 @@ void run_rotary(const RotaryCall &call) { over_rows(kernels_active()->rotary, ca
 void run_gated(const RowsCall &call) { over_rows(kernels_active()->gated, call, call.width * 8); }
 void run_activate(const RowsCall &call) { over_rows(kernels_active()->activate, call, call.width * 8); }
 void run_add(const RowsCall &call) { over_rows(kernels_active()->add, call, call.width); }
+void run_open_gate(const RowsCall &call) { over_rows(kernels_active()->open_gate, call, call.width * 8); }
 void run_scale(const RowsCall &call) { over_rows(kernels_active()->scale, call, call.width); }
 void run_soft_cap(const RowsCall &call) { over_rows(kernels_active()->soft_cap, call, call.width * 8); }
 void run_race(const RaceCall &call) { over_rows(kernels_active()->race, call, call.vocab); }

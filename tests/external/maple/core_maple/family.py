@@ -21,8 +21,7 @@ class Maple:
             Rename(r"^trunk\.", "model."),
             *modules(("twigs", "layers"), ("words", "embed_tokens"), ("top_norm", "norm"), ("attn", "self_attn")),
             *modules(("query_key_value", "qkv_proj"), ("out", "o_proj"), ("ff.both", "mlp.gate_up_proj")),
-            *modules(
-                ("ff.down", "mlp.down_proj"), ("norm_a", "input_layernorm"), ("norm_b", "post_attention_layernorm")
-            ),
+            *modules(("ff.down", "mlp.down_proj"), ("norm_a", "input_layernorm")),
+            *modules(("norm_b", "post_attention_layernorm")),
         ),
     )
