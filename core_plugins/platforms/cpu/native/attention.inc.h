@@ -130,7 +130,7 @@ static void attention(const AttentionCall *call, const AttentionTask *task, void
     long low = kNever, high = 0;
     for (long r = 0; r < t.rows; r++) {
         long from, to;
-        row_range(c, s.row[r], from, to);
+        row_range(s.row[r], from, to);
         low = from < low ? from : low, high = to > high ? to : high;
         s.maximum[r] = s.total[r] = 0;
         for (long i = 0; i < c.dim_v; i += 16) store(s.sums + r * kWidest + i, zero());

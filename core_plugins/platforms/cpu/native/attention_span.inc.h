@@ -21,6 +21,7 @@ struct Row {
     int32_t sequence, row; // of the sequence and kv head
     int32_t token, head;   // of the query
     int32_t position;
+    int32_t first; // key that it sees
 };
 
 struct AttentionScratch { // of one task
@@ -115,18 +116,17 @@ static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
     for (long i = 0; i < count && r < t.rows; i++) {
         const int32_t sequence = t.members ? t.members[i] : t.sequence, start = c.cu_seqlens[sequence];
         const long rows = rows_of(c, sequence), first = c.seq_lens[sequence] - rows / group;
-        for (long row = skip; row < rows && r < t.rows; row++)
+        for (long row = skip; row < rows && r < t.rows; row++) {
+            const long position = first + row / group;
             to[r++] = {sequence, int32_t(row), int32_t(start + row / group), int32_t(t.head_kv * group + row % group),
-                       int32_t(first + row / group)};
+                       int32_t(position), int32_t(first_key(c, position))};
+        }
         skip = skip > rows ? skip - rows : 0;
     }
 }
 
 // The keys [low, high) that a row sees.
-LANE void row_range(const AttentionCall &c, const Row &row, long &low, long &high) {
-    high = row.position + 1;
-    low = first_key(c, row.position);
-}
+LANE void row_range(const Row &row, long &low, long &high) { low = row.first, high = row.position + 1; }
 
 template <bool Half, int R, int V>
 LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &span, long row, long begin, long end) {
@@ -248,7 +248,7 @@ static __attribute__((noinline)) void attend(const AttentionCall &c, AttentionSc
     constexpr int V = kAttentionSums >= 4 * R ? 4 : kAttentionSums >= 2 * R ? 2 : 1;
     long low[R], high[R], first = kSpan, last = 0;
     for (int r = 0; r < R; r++) {
-        row_range(c, s.row[row + r], low[r], high[r]);
+        row_range(s.row[row + r], low[r], high[r]);
         low[r] = clamp(low[r] - span.first, 0, kSpan), high[r] = clamp(high[r] - span.first, 0, kSpan);
         s.totals[r] = 0;
         if (low[r] >= high[r]) continue;
