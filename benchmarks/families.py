@@ -152,6 +152,17 @@ def median_of(rounds: list[dict[str, float]]) -> dict[str, float]:
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
+HEAD = """# Kinds of models beside transformers
+
+Written by `python -m benchmarks.families --out docs/families`. Models of random bfloat16 weights, one of each kind
+(`benchmarks/family_models.py`), on the CPU; both engines in one run, one after the other in each round, medians of {repeat}
+rounds after one that warms up. Tokens a second ({clock} clock), and how many times those of transformers: `prefill` of a
+prompt of {tokens} tokens, `decode_1` and `decode_8` with one and with eight sequences. The share is that of the memory's
+bandwidth, measured beside, which decoding one sequence reaches with the weights that a token needs.
+
+"""
+
+
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown; each figure in tokens a second with how many times that of transformers."""
     keys = ["prefill", *(f"decode_{batch}" for batch in BATCHES)]
@@ -186,7 +197,8 @@ def main() -> None:
         print(table(results), flush=True)
     if options.out:
         options.out.with_suffix(".json").write_text(json.dumps(results, indent=1))
-        options.out.with_suffix(".md").write_text(table(results) + "\n")
+        text = HEAD.format(tokens=options.prompt, clock=options.clock, repeat=options.repeat)
+        options.out.with_suffix(".md").write_text(text + table(results) + "\n")
 
 
 if __name__ == "__main__":
