@@ -54,11 +54,11 @@ def _list(words: list[str]) -> int:
     if as_json:
         print_json(found)
         return 0
-    heads = ("family", "architectures", "model types", "text of", "from")
+    heads = ("family", "from", "model types", "text of", "architectures")
     cells: list[list[str]] = []
     for row in found:
-        names = [", ".join(row[key]) for key in ("architectures", "model_types", "wrappers")]
-        cells.append([row["family"], *names, row["from"]])
+        names = [", ".join(row[key]) for key in ("model_types", "wrappers", "architectures")]
+        cells.append([row["family"], row["from"], *names])
     print_table(heads, cells)
     return 0
 
