@@ -168,8 +168,17 @@ def _attention_factor(values: Configuration, factor: float) -> float:
 
 
 def _long_attention_factor(values: Configuration, factor: float, original: int) -> float:
-    """Of longrope: the configuration's own, or sqrt(1 + ln(factor) / ln(original length)) (arXiv 2402.13753)."""
+    """Of longrope: the configuration's own, or sqrt(1 + ln(factor) / ln(original length)) (arXiv 2402.13753).
+
+    Phi-3.5-MoE has one for short and one for long sequences, which are equal in its published configuration.
+    """
     own = values.optional_number("attention_factor")
+    short = values.optional_number("short_mscale")
+    long = values.optional_number("long_mscale")
+    if short != long:
+        values.fail("long_mscale", long, f"the value of short_mscale, {short}, whatever the length of a sequence")
+    if short is not None:
+        return short
     if own is not None:
         return own
     if factor <= 1.0:

@@ -111,7 +111,21 @@ MIXTURES: dict[str, dict[str, Changes]] = {
     "minimax_m2": {"plain": {}},
     "minimax_m3_vl_text": {"plain": {}},
     "olmoe": {"plain": {}},
-    "phimoe": {"plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}},
+    "phimoe": {
+        "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        "longrope": {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 5000.0,
+                "factor": 4.0,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.7],
+                "long_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0],
+                "short_mscale": 1.2,
+                "long_mscale": 1.2,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    },
     "solar_open": {"plain": {}},
     "zaya": {"plain": {"num_experts_per_tok": 1}},
 }

@@ -297,7 +297,10 @@ ROWS = (
         fixed={"num_experts_per_tok": 2},
         expert_names=("block_sparse_moe", "w1", "w3", "w2"),
         routing=sparse_mixer,
-        neutral={"input_jitter_noise": "of training"},
+        neutral={
+            "input_jitter_noise": "of training",
+            "original_max_position_embeddings": "its rotary parameters have it",
+        },
     ),
     Family(
         name="lfm2_moe",
