@@ -115,13 +115,14 @@ def _rope_type(values: Configuration) -> str:
 
 
 def _original_length(config: Configuration, values: Configuration, rope_type: str, length: int) -> int:
-    """The length before it was stretched; it stands beside the parameters in Phi 3.
+    """The length before it was stretched; in Phi 3 it stands beside the parameters as well, and that one counts.
 
     length: the configured one, where no other is named.
     """
-    if rope_type == "longrope":
-        length = config.positive("original_max_position_embeddings", length)
-    return values.positive("original_max_position_embeddings", length)
+    inside = values.positive("original_max_position_embeddings", length)
+    if rope_type != "longrope":
+        return inside
+    return config.positive("original_max_position_embeddings", inside)
 
 
 def _dynamic_stretch(config: Configuration, values: Configuration) -> float:

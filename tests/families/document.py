@@ -36,6 +36,9 @@ Of models with images or sound (`text of`) the text is served. What has no row r
 engine's own attention, cache, matrices and sampling if its attention goes through transformers' interface (`--model-impl`), or
 with a [family plugin](plugins/model.md). `core models explain PATH` says of a checkpoint who takes it and what is read.
 
+Rotary embeddings with two sets of factors (longrope) take the long ones for all sequences if `--max-model-len` is beyond the
+length that the model was trained with, where transformers changes over with each sequence's length.
+
 | family | model types, text of | made of | variants | difference | tokens |
 |---|---|---|---|---|---|
 """

@@ -14,6 +14,8 @@ from core.models.weight_rules import Ignored, Rename, WeightRule
 
 TEXT: Final = ("text_config", "llm_config", "language_config")
 """Where a whole model's configuration has that of its text."""
+FLAT: Final = ("qwen2_vl", "qwen2_5_vl")
+"""Model types of wholes whose older configurations have the text's keys beside their own."""
 SHARED: Final = (
     "tie_word_embeddings",
     "quantization_config",
@@ -120,7 +122,7 @@ def text_key(hf_config: Mapping[str, Any]) -> str | None:
 
 def _is_flat(hf_config: Mapping[str, Any]) -> bool:
     """Whether the keys of the text stand beside those of the whole, as in Qwen2-VL's older configurations."""
-    return isinstance(hf_config.get("vision_config"), Mapping) and "hidden_size" in hf_config
+    return isinstance(hf_config.get("vision_config"), Mapping) and hf_config.get("model_type") in FLAT
 
 
 def _flat(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
