@@ -206,24 +206,18 @@ class Decoder:
         """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
         if self._reduce is not None or not self.kernels.capturable:
             return False
-        if not all(mixer.is_plain for mixer in self.mixers):
-            return False
         if not needs(self.spec) <= self.kernels.recorded:
             return False
-        if self._embedding is not None and not self._embedding.is_plain:
+        ends = [end for end in (self._embedding, self._head) if end is not None]
+        parts: list[Embedding | Head | Mixer] = [*ends, *self.mixers]
+        if not all(part.is_plain for part in parts):
             return False
-        if self._head is not None and not self._head.is_plain:
+        mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
+        if not all(mlp.capturable for mlp in mlps):
             return False
         linears: list[LinearKernel | HeadsKernel] = []
-        if self._embedding is not None:
-            linears += self._embedding.linears
-        if self._head is not None:
-            linears += self._head.linears
-        for mixer in self.mixers:
-            linears += mixer.linears
-        for block in self.weights.blocks:
-            if block.mlp is not None and not block.mlp.capturable:
-                return False
+        for part in parts:
+            linears += part.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property
