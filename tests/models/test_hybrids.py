@@ -7,8 +7,7 @@ import pytest
 from core import LLM, SamplingParams
 from tests.families.oracle import NUM_TOKENS, reference
 
-RECORDED = {"qwen3_5_text": False, "granitemoehybrid": True, "nemotron_h": True, "falcon_h1": True, "mamba2": True}
-"""Model type → whether its steps are recorded; gates of attention are not."""
+MODEL_TYPES = ("qwen3_5_text", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2")
 AGAIN = [1, *[90, 91, 92] * 7]
 """A prompt with a continuation that n-grams guess."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -33,7 +32,7 @@ def _tokens(llm: LLM, prompts: list[list[int]]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("model_type", RECORDED)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_drafts_and_found_prefixes_change_no_token(model_type):
     """In the type that this machine's CPU takes by itself, and in float32."""
     expected = reference(model_type)
@@ -41,7 +40,7 @@ def test_drafts_and_found_prefixes_change_no_token(model_type):
     with _llm(model_type, dtype="float32") as llm:
         plain = _tokens(llm, prompts)
         again = llm.generate([{"prompt_token_ids": AGAIN}], SamplingParams(max_tokens=1), use_tqdm=False)
-        assert llm._client.core.executor.worker.runner.forward.captured(1) == RECORDED[model_type]
+        assert llm._client.core.executor.worker.runner.forward.captured(1)
     assert again[0].num_cached_tokens > 0
     if expected.tokens:
         assert plain[0] == expected.tokens
