@@ -1,1 +1,0 @@
-"""The maple family of models."""
