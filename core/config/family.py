@@ -14,7 +14,6 @@ from core.api.errors import CoreError, PluginError, UserError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint
 from core.models import families
-from core.models.fallback.description import builds, describe
 from core.models.families.wrappers import is_wrapper, other_module
 from core.plugin.contracts import HasRow, ModelFamily
 from core.plugin.discovery import origin
@@ -50,7 +49,7 @@ def find_family(
         choice = select_model(registry, manifest.facts())
         if not choice.manifests:
             why = f"{unknown} {losses(choice.selection)}"
-            if implementation == "core" or not builds(manifest.config, trust_remote_code):
+            if implementation == "core" or not _has_modules(manifest.config, trust_remote_code):
                 raise UserError(why + WAY_OUT) from None
             try:
                 return *_modules(checkpoint, trust_remote_code), None
@@ -91,10 +90,19 @@ def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
     return f"text only: {count} tensors of {', '.join(sorted(modules))} are not loaded."
 
 
+def _has_modules(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
+    """Whether transformers has a class for the model."""
+    from core.models.fallback.description import builds  # as below
+
+    return builds(hf_config, trust_remote_code)
+
+
 def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoint, ModuleSpec]:
     """The checkpoint under the names of transformers' modules, and their shape."""
     manifest = checkpoint.manifest
     directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
+    from core.models.fallback.description import describe  # few models need it, and every start would import it
+
     spec = describe(manifest.config, list(manifest.tensors), directory)
     return replace(checkpoint, manifest=spec.canonical(manifest)), spec
 

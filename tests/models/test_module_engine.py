@@ -14,7 +14,6 @@ from tiny_models import SHAPE, byte_tokenizer
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core.api.module_spec import ModuleSpec
-from core.config import family
 from core.config.resolve import resolve
 from core.models.fallback import description
 from core.models.fallback import kept as kept_specs
@@ -44,7 +43,7 @@ def within(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None) -> ModuleSpec:
         return shaped_model(hf_config, names, torch.float32, directory).spec
 
-    monkeypatch.setattr(family, "describe", told)
+    monkeypatch.setattr(description, "describe", told)
 
 
 def greedy(path: Path, **arguments: Any) -> list[list[int]]:
