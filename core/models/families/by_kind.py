@@ -13,12 +13,11 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import AttentionSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.row import Family
+from core.models.families.row import EXPERTS, Family
 from core.models.weight_rules import Rename, modules
 
 BY_KIND = {"rope_parameters.*_attention": "layers of that kind read it"}
 """Of models whose rotary embeddings differ by the kind of a layer."""
-EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def afmoe_embedding(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:

@@ -11,9 +11,7 @@ from core.api.block_spec import NormSpec
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import RoutingSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.row import Family
-
-EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
+from core.models.families.row import EXPERTS, Family
 
 
 def cohere_sizes(given: Mapping[str, Any]) -> Configuration:

@@ -7,10 +7,8 @@ from typing import Any
 
 from core.api.block_spec import HeadsSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.row import Family
+from core.models.families.row import EXPERTS, Family
 from core.models.weight_rules import Stacked, WeightRule, modules
-
-EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def dbrx_names(given: Mapping[str, Any]) -> Configuration:

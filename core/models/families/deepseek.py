@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from core.api.block_spec import BlockSpec
-from core.models.families.row import Family, HeadNorm
+from core.models.families.row import EXPERTS, Family, HeadNorm
 from core.models.weight_rules import modules
 
-NAMES = ("mlp", "gate_proj", "up_proj", "down_proj")
 LATENT_NEUTRAL = {
     "head_dim": "the parts of heads have sizes of their own",
     "num_key_value_heads": "every head has keys of its own",
@@ -36,7 +35,7 @@ ROWS = (
         architectures=("DeepseekV2ForCausalLM",),
         neutral={**LATENT_NEUTRAL, 'scoring_func = "softmax"': "the only way"},
         latent=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         renormalize=False,
     ),
     Family(
@@ -45,7 +44,7 @@ ROWS = (
         architectures=("DeepseekV3ForCausalLM",),
         neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL},
         latent=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
     ),
     Family(
@@ -55,7 +54,7 @@ ROWS = (
         defaults={"first_k_dense_replace": 1},
         neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL},
         latent=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
         weights=modules(("post_mlp_layernorm", "post_feedforward_layernorm")),
         block=normed_experts,
@@ -67,7 +66,7 @@ ROWS = (
         fixed={"first_k_dense_replace": 1},
         neutral={**LATENT_NEUTRAL, **CORRECTED_NEUTRAL},
         latent=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
     ),
     Family(
@@ -77,7 +76,7 @@ ROWS = (
         neutral=CORRECTED_NEUTRAL,
         biases={"out": False},
         qk_norm=HeadNorm(key="use_qk_norm"),
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
     ),
     Family(
@@ -86,7 +85,7 @@ ROWS = (
         architectures=("Dots1ForCausalLM",),
         neutral=CORRECTED_NEUTRAL,
         qk_norm=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
     ),
     Family(
@@ -96,7 +95,7 @@ ROWS = (
         neutral=CORRECTED_NEUTRAL,
         unrotated="full",
         qk_norm=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
         weights=modules(("mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias")),
     ),
@@ -107,7 +106,7 @@ ROWS = (
         defaults={"intermediate_size": 10240},  # of no layer: all have experts
         neutral=CORRECTED_NEUTRAL,
         biases={"out": False},
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_sigmoid",
     ),
 )

@@ -11,10 +11,8 @@ from core.api.block_spec import TemperatureSpec
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import RoutingSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.row import Family, HeadNorm
+from core.models.families.row import EXPERTS, Family, HeadNorm
 from core.models.weight_rules import experts, modules
-
-EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def llama4_sizes(given: Mapping[str, Any]) -> Configuration:

@@ -9,10 +9,8 @@ import msgspec
 
 from core.api.block_spec import BlockSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families.row import NEVER, Family, HeadNorm
+from core.models.families.row import EXPERTS, NEVER, Family, HeadNorm
 from core.models.weight_rules import Rename, Stacked, WeightRule, experts, modules
-
-NAMES = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 GRANITE_SCALARS = {
     "embed": "embedding_multiplier",
@@ -89,7 +87,7 @@ ROWS = (
         usual=qwen2_windows,
         windowed="use_sliding_window",
         biases={"query": "qkv_bias", "key": "qkv_bias", "value": "qkv_bias", "out": False},
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         renormalize=False,
         experts={"shared_gate": True},
         weights=modules(("mlp.shared_expert", "mlp.shared_experts")),
@@ -102,7 +100,7 @@ ROWS = (
         windowed="use_sliding_window",
         full_every=NEVER,
         neutral={"max_window_layers": "its windows are of all layers"},
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         renormalize=False,
     ),
     Family(
@@ -119,7 +117,7 @@ ROWS = (
             "sliding_window": "its layers see everything",
         },
         qk_norm=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         weights=QWEN_STACKED,
     ),
     Family(
@@ -128,7 +126,7 @@ ROWS = (
         architectures=("OlmoeForCausalLM",),
         qk_norm=HeadNorm(over="all"),
         clip="clip_qkv",
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         renormalize=False,
     ),
     Family(
@@ -137,7 +135,7 @@ ROWS = (
         architectures=("FlexOlmoForCausalLM",),
         order="post",
         qk_norm=HeadNorm(over="all"),
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         renormalize=False,
     ),
     Family(
@@ -145,7 +143,7 @@ ROWS = (
         model_types=("granitemoe",),
         architectures=("GraniteMoeForCausalLM",),
         scalars=GRANITE_SCALARS,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         weights=GRANITE_WEIGHTS,
     ),
     Family(
@@ -154,7 +152,7 @@ ROWS = (
         architectures=("GraniteMoeSharedForCausalLM",),
         scalars=GRANITE_SCALARS,
         fused_gate_up=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         weights=GRANITE_WEIGHTS,
     ),
     Family(
@@ -177,7 +175,7 @@ ROWS = (
         first_full=True,
         sinks=True,
         fused_gate_up=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         weights=GRANITE_SWA_WEIGHTS,
         block=granite_rope,
     ),
@@ -193,7 +191,7 @@ ROWS = (
         tied_by_default=True,
         biases={part: "use_bias" for part in ("query", "key", "value", "out", "mlp", "head")},
         interleaved=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         routing="corrected_softmax",
         weights=(
             Stacked(  # it has an axis of one for groups of experts
@@ -209,7 +207,7 @@ ROWS = (
         architectures=("HunYuanMoEV1ForCausalLM",),
         fixed={"num_shared_experts": 1},
         qk_norm=HeadNorm(after_rope=True),
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         weights=modules(
             ("mlp.gate.wg", "mlp.gate"),
             ("mlp.shared_mlp", "mlp.shared_experts"),
@@ -233,7 +231,7 @@ ROWS = (
         defaults={"rope_theta": 500000.0, "rope_local_base_freq": 10000.0},
         neutral={"rope_parameters.sliding_attention*": "read where a layer slides"},
         qk_norm=True,
-        expert_names=NAMES,
+        expert_names=EXPERTS,
     ),
     Family(
         name="aria",
@@ -244,7 +242,7 @@ ROWS = (
             "num_experts_per_tok": "moe_topk",
             "num_shared_experts": "moe_num_shared_experts",
         },
-        expert_names=NAMES,
+        expert_names=EXPERTS,
         experts={"activation": "silu"},  # whatever the shared one has
         weights=(
             *modules(("mlp.router", "mlp.gate")),

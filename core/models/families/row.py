@@ -18,6 +18,8 @@ from core.models.weight_rules import WeightRule
 
 Keys = str | tuple[str, ...]
 
+EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
+"""`expert_names` of most families."""
 NEVER = 1 << 30
 """`full_every` of a family whose layers all slide when the configuration has a window."""
 

@@ -11,10 +11,8 @@ from core.api.block_spec import BlockSpec
 from core.api.specs import RoutingSpec
 from core.models.configuration import Configuration, configuration
 from core.models.families import lfm2
-from core.models.families.row import NEVER, Family
+from core.models.families.row import EXPERTS, NEVER, Family
 from core.models.weight_rules import Rename, modules
-
-EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def sparse_mixer(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:

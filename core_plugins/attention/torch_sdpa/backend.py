@@ -237,13 +237,6 @@ def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device
     return mask
 
 
-def _near(seq_len: int, past: int, num_queries: int, reach: int, device: torch.device) -> Tensor:
-    """The keys up to `reach` before and behind each query, bool [num_queries, keys]."""
-    query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
-    key = torch.arange(past, seq_len, device=device).unsqueeze(0)
-    return (key - query).abs() <= reach
-
-
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
     """[Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
     batch = F.scaled_dot_product_attention(
