@@ -18,6 +18,7 @@ from core.layers.workspace import Workspace
 from core.models.fallback.attention import PagedLayer, StandIn, answer_with
 from core.models.fallback.loading import ModuleLoading
 from core.models.fallback.model import ModuleModel, ModuleWeights
+from core.models.fallback.pointwise import put_pointwise
 from core.models.fallback.shape import Shaped
 from core.models.fallback.skeleton import fill_buffers
 from core.models.packing import Packing
@@ -53,6 +54,7 @@ def build_modules(
     packing = Packing(spec, Part(), method, kernels, dtype, activation_dtype, device, room)
     prepared = ModuleLoading(shaped, manifest, packing, activation_dtype, device).run(loader, progress=progress)
     with torch.inference_mode():
+        put_pointwise(shaped.model, kernels, activation_dtype)
         check_apart(shaped, device)
     mixers = _layers(shaped, device)
     weights = ModuleWeights(shaped.model, spec, prepared)
