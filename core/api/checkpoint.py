@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.declaration import find_declaration, method_of
+
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a checkpoint under its canonical (Hugging Face) name.
@@ -84,20 +86,25 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
 
     def facts(self) -> CheckpointFacts:
         """The short form that selection works with."""
-        declared = self.config.get("quantization_config")
+        declaration = find_declaration(self.config)
         return CheckpointFacts(
             ref=self.ref,
             format=self.format,
             model_type=str(self.config.get("model_type", "")),
             architectures=tuple(self.config.get("architectures") or ()),
-            quantization=declared.get("quant_method") if isinstance(declared, dict) else None,
+            quantization=method_of(declaration),
             tensor_dtypes=tuple(sorted({info.dtype for info in self.tensors.values()})),
             config=self.config,
+            declaration=declaration or {},
         )
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
-    """What plugins are shown in `core_claim`. quantization: the method that the checkpoint declares, or None."""
+    """What plugins are shown in `core_claim`.
+
+    quantization: the method that the checkpoint declares, in its own word, or None.
+    declaration: as it stands in the checkpoint, wherever that is; empty without one.
+    """
 
     ref: str
     format: str
@@ -106,6 +113,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
     quantization: str | None = None
     tensor_dtypes: tuple[str, ...] = ()
     config: dict[str, Any] = {}
+    declaration: dict[str, Any] = {}
 
 
 class FileFacts(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ that installing a package changes nothing that works without it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
@@ -22,6 +23,7 @@ from core.plugin.capabilities import attention_reasons, device_reasons, state_re
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
+from core.plugin.quantization_names import own_name, why_refused
 from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
@@ -130,14 +132,16 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
     def check(manifest: Manifest) -> Sequence[object]:
         return list(manifest.call("core_supports", query=facts))
 
-    declared = facts.quantization
+    declared = None
+    if facts.quantization is not None:
+        declared = _method(registry, facts.quantization, "the checkpoint declares")
     if name is not None:
-        if declared is not None and not _same_method(registry, name, declared):
-            raise UserError(f"--quantization {name}: the checkpoint declares '{declared}'; leave the argument out.")
-        return explicit(registry, "quantization", "quantization", name, check, f"--quantization {name}")
+        asked = _method(registry, name, "--quantization")
+        if declared is not None and not _same_method(registry, asked.own, declared.own):
+            raise UserError(f"--quantization {name}: {declared.said}; leave the argument out.")
+        return explicit(registry, "quantization", "quantization", asked.own, check, asked.said)
     if declared is not None:
-        why = f"the checkpoint declares '{declared}'"
-        return explicit(registry, "quantization", "quantization", declared, check, why)
+        return explicit(registry, "quantization", "quantization", declared.own, check, declared.said)
     claims: dict[str, str] = {}
 
     def claimed(manifest: Manifest) -> Sequence[object]:
@@ -154,6 +158,29 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
         calls=[Call.of("core_claim", facts=facts), Call.of("core_supports", query=facts)],
         strangers=not is_plain,
     )
+
+
+def _method(registry: PluginRegistry, name: str, told_by: str) -> _Method:
+    """A method's own name for one that somebody uses. Raises UserError for one that cannot be served."""
+    said = f"{told_by} '{name}'" if " " in told_by else f"{told_by} {name}"
+    if _find(registry, "quantization", name) is not None:
+        return _Method(name, said)
+    why = why_refused(name)
+    if why is not None:
+        raise UserError(f"{said}: {why}.")
+    own = own_name(name)
+    return _Method(own, said if own == name else f"{said}, another name of {own}")
+
+
+class _Method(NamedTuple):
+    """A quantization method that was named.
+
+    own: its plugin's name.
+    said: who named it, and how.
+    """
+
+    own: str
+    said: str
 
 
 def _same_method(registry: PluginRegistry, name: str, declared: str) -> bool:

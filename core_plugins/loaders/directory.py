@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.api.checkpoint import TokenizerSource
+from core.api.declaration import FILES, KEYS, find_declaration, named
 from core.api.errors import CheckpointError
 
 
@@ -18,7 +19,7 @@ class ModelDirectory(NamedTuple):
     """One directory.
 
     path: absolute.
-    config: `config.json`.
+    config: `config.json`, with the declaration of a quantization that stands in a file of its own.
     generation: `generation_config.json`, with the configuration's special tokens where it names none.
     tokenizer: the directory itself, if it has a `tokenizer.json`.
     """
@@ -43,6 +44,10 @@ def read_directory(ref: str) -> ModelDirectory:
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{config_path}: model_type is {model_type!r}, expected a name.")
+    if find_declaration(config) is None:
+        declaration = _own_declaration(path)
+        if declaration:
+            config = {**config, KEYS[0]: declaration}
     generation_path = path / "generation_config.json"
     generation = read_json(generation_path) if generation_path.is_file() else {}
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
@@ -51,6 +56,15 @@ def read_directory(ref: str) -> ModelDirectory:
     has_tokenizer = (path / "tokenizer.json").is_file()
     tokenizer = TokenizerSource(directory=str(path) if has_tokenizer else None)
     return ModelDirectory(path, config, generation, tokenizer)
+
+
+def _own_declaration(path: Path) -> dict[str, Any]:
+    """Of a quantization, from the file that holds nothing else; empty without one."""
+    for name, method in FILES.items():
+        file = path / name
+        if file.is_file():
+            return named(read_json(file), method)
+    return {}
 
 
 def read_json(path: Path) -> dict[str, Any]:

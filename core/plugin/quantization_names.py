@@ -1,0 +1,67 @@
+"""Names of quantization methods that are not those of plugins: older ones, other engines' ones, and some that cannot be served.
+
+Owns: this table. Never does: know what a plugin can do. Called by: the choice of the method.
+
+An installed plugin of that very name comes first, so that a package can serve what is listed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from core.plugin.kinds import normalize
+
+ALIASES: Final = {
+    "auto_gptq": "gptq",
+    "awq_marlin": "awq",
+    "cpu_awq": "awq",
+    "cpu_wna16": "gptq",
+    "experts_int8": "int8",
+    "fbgemm_fp8": "fp8",
+    "gptq_bitblas": "gptq",
+    "gptq_marlin": "gptq",
+    "gptqmodel": "gptq",
+    "hqq_marlin": "hqq",
+    "inc": "auto-round",
+    "intel/auto-round": "auto-round",
+    "modelopt_fp4": "modelopt",
+    "modelopt_mixed": "modelopt",
+    "moe_wna16": "gptq",
+    "ptpc_fp8": "fp8",
+    "rtn": "int8",
+    "sparseml": "compressed-tensors",
+    "tpu_int8": "int8",
+}
+"""Another name of a method that is served, and that method's own."""
+REFUSED: Final = {
+    "aqlm": "its additive codebooks have no canonical form here; convert the checkpoint with its own tool to plain weights",
+    "bitblas": "its weights lie in tiles of one library for GPUs; serve the GPTQ checkpoint that it was made from",
+    "deepspeedfp": "it packs weights when the model is loaded by DeepSpeed; use --quantization fp8",
+    "fp_quant": "its weights are rotated by Hadamard matrices for one kind of GPU; convert it to compressed-tensors",
+    "gptq_marlin_24": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
+    "ipex": "it names a library of kernels rather than a format; leave --quantization out, the checkpoint says its method",
+    "marlin": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
+    "neuron_quant": "it is for one vendor's chip; use --quantization int8",
+    "petit_nvfp4": "its tiles are those of one vendor's GPU; serve the modelopt checkpoint that it was made from",
+    "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
+    "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
+}
+"""Methods that cannot be served, and what to do instead."""
+
+
+def own_name(name: str) -> str:
+    """The method's own name of an alias; every other name as it is."""
+    wanted = normalize(name)
+    for alias, own in ALIASES.items():
+        if normalize(alias) == wanted:
+            return own
+    return name
+
+
+def why_refused(name: str) -> str | None:
+    """Why a method of this name cannot be served, None for all others."""
+    wanted = normalize(name)
+    for refused, why in REFUSED.items():
+        if normalize(refused) == wanted:
+            return why
+    return None

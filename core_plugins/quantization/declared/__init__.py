@@ -1,0 +1,6 @@
+"""The common part of methods for checkpoints that declare how they are packed.
+
+`part` is a module as the checkpoint stores it, `layout` the contract of one way to store a matrix, `method` the
+quantization method over a choice of layouts, `patterns` the names that declarations leave out, `bits` the packing of small
+integers, `arguments` the arguments of all these methods.
+"""

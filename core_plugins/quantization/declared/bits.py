@@ -1,0 +1,42 @@
+"""Small integers packed into larger ones.
+
+Owns: the order of bits in int32 words, and the order that canonical weights have. Never does: know a method.
+Called by: layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def unpack_words(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
+    """int32 [R, W] to the integers in them, uint8 [R, W * 32 // bits]; the lowest bits come first.
+
+    bits: 2, 4 or 8. order: the place of each integer of a word among the values; None: as they come.
+    """
+    count = 32 // bits
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    fields = (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+    values = fields.to(torch.uint8)
+    if order is not None:
+        values = values[..., list(order)]
+    return values.reshape(words.shape[0], words.shape[1] * count)
+
+
+def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
+    """int32 [R, W], read as one stream of bits a row, to `count` integers of any size up to 8 bits: uint8 [R, count]."""
+    rows, width = words.shape
+    octets = words.contiguous().view(torch.uint8).view(rows, width * 4)
+    shifts = torch.arange(8, dtype=torch.uint8)
+    stream = ((octets.unsqueeze(-1) >> shifts) & 1).view(rows, -1)
+    fields = stream[:, : count * bits].view(rows, count, bits)
+    weights = 2 ** torch.arange(bits)
+    return (fields * weights).sum(-1).to(torch.uint8)
+
+
+def to_nibbles(values: Tensor) -> Tensor:
+    """uint8 [N, K] of integers below 16 to canonical pairs [N, K // 2]: the even one low."""
+    return values[:, ::2] | (values[:, 1::2] << 4)

@@ -1,0 +1,74 @@
+"""The quantization method of a checkpoint that declares its packing.
+
+Owns: the way from a part to its layout, and from its tensors to a canonical weight. Never does: know a layout.
+Called by: the memory plan (`plan`), loading (`pack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.errors import CheckpointError
+from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
+from core_plugins.quantization.declared.layout import Layout
+from core_plugins.quantization.declared.part import StoredPart, StoredParts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.weights.formats import CanonicalWeight
+
+PLAIN: Final = ("F32", "F16", "BF16", "F64")
+
+Choose = Callable[[StoredPart], "Layout | Unsupported | None"]
+"""The layout of a part by the checkpoint's declaration; None: it is plain."""
+
+
+class DeclaredMethod:
+    """Kind `quantization` for one checkpoint.
+
+    manifest: its tensors under canonical names.
+    choose: see `Choose`.
+    """
+
+    def __init__(self, manifest: CheckpointManifest, choose: Choose) -> None:
+        self._manifest = manifest
+        self._parts = StoredParts(manifest)
+        self._choose = choose
+
+    def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
+        """The layout's plan, or a plain one."""
+        part = self._part(spec)
+        layout = self._choose(part)
+        if isinstance(layout, Unsupported):
+            return layout
+        if layout is not None:
+            return layout.plan(part)
+        name = f"{spec.name}.weight"
+        info = part.tensors.get("weight")
+        if info is not None and info.dtype not in PLAIN:
+            return Unsupported(f"tensor '{name}' has type {info.dtype}, but the checkpoint declares it plain")
+        return DensePlan(reads=(name,))
+
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
+        """The layout's canonical weight. Raises CheckpointError when values or shapes are wrong."""
+        part = self._part(spec)
+        layout = self._choose(part)
+        assert layout is not None and not isinstance(layout, Unsupported), "only layouts plan parts that are packed"
+        by_suffix = {}
+        for name, tensor in tensors.items():
+            by_suffix[name.rpartition(".")[2]] = tensor
+        try:
+            weight = layout.pack(part, by_suffix)
+        except ValueError as error:
+            raise CheckpointError(f"{self._manifest.ref}: module '{part.own_name}' {error}.") from error
+        problem = weight.problem()
+        if problem is not None:
+            raise CheckpointError(f"{self._manifest.ref}: module '{part.own_name}': {problem}; the file is damaged.")
+        return weight
+
+    def _part(self, spec: LayerSpec) -> StoredPart:
+        rows, inputs = spec.shape[-2:]
+        return self._parts.find(spec.name, (rows, inputs))
