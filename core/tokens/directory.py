@@ -29,7 +29,14 @@ logger = logging.getLogger(__name__)
 
 LLAMA3_TOKENS = (
     *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
-    *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>"),
+    *(
+        "<|finetune_right_pad_id|>",
+        "<|step_id|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+    ),
     "<|python_tag|>",
     *(f"<|reserved_special_token_{count}|>" for count in range(2, 247)),
 )
@@ -64,7 +71,8 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
         backend = _built(file.path, vocabulary)
     _add_tokens(backend, settings)
     named = _named_ids(backend, settings, vocabulary)
-    if settings.get("add_bos_token") is not None or settings.get("add_eos_token") is not None:
+    asks = settings.get("add_bos_token") is not None or settings.get("add_eos_token") is not None
+    if asks and vocabulary is not None:
         _set_asked_ends(backend, settings, named)
     split = bool(settings.get("split_special_tokens"))
     return ReadTokenizer(backend, named, read_templates(directory, settings), split)
@@ -146,9 +154,7 @@ def _tiktoken(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> None:
     """Tokens that stand beside the vocabulary, in the order of their ids; the named ones are special."""
-    named = [token_text(settings.get(key)) for key in NAMED]
-    extra = [*_listed(settings.get("additional_special_tokens")), *_listed(settings.get("extra_special_tokens"))]
-    special = {text for text in (*named, *extra) if text is not None}
+    special = _special_texts(settings)
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for index, row in sorted(settings["added_tokens_decoder"].items()):
         text = row["content"]
@@ -160,10 +166,20 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> N
         got = backend.token_to_id(text)
         if got != index:
             logger.warning("The added token %r should have the id %d, and got %s.", text, index, got)
-    rest = [text for text in sorted(special) if text not in known]
-    for text in rest:
+    for text in special:
+        if text in known:
+            continue
         # As transformers does; one that the vocabulary lacks gets an id of its own, which the model may not have.
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True)])
+
+
+def _special_texts(settings: Mapping[str, Any]) -> dict[str, None]:
+    """The special tokens, each once, in the order in which those that the vocabulary lacks get their ids."""
+    others = [key for key in settings if key.endswith("_token") and key not in NAMED]
+    texts = [token_text(settings.get(key)) for key in (*NAMED, *others)]
+    texts += _listed(settings.get("extra_special_tokens"))
+    texts += _listed(settings.get("additional_special_tokens"))
+    return dict.fromkeys(text for text in texts if text is not None)
 
 
 def _added(row: Mapping[str, Any], special: bool) -> AddedToken:
@@ -200,8 +216,8 @@ def _named_ids(
 def _set_asked_ends(
     backend: tokenizers.Tokenizer, settings: Mapping[str, Any], named: Mapping[str, int | None]
 ) -> None:
-    """`add_bos_token` and `add_eos_token`, once either is given, replace what the tokenizer does itself, as in
-    transformers."""
+    """`add_bos_token` and `add_eos_token`, once either is given, replace what the format does itself, as in transformers.
+    A tokenizer.json says all about it, there too."""
     ends: list[str | None] = []
     for asked, key in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
         index = named[key]

@@ -64,7 +64,9 @@ def find_tokenizer_file(path: Path, mode: str = "auto") -> TokenizerFile:
         allowed = found
         hint = f"expected {NAMES}. Name a directory that has one with --tokenizer"
     if not allowed:
-        raise CheckpointError(f"{path}: there is no tokenizer.json or other file of a tokenizer that can be used: {hint}.")
+        raise CheckpointError(
+            f"{path}: there is no tokenizer.json or other file of a tokenizer that can be used: {hint}."
+        )
     return allowed[0]
 
 

@@ -89,9 +89,7 @@ CHATGLM4 = PreTokenizer(LLAMA3.patterns)
 QWEN2 = PreTokenizer((rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{SYMBOLS}|{SPACES}",), compose=True)
 PLAIN_QWEN2 = PreTokenizer(QWEN2.patterns)
 QWEN35 = PreTokenizer(
-    (
-        rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
-    ),
+    (rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",),
     compose=True,
 )
 GPT4O = PreTokenizer((_cased(f"{CONTRACTIONS}?", r"\p{N}{1,3}"),))
@@ -104,7 +102,10 @@ FALCON = PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"))
 BLOOM = PreTokenizer((r" ?[^(\s|.,!?…。，、।۔،)]+",))
 VIKING = PreTokenizer((*BLOOM.patterns, r"\p{N}"))
 BAILING = PreTokenizer(
-    (rf"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{{L}}\p{{N}}]?+\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
+    (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+",
+    )
 )
 SEED_CODER = PreTokenizer((rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}",))
 EXAONE_MOE = PreTokenizer(

@@ -1,6 +1,10 @@
 """Sentencepiece's vocabularies, BPE and unigram, in the `tokenizers` library's terms.
 
 Owns: that translation. Never does: read files, add special tokens. Called by: `core.tokens.vocabulary`.
+
+Two differences from sentencepiece's package remain, which transformers' conversions share. Where a file has rules that
+rewrite characters, the library applies at most one of them to a letter with its marks, so that a letter with two accents
+may lose one. A unigram vocabulary with tokens of bytes takes the text `<0x41>`, written out, for such a token.
 """
 
 from __future__ import annotations
@@ -16,8 +20,6 @@ from core.tokens.kinds import BYTE
 from core.tokens.merges import merges_from_scores
 
 SPACE = "▁"
-UNUSABLE_SCORE = -1e6
-"""Of tokens that unigram never takes from a text: control tokens and bytes."""
 
 
 def build_sentencepiece(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
@@ -49,7 +51,8 @@ def _unigram(vocabulary: Vocabulary) -> models.Unigram:
         raise CheckpointError("The vocabulary names no unknown token, which unigram needs; the checkpoint is damaged.")
     if len(vocabulary.scores) != len(vocabulary.tokens):
         raise CheckpointError(
-            f"The vocabulary has {len(vocabulary.tokens)} tokens and {len(vocabulary.scores)} scores; the checkpoint is damaged."
+            f"The vocabulary has {len(vocabulary.tokens)} tokens and {len(vocabulary.scores)} scores; the checkpoint is "
+            "damaged."
         )
     rows = list(zip(vocabulary.tokens, vocabulary.scores, strict=True))
     for token, score in rows:
@@ -64,8 +67,8 @@ def _normalizer(vocabulary: Vocabulary) -> normalizers.Normalizer:
     if vocabulary.charsmap:
         steps.append(normalizers.Precompiled(vocabulary.charsmap))
     if vocabulary.remove_extra_whitespaces:
-        # Spaces alone: sentencepiece leaves line feeds to its rules.
-        steps.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
+        # Spaces alone: sentencepiece leaves line feeds to its rules. At the end it takes the text's own `▁` for spaces.
+        steps.append(normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""))
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     if vocabulary.add_space_prefix and not vocabulary.space_prefix_once:
         steps.append(normalizers.Prepend(SPACE))

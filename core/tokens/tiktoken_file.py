@@ -24,7 +24,17 @@ WAY_OUT = "load the file again, or name another tokenizer with --tokenizer"
 MAX_TEKKEN_TOKENS = 1 << 24
 OLD_TEKKEN_TOKENS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
-    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"),
+    *(
+        "[/TOOL_RESULTS]",
+        "[TOOL_CALLS]",
+        "[IMG]",
+        "<pad>",
+        "[IMG_BREAK]",
+        "[IMG_END]",
+        "[PREFIX]",
+        "[MIDDLE]",
+        "[SUFFIX]",
+    ),
     *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
 """Of files up to version 7, which do not list them."""
@@ -78,7 +88,9 @@ def read_tekken(path: Path) -> Vocabulary:
         raise
     except KeyError as error:
         raise CheckpointError(f"{path}: lacks the key {error}; {WAY_OUT}.") from None
-    except Exception as error:  # of any kind: the document may hold anything anywhere, and the library raises plain ones
+    except (
+        Exception
+    ) as error:  # of any kind: the document may hold anything anywhere, and the library raises plain ones
         raise CheckpointError(f"{path}: cannot be read as a tekken vocabulary ({error}); {WAY_OUT}.") from None
     tokens = _consecutive(path, ranks)
     beginning = special.index("<s>") if "<s>" in special else None

@@ -21,7 +21,6 @@ from core.tokens.directory import read_tokenizer
 from core.tokens.pieces import piece_bytes, spelling_of
 from core.tokens.vocabulary import build_tokenizer
 
-
 NO_TOKENIZER = (
     "The server runs without a tokenizer (--skip-tokenizer-init): it takes token ids and gives token ids. Send the prompt as "
     "a list of token ids to /v1/completions, without stop strings and bad words; or start it without that argument."
@@ -220,7 +219,7 @@ class Tokenizer:
         if self.refusal:
             raise RequestError(self.refusal, param="prompt")
         try:
-            return self.backend.encode_batch_fast(texts, add_special_tokens=special)  # type: ignore[arg-type]
+            return self.backend.encode_batch_fast(texts, add_special_tokens=special)
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"The text is not valid Unicode ({error}); send whole characters.", param="prompt"

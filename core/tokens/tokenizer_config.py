@@ -68,7 +68,6 @@ NEUTRAL = {
     "device_map": "of the program that saved the tokenizer",
     "trust_remote_code": "an argument says so",
     "response_schema": "answers are parsed by the server",
-    "*_token": "a name that other programs give to a token",
     "*_token_id": "a name that other programs give to a token",
     "*_tokens": "names that other programs give to tokens",
     "eod_id": "a name that other programs give to a token",
@@ -107,6 +106,8 @@ def why_neutral(key: str) -> str | None:
     """The reason why a key is not read; None for one that is read or not known."""
     if key in READ:
         return None
+    if key.endswith("_token"):
+        return "names a token, which is special"
     for pattern, reason in NEUTRAL.items():
         if fnmatchcase(key, pattern):
             return reason
@@ -141,13 +142,12 @@ def _added_tokens(directory: Path, decoder: Any) -> dict[int, dict[str, Any]]:
     if not isinstance(decoder, dict):
         raise CheckpointError(f"{path}: added_tokens_decoder is no mapping; expected ids with their tokens.")
     added: dict[int, dict[str, Any]] = {}
-    for text, index in _object(directory / "added_tokens.json").items():
+    for name, index in _object(directory / "added_tokens.json").items():
         if type(index) is not int or index < 0:
-            raise CheckpointError(f"{directory / 'added_tokens.json'}: the token {text!r} has the id {index!r}.")
-        added[index] = {"content": text}
+            raise CheckpointError(f"{directory / 'added_tokens.json'}: the token {name!r} has the id {index!r}.")
+        added[index] = {"content": name}
     for key, row in decoder.items():
-        text = token_text(row)
-        if text is None or not str(key).isdecimal():
+        if token_text(row) is None or not str(key).isdecimal():
             raise CheckpointError(f"{path}: added_tokens_decoder has {key!r}: {row!r}; expected an id and its token.")
         added[int(key)] = row if isinstance(row, dict) else {"content": row}
     return added
