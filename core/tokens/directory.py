@@ -81,7 +81,9 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
 def _from_json(path: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises plain Exception, and PanicException for damaged rules
         raise CheckpointError(f"{path}: cannot be read as a tokenizer ({error}).") from error
     backend.no_truncation()
     backend.no_padding()

@@ -16,6 +16,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.tokens.charsmap import check_charsmap
 from core.tokens.kinds import BYTE
 from core.tokens.merges import merges_from_scores
 
@@ -65,6 +66,7 @@ def _unigram(vocabulary: Vocabulary) -> models.Unigram:
 def _normalizer(vocabulary: Vocabulary) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if vocabulary.charsmap:
+        check_charsmap(vocabulary.charsmap)
         steps.append(normalizers.Precompiled(vocabulary.charsmap))
     if vocabulary.remove_extra_whitespaces:
         # Spaces alone: sentencepiece leaves line feeds to its rules. At the end it takes the text's own `▁` for spaces.

@@ -112,6 +112,8 @@ def _vocabulary(path: Path, pieces: Pieces, trainer: dict[int, Value], normalize
 def _add_piece(pieces: Pieces, data: bytes) -> None:
     found = dict(_fields(data))
     score = _number(found, 2, 0)
+    if score >= 1 << 32:
+        raise ValueError("a score of more than 32 bits")
     pieces.tokens.append(_message(found.get(1, b"")).decode())
     pieces.scores.append(struct.unpack("<f", struct.pack("<I", score))[0])
     pieces.types.append(_number(found, 3, NORMAL))
