@@ -95,6 +95,16 @@ def test_tokens_around_a_text_by_pre_tokenizer() -> None:
     assert Tokenizer.from_source(separated).encode_pair("a", "a").ids == [1, 0, 2, 2, 0, 2]
 
 
+def test_ranked_tokens_without_merges() -> None:
+    tokens = opened("kimi").backend.get_vocab(with_added_tokens=True)
+    ordered = sorted(tokens, key=tokens.__getitem__)
+    types = [1] * 512 + [3] * 2
+    mine = Tokenizer.from_source(source_of(model="gpt2", pre="kimi-k2", tokens=ordered, token_type=types))
+    assert mine.encode_batch(TEXTS) == opened("kimi").encode_batch(TEXTS)
+    with pytest.raises(CheckpointError, match="merges"):
+        source_of(model="gpt2", pre="qwen2", tokens=ordered)
+
+
 def test_none_and_kinds_that_are_not_served() -> None:
     assert source_of(model="none", tokens=[]) == source_of(model="no_vocab", tokens=[]) == TokenizerSource()
     for kind, said in (

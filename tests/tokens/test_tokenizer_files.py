@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
-from tokenizers import models
 from transformers import AutoTokenizer
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
@@ -261,7 +259,3 @@ def test_a_token_of_a_megabyte_does_not_hold_up_the_start() -> None:
     started = time.monotonic()
     assert Tokenizer.from_source(TokenizerSource(vocabulary=vocabulary)).encode("aa")
     assert time.monotonic() - started < 5
-
-
-def test_the_library_still_has_what_is_used() -> None:
-    assert tokenizers.Tokenizer(models.BPE()).encode_special_tokens is False

@@ -30,6 +30,8 @@ BEGINNING = frozenset(
 """Pre-tokenizers of models whose texts begin with a token, where the file does not say."""
 SEPARATED = ("jina-v1-en", "jina-v2-code", "roberta-bpe")
 """Pre-tokenizers of models that read texts between separators."""
+RANKED = ("kimi-k2",)
+"""Pre-tokenizers of files without merges: tokens stand in the order of tiktoken's ranks."""
 PREFIX = "▁"
 CONTROL = 3
 # Tokens that end a turn. Conversions name one end token only, and not always the one that chats end with.
@@ -78,12 +80,17 @@ def _vocabulary(
     if bos is None and is_bert:
         bos = metadata.token(f"{prefix}.cls_token_id", vocab_size)
     has_separator = is_bert or pre in SEPARATED
+    merges = metadata.items(f"{prefix}.merges", str, optional=model != "bpe" or pre in RANKED)
+    scores = metadata.items(f"{prefix}.scores", float, vocab_size, optional=model in ("bpe", "wordpiece"))
+    if model == "bpe" and not merges and pre in RANKED:
+        scores = [-float(rank) for rank in range(vocab_size)]
+    space = metadata.flag(f"{prefix}.add_space_prefix", model == "spm")
     return Vocabulary(
         model=model,
         tokens=_bert_tokens(tokens) if is_bert else tokens,
         pre=pre if model == "bpe" else "",
-        merges=metadata.items(f"{prefix}.merges", str, optional=model != "bpe"),
-        scores=metadata.items(f"{prefix}.scores", float, vocab_size, optional=model in ("bpe", "wordpiece")),
+        merges=merges,
+        scores=scores,
         types=metadata.items(f"{prefix}.token_type", int, vocab_size, optional=True),
         bos_token_id=bos,
         eos_token_id=metadata.token(f"{prefix}.eos_token_id", vocab_size),
@@ -93,7 +100,7 @@ def _vocabulary(
         add_bos=metadata.flag(f"{prefix}.add_bos_token", begins),
         add_eos=metadata.flag(f"{prefix}.add_eos_token", model == "unigram"),
         add_sep=metadata.flag(f"{prefix}.add_sep_token", has_separator and separator is not None),
-        add_space_prefix=metadata.flag(f"{prefix}.add_space_prefix", model == "spm"),
+        add_space_prefix=space and model != "bpe",
         charsmap=_charsmap(metadata, f"{prefix}.precompiled_charsmap"),
         remove_extra_whitespaces=metadata.flag(f"{prefix}.remove_extra_whitespaces", False),
         lowercase=metadata.flag(f"{prefix}.normalizer.lowercase", True),
