@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
 from core.tokens.files import TokenizerFile, find_tokenizer_file
+from core.tokens.mistral_template import mistral_template
 from core.tokens.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece
 from core.tokens.templates import Templates, read_templates
 from core.tokens.tiktoken_file import count_tiktoken, read_tekken, read_tiktoken
@@ -64,8 +65,13 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
     directory = file.path.parent
     settings = read_tokenizer_config(directory)
     vocabulary = None
+    usual_template = None
     if file.kind == "json":
         backend = _from_json(file.path)
+    elif file.kind == "tekken":
+        vocabulary, version = read_tekken(file.path)
+        usual_template = mistral_template(version)
+        backend = _built(file.path, vocabulary)
     else:
         vocabulary = _vocabulary(file, settings)
         backend = _built(file.path, vocabulary)
@@ -75,7 +81,10 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
     if asks and vocabulary is not None:
         _set_asked_ends(backend, settings, named)
     split = bool(settings.get("split_special_tokens"))
-    return ReadTokenizer(backend, named, read_templates(directory, settings), split)
+    templates = read_templates(directory, settings)
+    if templates.default is None:
+        templates = templates._replace(default=usual_template)
+    return ReadTokenizer(backend, named, templates, split)
 
 
 def _from_json(path: Path) -> tokenizers.Tokenizer:
@@ -98,8 +107,6 @@ def _built(path: Path, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _vocabulary(file: TokenizerFile, settings: Mapping[str, Any]) -> Vocabulary:
-    if file.kind == "tekken":
-        return read_tekken(file.path)
     if file.kind == "merges":
         return read_merges(file.path.parent, settings)
     if file.kind == "wordpiece":

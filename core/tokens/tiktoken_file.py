@@ -11,7 +11,7 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Regex
 
@@ -72,7 +72,14 @@ def count_tiktoken(path: Path) -> int:
     return sum(1 for line in path.read_bytes().splitlines() if line.strip())
 
 
-def read_tekken(path: Path) -> Vocabulary:
+class Tekken(NamedTuple):
+    """A `tekken.json`. version: of its format (`v3`, `v7`, ...), which says how conversations are written."""
+
+    vocabulary: Vocabulary
+    version: str
+
+
+def read_tekken(path: Path) -> Tekken:
     """The vocabulary of a `tekken.json`: special tokens first, then the ranked ones. Raises CheckpointError."""
     try:
         found = json.loads(path.read_bytes())
@@ -94,7 +101,7 @@ def read_tekken(path: Path) -> Vocabulary:
         raise CheckpointError(f"{path}: cannot be read as a tekken vocabulary ({error}); {WAY_OUT}.") from None
     tokens = _consecutive(path, ranks)
     beginning = special.index("<s>") if "<s>" in special else None
-    return Vocabulary(
+    vocabulary = Vocabulary(
         model="bpe",
         tokens=special + tokens,
         pattern=pattern,
@@ -106,6 +113,7 @@ def read_tekken(path: Path) -> Vocabulary:
         unk_token_id=special.index("<unk>") if "<unk>" in special else None,
         add_bos=beginning is not None,
     )
+    return Tekken(vocabulary, str(config.get("version")))
 
 
 def _row(path: Path, number: int, line: bytes) -> tuple[int, bytes]:

@@ -149,6 +149,36 @@ def test_chat_templates_of_all_places(tmp_path: Path) -> None:
     assert template.render(messages) == "plain" and template.render(messages, tools=[{"name": "f"}]) == "f"
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("v3", "<s>[INST]hi[/INST]yo</s>[INST]be\n\ngo[/INST]"),
+        ("v7", "<s>[SYSTEM_PROMPT]be[/SYSTEM_PROMPT][INST]hi[/INST]yo</s>[INST]go[/INST]"),
+        ("v13", "<s>[SYSTEM_PROMPT]be[/SYSTEM_PROMPT][INST]hi[/INST]yo</s>[INST]go[/INST]"),
+        ("v99", None),
+    ],
+)
+def test_conversations_of_tekken_files(tmp_path: Path, version: str, expected: str | None) -> None:
+    """As mistral-common writes them."""
+    document = json.loads((FILES / "tekken" / "tekken.json").read_text())
+    document["config"]["version"] = version
+    (tmp_path / "tekken.json").write_text(json.dumps(document))
+    tokenizer = read(tmp_path)
+    template = ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens)
+    turns = [("system", "be"), ("user", "hi"), ("assistant", "yo"), ("user", "go")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    if expected is None:
+        with pytest.raises(RequestError, match="--chat-template"):
+            template.render(messages)
+        return
+    assert template.render(messages) == expected
+    assert template.render(messages[:3], add_generation_prompt=False).endswith("[/INST]yo</s>")
+    with pytest.raises(RequestError, match="in turns"):
+        template.render(messages[1:2] * 2)
+    with pytest.raises(RequestError, match="tools need"):
+        template.render(messages, tools=[{"name": "f"}])
+
+
 def test_pairs_have_types(tmp_path: Path) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"]
     vocabulary = Vocabulary(
