@@ -27,6 +27,7 @@ from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_loader
 from core.plugin.table import load_plugin
+from core.tokens import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,16 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
 
 
 def find_tokenizer(settings: Settings) -> str | None:
-    """The local directory (or file) of `--tokenizer`, None without one. Raises UserError."""
+    """The local directory (or file) of `--tokenizer`; None without one, or where none is wanted. Raises UserError."""
     ref = settings["tokenizer"]
-    if ref is None:
+    if ref is None or settings["skip_tokenizer_init"]:
         return None
     path = Path(ref).expanduser()
     if path.exists():
         return str(path.absolute())
     if not is_hub_name(ref):
         raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
-    patterns = ("tokenizer*", "*.jinja", "special_tokens_map.json")
+    patterns = (*files.PATTERNS, *files.TEMPLATE_PATTERNS)
     return _downloaded(settings, ref, settings["tokenizer_revision"], patterns)
 
 

@@ -56,6 +56,8 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         model=checkpoint.path,
         served_names=served,
         tokenizer=find_tokenizer(settings),
+        tokenizer_mode=settings["tokenizer_mode"],
+        skip_tokenizer=settings["skip_tokenizer_init"],
         dtype=settings["dtype"],
         max_model_len=settings["max_model_len"] or 0,
         vocab_size=spec.vocab_size,

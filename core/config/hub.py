@@ -10,7 +10,7 @@ from pathlib import Path
 
 from core.api.errors import UserError
 
-PATTERNS = ("*.json", "*.safetensors", "*.gguf", "*.model", "*.jinja", "*.txt")
+PATTERNS = ("*.json", "*.safetensors", "*.gguf", "*.model", "*.jinja", "*.txt", "*.tiktoken", "*.model.v*")
 
 
 def download(

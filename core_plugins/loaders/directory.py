@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from core.api.checkpoint import TokenizerSource
 from core.api.declaration import FILES, KEYS, find_declaration, named
 from core.api.errors import CheckpointError
+from core.tokens.files import has_tokenizer
 
 
 class ModelDirectory(NamedTuple):
@@ -21,7 +22,7 @@ class ModelDirectory(NamedTuple):
     path: absolute.
     config: `config.json`, with the declaration of a quantization that stands in a file of its own.
     generation: `generation_config.json`, with the configuration's special tokens where it names none.
-    tokenizer: the directory itself, if it has a `tokenizer.json`.
+    tokenizer: the directory itself, if it has a tokenizer's files.
     """
 
     path: Path
@@ -53,8 +54,7 @@ def read_directory(ref: str) -> ModelDirectory:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if config.get(key) is not None:
             generation.setdefault(key, config[key])
-    has_tokenizer = (path / "tokenizer.json").is_file()
-    tokenizer = TokenizerSource(directory=str(path) if has_tokenizer else None)
+    tokenizer = TokenizerSource(directory=str(path) if has_tokenizer(path) else None)
     return ModelDirectory(path, config, generation, tokenizer)
 
 
