@@ -288,8 +288,10 @@ def test_the_token_stays_with_the_hub(stand_in, hub, tmp_path, monkeypatch):
 def test_a_hub_name_becomes_its_snapshot(registry, stand_in, tmp_path, tiny_llama):
     files = {path.name: path.read_bytes() for path in tiny_llama.iterdir()}
     stand_in.add(NAME, files, revision="v1")
-    settings = {"hf_endpoint": stand_in.endpoint, "download_dir": str(tmp_path), "revision": "v1"}
-    done = resolve({"model": NAME, "device": "cpu", **settings}, context="serve", registry=registry, environ={})
+    stand_in.tokens[NAME] = "word"
+    environ = {"HF_ENDPOINT": stand_in.endpoint, "HF_TOKEN": "word"}
+    settings = {"device": "cpu", "download_dir": str(tmp_path), "revision": "v1"}
+    done = resolve({"model": NAME, **settings}, context="serve", registry=registry, environ=environ)
     model = done.engine.model
     assert Path(model.model).name == commit_of(NAME, "v1") and model.served_names == (NAME,)
     assert done.manifest.tokenizer.directory == model.model

@@ -23,6 +23,10 @@ def check_same(loader: Loader, manifest: CheckpointManifest, directory: Path) ->
     assert got.keys() == expected.keys()
     for name, tensor in expected.items():
         assert got[name].dtype == tensor.dtype and got[name].shape == tensor.shape, name
-        assert torch.equal(got[name].view(torch.uint8), tensor.view(torch.uint8)), name
+        assert torch.equal(_bits(got[name]), _bits(tensor)), name
     few = sorted(expected)[1::7]
     assert {name for name, _ in loader.iter(manifest, few)} == set(few)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)

@@ -39,14 +39,13 @@ class GoogleBucket:
 
 def open_bucket(name: str, endpoint: str | None, connections: int) -> GoogleBucket:
     """The bucket, with the credentials that the client finds; without any, what everybody may read."""
+    from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
     from google.cloud import storage
 
     options = {"api_endpoint": endpoint} if endpoint else None
     try:
         client = storage.Client(client_options=options)
-    except DefaultCredentialsError:
-        client = storage.Client.create_anonymous_client()
-        if endpoint:
-            client = storage.Client(project="none", credentials=client._credentials, client_options=options)
+    except (DefaultCredentialsError, OSError):  # the latter: credentials, but no project, which reading needs not
+        client = storage.Client(project="none", credentials=AnonymousCredentials(), client_options=options)
     return GoogleBucket(client, name)

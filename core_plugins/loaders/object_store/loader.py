@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
-from core.api.errors import CheckpointError, CoreError, nearest
+from core.api.errors import CheckpointError, CoreError
 from core_plugins.loaders.directory import read_directory, read_json
 from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
 from core_plugins.loaders.object_store.store import Bucket, Place, StoredObject, failure, open_bucket, place_of
 from core_plugins.loaders.object_store.stream import spans_of, stream
+from core_plugins.loaders.reads import wanted_of
 from core_plugins.loaders.safetensors.header import header_bytes, tensors_of
 from core_plugins.loaders.safetensors.views import tensor_view
 
@@ -70,15 +71,11 @@ class ObjectStoreLoader:
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
-        for name in reads:
-            if name not in manifest.tensors:
-                raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
+        wanted = wanted_of(manifest, reads)
         arguments = self._arguments
         place = place_of(manifest.ref)
         bucket = open_bucket(place, arguments.endpoint, arguments.concurrency)
         files = [_unpinned(place, file) for file in manifest.files]
-        wanted = [manifest.tensors[name] for name in set(reads)]
-        wanted.sort(key=lambda info: (info.file, info.offset))
 
         def read(file: int, begin: int, end: int) -> bytes:
             return _read(place, bucket, files[file], begin, end)
