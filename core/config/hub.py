@@ -42,12 +42,16 @@ class Hub:
 
     def download(self, name: str, revision: str | None, wanted: Wanted) -> Path:
         """The local copy of what is wanted of `name` (`owner/model`): a directory, or a file. Raises UserError."""
+        from huggingface_hub import errors
+
         with self._sentences(name, revision):
             folder = self._small_files(name, revision, wanted)
-            listing = self._listing(name, folder.name)
+            listing, failure = self._listing(name, folder.name)
             names = _files_in(folder) if listing is None else sorted(listing)
             files = wanted.weight_files(names, folder)
             missing = [file for file in files if not (folder / file).is_file()]
+            if missing and isinstance(failure, errors.HfHubHTTPError):
+                raise failure  # the hub is there, and does not give it
             if missing:
                 self._fetch(name, folder, missing, listing)
         first = wanted.first_file(files)
@@ -78,21 +82,19 @@ class Hub:
         )
         return Path(path)
 
-    def _listing(self, name: str, commit: str) -> dict[str, int] | None:
-        """Bytes of every file of the repository; None when the hub cannot be reached."""
+    def _listing(self, name: str, commit: str) -> tuple[dict[str, int] | None, Exception | None]:
+        """Bytes of every file of the repository, or why the hub does not tell: the cache may still hold them all."""
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+        from huggingface_hub.errors import HfHubHTTPError
 
         api = HfApi(endpoint=self.endpoint, token=self.token)
         try:
             siblings = api.model_info(name, revision=commit, files_metadata=True).siblings
-        except (HfHubHTTPError, OfflineModeIsEnabled):
-            return None  # the small files were had, from the cache then: so may the others
         except Exception as error:
-            if not is_network_error(error):
-                raise
-            return None
-        return {sibling.rfilename: sibling.size or 0 for sibling in siblings or ()}
+            if isinstance(error, HfHubHTTPError) or is_network_error(error):
+                return None, error
+            raise
+        return {sibling.rfilename: sibling.size or 0 for sibling in siblings or ()}, None
 
     def _fetch(self, name: str, folder: Path, missing: Sequence[str], listing: Mapping[str, int] | None) -> None:
         """Download the files that the cache lacks. Raises UserError when that cannot be."""

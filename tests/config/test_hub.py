@@ -242,6 +242,11 @@ def test_who_may_not_read_it_is_told_what_to_do(stand_in, hub):
     with pytest.raises(UserError, match="has no such model"):
         hub.download("no/such", None, wanted())
     allowed = Hub(stand_in.endpoint, "word", hub.directory)
+    folder = allowed.download(NAME, None, wanted())
+    assert hub.download(NAME, None, wanted()) == folder, "what is in the cache needs no token"
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="has no such model, or not for this token"):
+        hub.download(NAME, None, wanted())
     assert (allowed.download(NAME, None, wanted()) / "model.safetensors").read_bytes() == BODY
 
 

@@ -39,13 +39,17 @@ class GoogleBucket:
 
 def open_bucket(name: str, endpoint: str | None, connections: int) -> GoogleBucket:
     """The bucket, with the credentials that the client finds; without any, what everybody may read."""
+    import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
     from google.cloud import storage
 
-    options = {"api_endpoint": endpoint} if endpoint else None
+    project = None
+    credentials: Any
     try:
-        client = storage.Client(client_options=options)
-    except (DefaultCredentialsError, OSError):  # the latter: credentials, but no project, which reading needs not
-        client = storage.Client(project="none", credentials=AnonymousCredentials(), client_options=options)
+        credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_only"])
+    except DefaultCredentialsError:
+        credentials = AnonymousCredentials()
+    options = {"api_endpoint": endpoint} if endpoint else None
+    client = storage.Client(project=project or "none", credentials=credentials, client_options=options)
     return GoogleBucket(client, name)
