@@ -42,18 +42,14 @@ class Hub:
 
     def download(self, name: str, revision: str | None, wanted: Wanted) -> Path:
         """The local copy of what is wanted of `name` (`owner/model`): a directory, or a file. Raises UserError."""
-        from huggingface_hub import errors
-
         with self._sentences(name, revision):
             folder = self._small_files(name, revision, wanted)
             listing, failure = self._listing(name, folder.name)
-            names = _files_in(folder) if listing is None else sorted(listing)
-            files = wanted.weight_files(names, folder)
-            missing = [file for file in files if not (folder / file).is_file()]
-            if missing and isinstance(failure, errors.HfHubHTTPError):
-                raise failure  # the hub is there, and does not give it
-            if missing:
-                self._fetch(name, folder, missing, listing)
+            if listing is None:
+                files = self._cached_weights(name, folder, wanted, failure)
+            else:
+                files = wanted.weight_files(sorted(listing), folder)
+                self._fetch(name, folder, files, listing)
         first = wanted.first_file(files)
         return folder if first is None else folder / first
 
@@ -96,13 +92,32 @@ class Hub:
             raise
         return {sibling.rfilename: sibling.size or 0 for sibling in siblings or ()}, None
 
-    def _fetch(self, name: str, folder: Path, missing: Sequence[str], listing: Mapping[str, int] | None) -> None:
+    def _cached_weights(self, name: str, folder: Path, wanted: Wanted, failure: Exception | None) -> list[str]:
+        """The files with weights when the cache is all there is. Raises CheckpointError, or `failure`, when one is missing."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        unknown = "The hub cannot be reached, so only what the cache holds is known."
+        try:
+            files = wanted.weight_files(_files_in(folder), folder)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {unknown}") from error
+        missing = [file for file in files if not (folder / file).is_file()]
+        is_whole = not missing and (files or not wanted.has_weights)
+        if is_whole:
+            return files
+        if isinstance(failure, HfHubHTTPError):
+            raise failure  # the hub is there, and does not give it
+        lacks = _told(missing) or "its weights"
+        raise CheckpointError(
+            f"model '{name}': the copy in {folder} lacks {lacks}, and the hub cannot be reached. "
+            "Start once with the network, which downloads only these."
+        )
+
+    def _fetch(self, name: str, folder: Path, files: Sequence[str], listing: Mapping[str, int]) -> None:
         """Download the files that the cache lacks. Raises UserError when that cannot be."""
-        if listing is None:
-            raise CheckpointError(
-                f"model '{name}': the copy in {folder} lacks {_told(missing)}, and the hub cannot be reached. "
-                "Start once with the network, which downloads only these."
-            )
+        missing = [file for file in files if not (folder / file).is_file()]
+        if not missing:
+            return
         strangers = [file for file in missing if file not in listing]
         if strangers:
             raise CheckpointError(f"model '{name}': its index names {_told(strangers)}, which the hub does not have.")

@@ -55,6 +55,11 @@ class Wanted:
             return ["config.json"]  # a GGUF file brings its own
         return [*self.small, "*.py"] if self.code else list(self.small)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether a copy without weights lacks something."""
+        return self.weights and self.load_format != "dummy"
+
     def weight_files(self, names: Iterable[str], folder: Path) -> list[str]:
         """The files with weights, of a listing. Raises CheckpointError when there are several GGUF models.
 

@@ -225,6 +225,23 @@ def test_the_cache_serves_without_the_network(stand_in, hub):
     assert "model-1.safetensors" not in stand_in.fetched()
 
 
+def test_weights_that_only_the_hub_knows_are_told_offline(stand_in, hub):
+    stand_in.add(
+        NAME, {"config.json": b"{}", "model.safetensors": BODY, "a-Q8_0.gguf": BODY[1:], "a-Q4_0.gguf": BODY[2:]}
+    )
+    folder = hub.download(NAME, None, wanted())
+    assert hub.download(NAME, None, wanted(quant="Q4_0")).name == "a-Q4_0.gguf"
+    away = Hub("http://127.0.0.1:9", directory=hub.directory)
+    assert away.download(NAME, None, wanted(quant="Q4_0")).name == "a-Q4_0.gguf"
+    with pytest.raises(UserError, match=r"holds 'Q8_0'; there are: Q4_0. The hub cannot be reached, so only"):
+        away.download(NAME, None, wanted(quant="Q8_0"))
+    (folder / "model.safetensors").unlink()
+    (folder / "a-Q4_0.gguf").unlink()
+    with pytest.raises(UserError, match="lacks its weights, and the hub cannot be reached"):
+        away.download(NAME, None, wanted())
+    assert away.download(NAME, None, wanted(load_format="dummy")) == folder
+
+
 def test_without_hub_and_cache_the_sentence_says_both(tmp_path):
     with pytest.raises(UserError, match=r"http://127.0.0.1:9 cannot be reached, and .*holds no whole copy"):
         Hub("http://127.0.0.1:9", directory=str(tmp_path)).download(NAME, None, wanted())

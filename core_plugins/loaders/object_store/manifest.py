@@ -19,7 +19,7 @@ class ObjectStoreArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256, description="Requests in flight.")] = 16
     part_bytes: Annotated[int, msgspec.Meta(ge=4096, description="Most bytes of one request.")] = 8 << 20
     memory_limit: Annotated[
-        int, msgspec.Meta(ge=1, description="Bytes read ahead, beyond the tensor that is being handed over.")
+        int, msgspec.Meta(ge=1, description="Bytes of tensors in memory at once; one that is larger comes alone.")
     ] = 512 << 20
     endpoint: Annotated[
         str | None,
