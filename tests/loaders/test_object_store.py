@@ -14,10 +14,11 @@ import torch
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, UserError
+from core_plugins.loaders.object_store import loader as loader_module
 from core_plugins.loaders.object_store import manifest as object_store
 from core_plugins.loaders.object_store.loader import ObjectStoreLoader
 from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
-from core_plugins.loaders.object_store.store import StoredObject
+from core_plugins.loaders.object_store.store import ObjectChanged, StoredObject
 from core_plugins.loaders.object_store.stream import spans_of, stream
 from tests.loaders.blob_stand_ins import serving_blobs
 from tests.loaders.same_tensors import check_same
@@ -62,6 +63,32 @@ def put(client, directory, prefix):
 
 def opened(address, tmp_path, **options):
     return ObjectStoreLoader(ObjectStoreArguments(endpoint=address, cache=str(tmp_path / "cache"), **options))
+
+
+class Memory:
+    """A bucket that is a mapping."""
+
+    def __init__(self, objects):
+        self.objects = objects
+        self.reads = []
+
+    def list(self, prefix):
+        return [StoredObject(key, len(body), str(hash(body))) for key, body in sorted(self.objects.items())]
+
+    def read(self, found, begin, end):
+        self.reads.append((found.key, end - begin))
+        body = self.objects.get(found.key, b"")
+        if str(hash(body)) != found.version:
+            raise ObjectChanged(found.key)
+        return body[begin:end]
+
+
+@pytest.fixture
+def memory(tiny_llama, tmp_path, monkeypatch):
+    """(bucket, loader, reference) of the model in memory."""
+    bucket = Memory({f"m/{path.name}": path.read_bytes() for path in tiny_llama.iterdir()})
+    monkeypatch.setattr(loader_module, "open_bucket", lambda *_: bucket)
+    return bucket, opened(None, tmp_path), "s3://b/m"
 
 
 def sharded(source, target):
@@ -110,41 +137,63 @@ def test_a_changed_object_is_a_sentence(bucket, tiny_llama, tmp_path):
         list(loader.iter(manifest, list(manifest.tensors)))
 
 
-def test_a_changed_configuration_is_not_taken_from_the_cache(bucket, tiny_llama, tmp_path):
-    address, client = bucket
-    put(client, tiny_llama, "edited")
-    loader = opened(address, tmp_path)
-    before = loader.resolve("s3://models/edited")
-    config = {**before.config, "rope_theta": 77.0}
-    client.put_object(Bucket="models", Key="edited/config.json", Body=json.dumps(config).encode())
-    assert loader.resolve("s3://models/edited").config["rope_theta"] == 77.0
+def test_a_changed_configuration_is_not_taken_from_the_cache(memory):
+    bucket, loader, ref = memory
+    before = loader.resolve(ref)
+    bucket.reads.clear()
+    assert loader.resolve(ref) == before
+    assert {key for key, _ in bucket.reads} == {"m/model.safetensors"}, "small files come from the cache"
+    bucket.objects["m/config.json"] = json.dumps({**before.config, "rope_theta": 77.0}).encode()
+    assert loader.resolve(ref).config["rope_theta"] == 77.0
 
 
-def test_what_is_wrong_with_a_bucket_is_told(bucket, tiny_llama, tmp_path):
-    address, client = bucket
-    put(client, tiny_llama, "damaged")
-    loader = opened(address, tmp_path)
-    for ref, told in (
-        ("s3://models/nowhere", r"s3://models/nowhere/: there is no config.json in this folder, which holds: nothing"),
-        ("s3://no-bucket/x", r"cannot be read \(NoSuchBucket.*Check the name, the network, the credentials"),
-        ("s3://", "expected s3://, gs:// or az://, a bucket"),
+def test_only_headers_and_what_is_asked_for_are_read(memory):
+    bucket, loader, ref = memory
+    manifest = loader.resolve(ref)
+    assert dict(bucket.reads)["m/model.safetensors"] <= 1 << 16
+    bucket.reads.clear()
+    name = "model.norm.weight"
+    ((_, tensor),) = loader.iter(manifest, [name])
+    assert bucket.reads == [("m/model.safetensors", manifest.tensors[name].nbytes)] and tensor.shape == (64,)
+
+
+def test_what_is_wrong_with_a_model_is_told(memory, tmp_path):
+    bucket, loader, ref = memory
+    whole = bucket.objects["m/model.safetensors"]
+    for content, told in (
+        (b"", r"b/m/model.safetensors: announces a header of 0 bytes in a file of 0"),
+        (b"\xff" * 64, "announces a header"),
+        (whole[:9000], "lies at bytes"),
     ):
+        bucket.objects["m/model.safetensors"] = content
         with pytest.raises(CheckpointError, match=told):
             loader.resolve(ref)
-    for content, told in (
-        (b"", r"damaged/model.safetensors: announces a header of 0 bytes in a file of 0"),
-        (b"\xff" * 64, "announces a header"),
-        ((tiny_llama / "model.safetensors").read_bytes()[:9000], "lies at bytes"),
-    ):
-        client.put_object(Bucket="models", Key="damaged/model.safetensors", Body=content)
-        with pytest.raises(CheckpointError, match=told):
-            loader.resolve("s3://models/damaged")
-    client.delete_object(Bucket="models", Key="damaged/model.safetensors")
+    bucket.objects["m/model.safetensors.index.json"] = b'{"weight_map": {"a": "../x.safetensors"}}'
+    with pytest.raises(CheckpointError, match=r"s3://b/m/../x.safetensors: is missing, though model.safetensors.index"):
+        loader.resolve(ref)
+    del bucket.objects["m/model.safetensors.index.json"], bucket.objects["m/model.safetensors"]
     with pytest.raises(CheckpointError, match=r"there is no .safetensors file next to config.json"):
-        loader.resolve("s3://models/damaged")
-    away = opened("http://127.0.0.1:9", tmp_path)
-    with pytest.raises(CheckpointError, match=r"cannot be read \(EndpointConnectionError"):
-        away.resolve("s3://models/damaged")
+        loader.resolve(ref)
+    del bucket.objects["m/config.json"]
+    with pytest.raises(
+        CheckpointError, match=r"there is no config.json in this folder, which holds: generation_config"
+    ):
+        loader.resolve(ref)
+    (tmp_path / "file").write_bytes(b"")
+    bucket.objects["m/config.json"] = b"{}"
+    with pytest.raises(CheckpointError, match=r"cannot be written .*--model-loader-extra-config.cache"):
+        ObjectStoreLoader(ObjectStoreArguments(cache=str(tmp_path / "file" / "x"))).resolve(ref)
+
+
+def test_a_store_that_does_not_answer_is_told(bucket, tmp_path):
+    address, _ = bucket
+    for place, ref, told in (
+        (address, "s3://no-bucket/x", r"cannot be read \(NoSuchBucket.*Check the name, the network, the credentials"),
+        ("http://127.0.0.1:9", "s3://models/x", r"cannot be read \(EndpointConnectionError"),
+        (address, "s3://", "expected s3://, gs:// or az://, a bucket"),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            opened(place, tmp_path).resolve(ref)
 
 
 def test_resolving_imports_no_torch(bucket, tiny_llama, tmp_path):
@@ -231,11 +280,9 @@ def test_reading_ahead_is_bounded_and_parallel():
     assert 1 < now["most"] <= 4 and now["ahead"] <= 10_000 and now["asked"] == offset
 
 
-def test_an_end_before_the_last_tensor_stops_the_requests(bucket, tiny_llama, tmp_path):
-    address, client = bucket
-    put(client, tiny_llama, "left")
-    loader = opened(address, tmp_path)
-    manifest = loader.resolve("s3://models/left")
+def test_an_end_before_the_last_tensor_stops_the_requests(memory):
+    _, loader, ref = memory
+    manifest = loader.resolve(ref)
     coming = loader.iter(manifest, list(manifest.tensors))
     _, tensor = next(coming)
     assert isinstance(tensor, torch.Tensor)
