@@ -104,8 +104,10 @@ def _located(settings: Settings, ref: str, known: Facts) -> str:
 
 
 def _local(reference: Reference) -> str:
-    """An absolute path; of a directory with GGUF models alone, the file of the one that is meant."""
+    """An absolute path; of a directory with GGUF models alone, the file of the one that is meant. Raises CheckpointError."""
     path = Path(reference.name).expanduser().absolute()
+    if reference.quant is not None and not path.is_dir():
+        raise CheckpointError(f"model '{reference.name}': is a file, of which ':{reference.quant}' chooses nothing.")
     try:
         names = os.listdir(path)
     except (OSError, ValueError):

@@ -76,7 +76,9 @@ class Hub:
             ignore_patterns=["*/*", *wanted.ignored],
             tqdm_class=silent_bar(),
         )
-        return Path(path)
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)  # the client makes none where no file is small
+        return folder
 
     def _listing(self, name: str, commit: str) -> tuple[dict[str, int] | None, Exception | None]:
         """Bytes of every file of the repository, or why the hub does not tell: the cache may still hold them all."""

@@ -52,7 +52,7 @@ class Wanted:
     def patterns(self) -> list[str]:
         """Of the files of the top folder that come first: all but the weights."""
         if self.file is not None or self.quant is not None:
-            return ["config.json"]  # a GGUF file brings its own
+            return ["config.json", ".gitattributes"]  # a GGUF file brings its own; the client warns of none at all
         return [*self.small, "*.py"] if self.code else list(self.small)
 
     @property

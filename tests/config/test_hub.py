@@ -166,6 +166,15 @@ def test_a_gguf_is_downloaded_alone(stand_in, hub):
         hub.download(NAME, None, wanted(file="other.gguf"))
 
 
+def test_a_repository_of_gguf_models_alone(stand_in, hub):
+    stand_in.add(NAME, {"a-Q4_0.gguf": BODY, "a-Q8_0.gguf": BODY[1:]})
+    assert hub.download(NAME, None, wanted(quant="q8_0")).read_bytes() == BODY[1:]
+    away = Hub("http://127.0.0.1:9", directory=hub.directory)
+    assert away.download(NAME, None, wanted(quant="q8_0")).read_bytes() == BODY[1:]
+    with pytest.raises(UserError, match=r"holds 2 GGUF models; name one as 'someone/some-model:WORD', of: Q4_0; Q8_0"):
+        hub.download(NAME, None, wanted())
+
+
 def test_a_revision_is_a_branch_a_tag_or_a_commit(stand_in, hub):
     stand_in.add(NAME, {"config.json": b"1", "model.safetensors": BODY})
     stand_in.add(NAME, {"config.json": b"2", "model.safetensors": BODY[:5000]}, revision="v2")
@@ -345,3 +354,4 @@ def test_a_local_directory_of_ggufs(registry, tmp_path):
     assert str(tmp_path / "some-Q4_K_S.gguf") in problem(f"{tmp_path}:q4_k_s")  # chosen, and no whole file
     assert str(tmp_path / GGUFS[5]) in problem(f"{tmp_path}:Q8_0")
     assert f"holds 7 GGUF models; name one as '{tmp_path}:WORD'" in problem(str(tmp_path))
+    assert "is a file, of which ':Q8_0' chooses nothing" in problem(f"{tmp_path / GGUFS[0]}:Q8_0")
