@@ -15,4 +15,11 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     model_loader_extra_config: Annotated[dict[str, Any], Arg("The loader's own arguments.")] = {}
     download_dir: Annotated[str | None, Arg("Directory for downloads. Unset: the hub's cache.")] = None
+    ignore_patterns: Annotated[
+        list[str],
+        Arg("Files of a hub repository that are not downloaded, as patterns such as original/**/*.", commas=True),
+    ] = msgspec.field(default_factory=lambda: ["original/**/*"])
+    hf_endpoint: Annotated[
+        str | None, Arg("Address of the hub, for a mirror. Unset: https://huggingface.co.", metavar="URL")
+    ] = None
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True

@@ -13,7 +13,9 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str | None,
         Arg(
-            "Model to run: a GGUF file, a directory, or a hub name. Unset: the embedded model.", aliases=("model_tag",)
+            "Model to run: a GGUF file, a directory, a hub name (owner/model, owner/model:Q4_K_M or "
+            "owner/model/file.gguf), or a URL such as s3://bucket/model. Unset: the embedded model.",
+            aliases=("model_tag",),
         ),
     ] = None
     tokenizer: Annotated[

@@ -26,21 +26,32 @@ def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-                raise CheckpointError(
-                    f"{path}: announces a header of {length} bytes in a file of {size}. The file is damaged or incomplete."
-                )
+            length = header_bytes(path, stream.read(8), size)
             raw = stream.read(length)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
+    return tensors_of(path, raw, size, file)
+
+
+def header_bytes(path: Path | str, first: bytes, size: int) -> int:
+    """Bytes of the header of a file of `size` bytes. first: its first 8. Raises CheckpointError when that cannot be."""
+    length = int.from_bytes(first, "little")
+    if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+        raise CheckpointError(
+            f"{path}: announces a header of {length} bytes in a file of {size}. The file is damaged or incomplete."
+        )
+    return length
+
+
+def tensors_of(path: Path | str, raw: bytes, size: int, file: int) -> dict[str, TensorInfo]:
+    """The tensors that the header `raw` of a file of `size` bytes describes. path: for sentences. Raises CheckpointError."""
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header is not a JSON object. The file is damaged.")
-    base = 8 + length
+    base = 8 + len(raw)
     tensors = {}
     for name, entry in header.items():
         if name != "__metadata__":
@@ -48,7 +59,7 @@ def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _tensor(path: Path, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:
+def _tensor(path: Path | str, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:
     """One entry: dtype, shape and place must agree with each other and with the file's size."""
     fields = entry if isinstance(entry, dict) else {}
     dtype = fields.get("dtype")

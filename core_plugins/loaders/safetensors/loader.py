@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
-from core.api.errors import CheckpointError, nearest
+from core.api.errors import CheckpointError
 from core_plugins.loaders.directory import read_directory, read_json
+from core_plugins.loaders.reads import wanted_of
 from core_plugins.loaders.safetensors.header import read_tensors
 
 if TYPE_CHECKING:
@@ -48,11 +49,7 @@ class SafetensorsLoader:
         """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
         from safetensors import SafetensorError, safe_open
 
-        for name in reads:
-            if name not in manifest.tensors:
-                raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
-        wanted = [manifest.tensors[name] for name in set(reads)]
-        wanted.sort(key=lambda info: (info.file, info.offset))
+        wanted = wanted_of(manifest, reads)
         for number in dict.fromkeys(info.file for info in wanted):
             path = manifest.files[number]
             try:
