@@ -125,8 +125,7 @@ class SuperGroups(CanonicalWeight):
         parts = {}
         for name, tensor in self.tensors().items():
             if name in ("scale", "minimum_scale"):
-                tensor = tensor.repeat_interleave(self.super_size // super_size, dim=1)
-                chosen = columns[::super_size] // super_size
+                chosen = columns[::super_size] // self.super_size
             else:
                 # The entries of a unit, be they bytes of a plane or sub-scales.
                 count = tensor.shape[1] * UNIT // self.shape[1]

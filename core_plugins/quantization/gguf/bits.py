@@ -28,7 +28,8 @@ GATHER_BITS = np.uint64(0x0102_0408_1020_4080)
 def halves(blocks: Bytes, start: int, stop: int) -> Halves:
     """float16 numbers stored in the bytes start..stop."""
     part = np.ascontiguousarray(blocks[:, start:stop])
-    return part.view("<f2")
+    numbers: Halves = part.view("<f2")
+    return numbers
 
 
 def nibbles(quants: Bytes, width: int) -> Bytes:
@@ -49,8 +50,10 @@ def pairs(quants: Bytes) -> Bytes:
     """A plane of two bits, from runs of 32 bytes, 128 weights each: bits 2 s and 2 s + 1 of byte j are weight 32 s + j."""
     words = np.ascontiguousarray(quants).view(np.uint32)  # four bytes at a time, whose pairs become one byte
     apart = (words.reshape(-1, 1, 8) >> PAIR_SHIFTS) & LOW_PAIRS
-    joined = apart | (apart >> np.uint32(6)) | (apart >> np.uint32(12)) | (apart >> np.uint32(18))
-    return joined.astype(np.uint8).reshape(quants.shape)
+    two_pairs = apart | (apart >> np.uint32(6))
+    joined = two_pairs | (two_pairs >> np.uint32(12))
+    plane: Bytes = joined.astype(np.uint8)
+    return plane.reshape(quants.shape)
 
 
 def single_bits(mask: Bytes) -> Bytes:

@@ -144,4 +144,5 @@ def _k_scales(blocks: Bytes) -> Unpacked:
 
 def _six_bits(low: Bytes, high: Bytes) -> SubScales:
     """Numbers of six bits from their low four and their high two."""
-    return (low | (high << 4)).view(np.int8)
+    joined: SubScales = (low | (high << 4)).view(np.int8)
+    return joined

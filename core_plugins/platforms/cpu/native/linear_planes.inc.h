@@ -4,6 +4,7 @@
 // numbers in the same order: the bits are equal, and those of the same weight held as such groups.
 
 constexpr long kDirectRows = 8; // measured: more rows are worth a spread panel
+constexpr long kPlanesPrefetch = 2048; // bytes ahead: measured, the processor's own prefetching is late here
 
 template <int Shift> LANE I moved(I x) { // up by so many bits, or down
     if constexpr (Shift > 0) return shift_left<Shift>(x);
@@ -108,21 +109,20 @@ template <int Bits, bool Table> struct PlanesDotKind {
             const long super = unit / units, first = super * units;
             const long stop = first + units < steps.end ? first + units : steps.end;
             const uint8_t *record = panel + super * l.record_bytes;
-            const uint8_t *w = record + l.head_bytes + (unit - first) * kPanel * 4 * Bits + vector * 64;
-            const uint8_t *sub = record + l.head_bytes - (first + units - unit) * (kUnit / l.group) * l.sub_bytes;
+            const uint8_t *sub = record + l.head_bytes + (unit - first) * l.unit_bytes;
             const Scales<V> upper = super_scales<V>(l, record, vector);
-            for (; unit < stop; unit++, x += kUnit, w += kPanel * 4 * Bits) {
+            for (; unit < stop; unit++, x += kUnit, sub += l.unit_bytes) {
+                const uint8_t *w = sub + l.unit_head + vector * 64;
                 I dot[R][V];
+                for (int line = 0; line <= 2 * Bits; line++) __builtin_prefetch(sub + kPlanesPrefetch + line * 64);
                 begin_group(meta, l.groups, dot);
                 half_dot<Bits, Table, 0>(w, x, stride, table, dot);
                 if (halves) {
                     end_group(l, meta++, group_scales(l, upper, sub, vector), dot, acc);
                     begin_group(meta, l.groups, dot);
-                    sub += l.sub_bytes;
                 }
                 half_dot<Bits, Table, 4>(w, x, stride, table, dot);
-                end_group(l, meta++, group_scales(l, upper, sub, vector), dot, acc);
-                sub += l.sub_bytes;
+                end_group(l, meta++, group_scales(l, upper, w - vector * 64 - l.sub_bytes, vector), dot, acc);
             }
         }
     }
@@ -159,11 +159,11 @@ static void spread_panel(const PackedLinear &l, const PackedLinear &spread, cons
     const size_t second = halves ? spread.record_bytes : kUnit / 2 * kPanel; // where the other half of a unit goes
     for (const uint8_t *end = panel + l.panel_bytes; panel < end; panel += l.record_bytes) {
         const Scales<2> upper = super_scales<2>(l, panel, 0);
-        const uint8_t *unit = panel + l.head_bytes, *sub = unit - l.super / l.group * l.sub_bytes;
-        for (; unit < panel + l.record_bytes; unit += kPanel * 4 * Bits) {
+        for (const uint8_t *unit = panel + l.head_bytes; unit < panel + l.record_bytes; unit += l.unit_bytes) {
+            const uint8_t *sub = unit, *w = unit + l.unit_head;
             for (int v = 0; v < 2; v++) {
-                spread_half<Bits, Table, 0>(unit + v * 64, table, out + v * 64);
-                spread_half<Bits, Table, 4>(unit + v * 64, table, out + second + v * 64);
+                spread_half<Bits, Table, 0>(w + v * 64, table, out + v * 64);
+                spread_half<Bits, Table, 4>(w + v * 64, table, out + second + v * 64);
             }
             for (long group = 0; group < kUnit / l.group; group++, sub += l.sub_bytes, out += spread.record_bytes)
                 spread_scales(l, group_scales(l, upper, sub, 0), out + spread.value_bytes);

@@ -43,9 +43,9 @@ constexpr long kUnit = 32; // inputs whose planes of bits lie together
 //   code4      as int4, of indices into a table of sixteen numbers
 //   e4m3, e5m2 as int8, of 8-bit floats
 // Groups of 8-bit elements may reach beyond k, where inputs count as zero.
-//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32]?; per group:
-//              sub-scale[32], sub-minimum[32]?; per unit of 32 inputs a plane of their low 2 or 4 bits, and one of the
-//              other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, j + 8, ... from its low bits on
+//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32]?; then per unit of
+//              32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
+//              of the other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, ... from its low bits on
 struct PackedLinear {
     int format;
     int activation;
@@ -61,7 +61,9 @@ struct PackedLinear {
     long super;          // planes: inputs of a super-group,
     int sub_scales;      // a SubScales,
     size_t sub_bytes;    // of one group's sub-scales and sub-minima,
-    size_t head_bytes;   // of what a record begins with: all scales and minima
+    size_t head_bytes;   // of a super-group's own scales and minima,
+    size_t unit_head;    // of the sub-scales that a unit begins with,
+    size_t unit_bytes;   // of a unit
     size_t panel_bytes;
     uint8_t *data;
     int borrowed;     // the caller's memory

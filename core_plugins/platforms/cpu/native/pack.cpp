@@ -190,18 +190,25 @@ void pack_unit(const PackSource &s, long bits, size_t unit, uint8_t *plane, long
     if (bits == 6) pack_plane<2>(high, plane, lane);
 }
 
+void pack_sub_scales(const PackSource &s, const PackedLinear &l, size_t unit, uint8_t *sub) {
+    const long groups = kUnit / l.group;
+    for (long g = 0; g < groups && l.sub_scales; g++, sub += l.sub_bytes) {
+        sub[0] = ((const uint8_t *)s.sub_scale)[unit * groups + g];
+        if (s.sub_minimum) sub[kPanel] = ((const uint8_t *)s.sub_minimum)[unit * groups + g];
+    }
+}
+
 void pack_planes(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
-    const long supers = l.k / l.super, groups = l.super / l.group, units = l.super / kUnit, bits = bits_of(l.format);
+    const long supers = l.k / l.super, units = l.super / kUnit, bits = bits_of(l.format);
     for (long i = 0; i < supers; i++, panel += l.record_bytes) {
         const size_t at = size_t(n) * supers + i;
         memcpy(panel + lane * 2, (const uint8_t *)s.scale + at * 2, 2);
         if (l.has_minimum) memcpy(panel + (kPanel + lane) * 2, (const uint8_t *)s.minimum + at * 2, 2);
-        uint8_t *sub = panel + l.head_bytes - groups * l.sub_bytes + lane;
-        for (long g = 0; g < groups && l.sub_scales; g++, sub += l.sub_bytes) {
-            sub[0] = ((const uint8_t *)s.sub_scale)[at * groups + g];
-            if (s.sub_minimum) sub[kPanel] = ((const uint8_t *)s.sub_minimum)[at * groups + g];
+        for (long u = 0; u < units; u++) {
+            uint8_t *unit = panel + l.head_bytes + u * l.unit_bytes;
+            pack_sub_scales(s, l, at * units + u, unit + lane);
+            pack_unit(s, bits, at * units + u, unit + l.unit_head, lane);
         }
-        for (long u = 0; u < units; u++) pack_unit(s, bits, at * units + u, panel + l.head_bytes + u * kPanel * 4 * bits, lane);
     }
 }
 
@@ -220,11 +227,12 @@ void pack_panel(const void *context, long panel) {
 }
 
 void set_plane_sizes(PackedLinear &l) {
-    const long groups = l.super / l.group;
     l.groups = l.k / l.group;
     l.sub_bytes = l.sub_scales == kNoSubScales ? 0 : l.sub_scales == kSubBytes && l.has_minimum ? 2 * kPanel : kPanel;
-    l.head_bytes = (l.has_minimum ? 2 : 1) * kPanel * sizeof(uint16_t) + groups * l.sub_bytes;
-    l.record_bytes = l.head_bytes + size_t(l.super) * kPanel * bits_of(l.format) / 8;
+    l.head_bytes = (l.has_minimum ? 2 : 1) * kPanel * sizeof(uint16_t);
+    l.unit_head = kUnit / l.group * l.sub_bytes;
+    l.unit_bytes = l.unit_head + kPanel * kUnit / 8 * bits_of(l.format);
+    l.record_bytes = l.head_bytes + l.super / kUnit * l.unit_bytes;
     l.panel_bytes = l.record_bytes * (l.k / l.super);
 }
 
@@ -308,18 +316,17 @@ int plane_integer(const PackedLinear &l, const uint8_t *unit, long k, long lane)
 }
 
 void unpack_planes(const PackedLinear &l, const uint8_t *record, long lane, float *out) {
-    const long bits = bits_of(l.format);
     for (const uint8_t *end = record + l.panel_bytes; record < end; record += l.record_bytes) {
-        const uint8_t *units = record + l.head_bytes, *sub = units - l.super / l.group * l.sub_bytes + lane;
         float scale = read_scale(record, kScaleF16, lane), minimum = 0;
         if (l.has_minimum) minimum = read_scale(record, kScaleF16, kPanel + lane);
         for (long k = 0; k < l.super; k++) {
-            const uint8_t *group = sub + k / l.group * l.sub_bytes;
+            const uint8_t *unit = record + l.head_bytes + k / kUnit * l.unit_bytes;
+            const uint8_t *group = unit + k % kUnit / l.group * l.sub_bytes + lane;
             float group_scale = scale, group_minimum = minimum;
             if (l.sub_scales == kSubNibbles) group_scale *= float(*group & 15), group_minimum *= float(*group >> 4);
             if (l.sub_scales == kSubBytes) group_scale *= float((int8_t)*group);
             if (l.sub_scales == kSubBytes && l.has_minimum) group_minimum *= float((int8_t)group[kPanel]);
-            const int integer = plane_integer(l, units + k / kUnit * kPanel * 4 * bits, k % kUnit, lane);
+            const int integer = plane_integer(l, unit + l.unit_head, k % kUnit, lane);
             const float value = l.format == kPlanesCode4 ? l.codes[integer] : float(integer - l.zero);
             *out++ = value * group_scale + group_minimum;
         }
