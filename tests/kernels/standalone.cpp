@@ -104,7 +104,7 @@ static Weight make_planes(int format, int activation, long n, long k) {
     std::vector<uint16_t> scale(n * k / kUnit);
     std::vector<int8_t> sub(n * k / w.group);
     Floats codes(16);
-    for (int i = 0; i < 16; i++) codes[i] = (float)(i * i - 90);
+    for (int i = 0; i < 16; i++) codes[i] = (float)(i * i - 120);
     for (size_t i = 0; i < scale.size(); i++) scale[i] = (uint16_t)(0x2000 + (i * 37 & 0x3ff));
     for (size_t i = 0; i < sub.size(); i++) sub[i] = (int8_t)(i * 29);
     PackSource s = {};
@@ -282,7 +282,7 @@ static void test_experts() {
     r.logits = logits.data(), r.stride = r.experts = experts, r.rows = tokens, r.top_k = top_k, r.renormalize = 1;
     r.groups = r.top_groups = 1, r.factor = 1, r.ids = ids.data(), r.weights = weights.data();
     run_route(r);
-    ExpertsLayer layer = {experts, 0, both, both + experts};
+    ExpertsLayer layer = {experts, {}, 0, 0, both, both + experts};
     run_experts({&layer, x.data(), hidden, tokens, top_k, ids.data(), weights.data(), out.data(), hidden, 0});
     std::vector<double> want(tokens * hidden), share(tokens * top_k);
     for (long t = 0; t < tokens; t++) {

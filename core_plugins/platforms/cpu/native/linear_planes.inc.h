@@ -3,7 +3,7 @@
 // The product of a spread panel is that of groups of 8-bit integers with float32 scales, and the direct one adds the same
 // numbers in the same order: the bits are equal, and those of the same weight held as such groups.
 
-constexpr long kDirectRows = 8; // measured: more rows are worth a spread panel
+constexpr long kDirectRows = 30; // measured: more rows are worth a spread panel
 constexpr long kPlanesPrefetch = 2048; // bytes ahead: measured, the processor's own prefetching is late here
 
 template <int Shift> LANE I moved(I x) { // up by so many bits, or down
@@ -95,7 +95,7 @@ LANE void end_group(const PackedLinear &l, const GroupMeta *meta, const Scales<V
 }
 
 template <int Bits, bool Table> struct PlanesDotKind {
-    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows < 4 ? kMaxIntRows : 4;
+    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
     LANE long steps(const PackedLinear &l) { return l.k / kUnit; }
     template <int R, int V>
     LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
