@@ -13,6 +13,8 @@ from core.api.errors import CheckpointError, nearest
 from core_plugins.loaders.gguf.metadata import Metadata
 
 MODELS: dict[str, Literal["bpe", "spm"]] = {"gpt2": "bpe", "llama": "spm"}
+NO_TOKENIZER = ("none", "no_vocab")
+"""What files of models without one say."""
 CONTROL = 3
 # Tokens that end a turn. Conversions name one end token only, and not always the one that chats end with.
 END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
@@ -23,6 +25,8 @@ def read_tokenizer(metadata: Metadata, vocab_size: int) -> TokenizerSource:
     if "tokenizer.ggml.model" not in metadata:
         return TokenizerSource()
     name = metadata.text("tokenizer.ggml.model")
+    if name in NO_TOKENIZER:
+        return TokenizerSource()
     if name not in MODELS:
         raise CheckpointError(
             f"{metadata.path}: tokenizer model '{name}' is not supported; expected {' or '.join(MODELS)}."
