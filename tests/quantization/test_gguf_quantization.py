@@ -14,7 +14,9 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
+from core.weights.canonical import CanonicalWeight
 from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.platforms.cpu.kernels import NativeKernels
 from core_plugins.quantization.gguf import manifest as gguf_manifest
 from core_plugins.quantization.gguf.blocks import FORMATS
 from core_plugins.quantization.gguf.method import GGUFMethod
@@ -34,10 +36,19 @@ def random_blocks(dtype: str, rows: int, blocks: int) -> np.ndarray:
     raw = rng.integers(0, 256, (rows, blocks, FORMATS[dtype].block_bytes), dtype=np.uint8)
     scale = rng.standard_normal((rows, blocks, 2)).astype(np.float16).view(np.uint8)
     places = {"Q2_K": slice(80, 84), "Q3_K": slice(108, 110), "Q6_K": slice(208, 210), "Q4_0": slice(0, 2)}
-    places |= {"Q5_0": slice(0, 2), "Q8_0": slice(0, 2)}
+    places |= dict.fromkeys(("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), slice(0, 2))
     place = places.get(dtype, slice(0, 4))
     raw[:, :, place] = scale[:, :, : place.stop - place.start]
     return raw.reshape(rows, -1)
+
+
+def packed(dtype: str, raw: np.ndarray) -> CanonicalWeight:
+    """The weight that rows of blocks become."""
+    rows, row_bytes = raw.shape
+    row = FORMATS[dtype]
+    shape = (rows, row_bytes // row.block_bytes * row.block_size)
+    method = GGUFMethod(one_tensor(dtype, shape), "int8")
+    return method.pack(SPEC, {"layer.weight": torch.from_numpy(raw)})
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -50,6 +61,18 @@ def test_random_blocks_equal_the_gguf_package(dtype: str) -> None:
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[dtype])
     assert np.array_equal(weight.dequantize().numpy(), expected)
     assert isinstance(plan, PartPlan) and plan.nbytes == weight.nbytes and plan.format == weight.name
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_weights_take_the_memory_of_their_file(dtype: str) -> None:
+    raw = random_blocks(dtype, 64, 4)
+    shape = (64, 4 * FORMATS[dtype].block_size)
+    weight = packed(dtype, raw)
+    kernels = NativeKernels(1)
+    assert weight.shape == shape
+    assert weight.nbytes <= 1.05 * raw.nbytes
+    assert kernels.prepared_nbytes(weight, activation="int8") == weight.nbytes
+    assert kernels.linear(weight, activation="int8").nbytes == weight.nbytes
 
 
 @pytest.mark.parametrize("path", [smollm2_path, gemma3_path])
@@ -96,7 +119,9 @@ def test_plans() -> None:
     assert plan("BF16") == DensePlan(reads=("layer.weight",))
     assert plan("Q4_0").fuse_key != plan("Q4_1").fuse_key
     assert plan("Q4_K").fuse_key != plan("Q4_1").fuse_key
-    assert plan("Q4_1").format == "int4_groups" and plan("Q5_0").format == "int8_groups"
+    assert plan("Q4_1").format == "int4_groups" and plan("Q5_0").format == "int5_super"
+    assert plan("IQ4_NL").format == plan("IQ4_XS").format == "iq4_super"
+    assert plan("IQ4_NL").fuse_key != plan("IQ4_XS").fuse_key
     for dtype, spec in (("IQ2_XS", SPEC), ("Q4_0", LayerSpec("other", "linear", (1, 1)))):
         assert isinstance(plan(dtype, spec), Unsupported)
 
