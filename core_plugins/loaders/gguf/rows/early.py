@@ -25,6 +25,11 @@ def starcoder(source: Source, config: Config) -> None:
 def gpt2(source: Source, config: Config) -> None:
     """Every head has keys of its own."""
     config["n_inner"] = config.pop("intermediate_size")
+    neox(source, config)
+
+
+def neox(source: Source, config: Config) -> None:
+    """Every head has keys of its own, and a part of the hidden size."""
     del config["num_key_value_heads"], config["head_dim"]
 
 
@@ -109,6 +114,7 @@ ROWS: Final = {
         present={"attention_bias": ("attn_qkv.bias", "attn_output.bias")},
         grouped=True,
         rotary="part",
+        adjust=neox,
     ),
     "falcon": Architecture(
         "falcon",

@@ -59,6 +59,12 @@ def minicpm(source: Source, config: Config) -> None:
     config["dim_model_base"] = hidden / logits
 
 
+def exaone(source: Source, config: Config) -> None:
+    """A llama; its norms' epsilon has the name of either kind of norm."""
+    older = "attention.layer_norm_epsilon"
+    config["rms_norm_eps"] = source.value(older if older in source else "attention.layer_norm_rms_epsilon")
+
+
 def smollm3(source: Source, config: Config) -> None:
     """The format implies which layers do not rotate: every fourth."""
     config["no_rope_layers"] = [int((index + 1) % 4 != 0) for index in range(config["num_hidden_layers"])]
@@ -120,7 +126,9 @@ ROWS: Final = {
         constants={"hidden_act": "relu2", **UNBIASED, "mlp_bias": False},
         paired=True,
     ),
-    "exaone": Architecture("exaone", "ExaoneForCausalLM", keys={"attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}),
+    "exaone": Architecture(
+        "llama", "LlamaForCausalLM", constants={**SILU, **UNBIASED, "mlp_bias": False}, adjust=exaone
+    ),
     "minicpm": Architecture(
         "minicpm",
         "MiniCPMForCausalLM",
@@ -137,9 +145,5 @@ ROWS: Final = {
         present={"attention_bias": ATTENTION_BIASES},
         paired=True,
         neutral={"rope.scaling.finetuned": "says that rotary embedding is used at all"},
-    ),
-    "baichuan": Architecture("llama", "LlamaForCausalLM", keys=RMS, constants={**SILU, **UNBIASED, "mlp_bias": False}, paired=True),
-    "orion": Architecture(
-        "orion", "OrionForCausalLM", keys={"attention.layer_norm_epsilon": "rms_norm_eps"}, constants=SILU
     ),
 }

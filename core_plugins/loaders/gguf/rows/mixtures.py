@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from core_plugins.loaders.gguf.architectures import Architecture, Config
-from core_plugins.loaders.gguf.keys import MAX_HEAD_SIZE, MOE, RMS
+from core_plugins.loaders.gguf.keys import MAX_EXTENT, MAX_HEAD_SIZE, MOE, RMS
 from core_plugins.loaders.gguf.rows.llamas import ATTENTION_BIASES, MIXTRAL_NAMES, QKV_BIASES, SCALES, SILU, UNBIASED, UNSCALED
 from core_plugins.loaders.gguf.source import Source
 
@@ -84,11 +84,11 @@ def granite_moe(source: Source, config: Config) -> None:
 def deepseek(source: Source, config: Config) -> None:
     """Latent attention; biases of experts tell the third version, which scores by sigmoid."""
     rope = source.integer("rope.dimension_count", 2, MAX_HEAD_SIZE)
-    whole = "attention.key_length_mla"
-    if whole in source:  # the other lengths are then those of the latent form
-        key, value = source.integer(whole, 1, MAX_HEAD_SIZE), source.integer("attention.value_length_mla", 1, MAX_HEAD_SIZE)
-    else:
-        key, value = source.integer("attention.key_length", 1, MAX_HEAD_SIZE), source.integer("attention.value_length", 1, MAX_HEAD_SIZE)
+    key = source.integer("attention.key_length", 1, MAX_EXTENT)
+    value = source.integer("attention.value_length", 1, MAX_EXTENT)
+    if "attention.key_length_mla" in source:  # the other lengths are then those of the form with few heads of keys
+        key = source.integer("attention.key_length_mla", 1, MAX_HEAD_SIZE)
+        value = source.integer("attention.value_length_mla", 1, MAX_HEAD_SIZE)
     if key <= rope:
         raise source.fail(f"has heads of {key} numbers, of which {rope} rotate; expected more that do not.")
     config.pop("head_dim", None)
