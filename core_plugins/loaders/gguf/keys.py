@@ -83,6 +83,13 @@ REQUIRED: Final = frozenset(
 )
 """Keys without which a file of an architecture that has them in its row cannot be; others have a default in the row."""
 NONE_IF_ZERO: Final = frozenset(
-    ("attention.clamp_kqv", "attention.scale", "embedding_scale", "expert_weights_scale", "logit_scale", "residual_scale")
+    (
+        "attention.clamp_kqv",
+        "attention.scale",
+        "embedding_scale",
+        "expert_weights_scale",
+        "logit_scale",
+        "residual_scale",
+    )
 )
 """Keys whose 0 says that there is no such thing."""

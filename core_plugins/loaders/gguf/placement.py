@@ -68,9 +68,7 @@ class Placement:
     num_layers: that are announced; layers behind them draft tokens when `drafting` says how many there are.
     """
 
-    def __init__(
-        self, path: str, prefix: str, own: Names, shapes: Shapes, num_layers: int, drafting: int = 0
-    ) -> None:
+    def __init__(self, path: str, prefix: str, own: Names, shapes: Shapes, num_layers: int, drafting: int = 0) -> None:
         self.path = path
         self.prefix = prefix
         self.own = own
@@ -131,7 +129,9 @@ class Placement:
     def _put(self, name: str, piece: Piece) -> None:
         if name in self._pieces:
             other = self._pieces[name][0].tensor.name
-            raise CheckpointError(f"{self.path}: tensors '{other}' and '{piece.tensor.name}' are both '{name}'. The file is damaged.")
+            raise CheckpointError(
+                f"{self.path}: tensors '{other}' and '{piece.tensor.name}' are both '{name}'. The file is damaged."
+            )
         self._pieces[name] = [piece]
 
     def _name_of(self, name: str) -> str | None:
@@ -167,7 +167,13 @@ class Placement:
         (piece,) = self._pieces.pop(name)
         vector = name.endswith(".bias")
         if vector:  # its numbers are rows here
-            piece = Piece(piece.tensor._replace(shape=(*piece.tensor.shape, 1)), 0, piece.tensor.shape[0], piece.tensor.shape[0], piece.file)
+            piece = Piece(
+                piece.tensor._replace(shape=(*piece.tensor.shape, 1)),
+                0,
+                piece.tensor.shape[0],
+                piece.tensor.shape[0],
+                piece.file,
+            )
         first = 0
         for one in names:
             size = self.shapes[one][0]

@@ -36,7 +36,9 @@ def rotary_scaling(source: Source, size: int, theta: float) -> dict[str, Any] | 
     if LONG in source.tensors or SHORT in source.tensors:
         return _longrope(source, size)
     if kind not in ("none", "linear", "yarn"):
-        raise source.fail(f"has the rotary scaling '{kind}', which is not supported in GGUF files; expected none, linear or yarn.")
+        raise source.fail(
+            f"has the rotary scaling '{kind}', which is not supported in GGUF files; expected none, linear or yarn."
+        )
     if FACTORS in source.tensors:
         if kind != "none" and factor != 1.0:
             raise source.fail(
@@ -85,7 +87,9 @@ def _divisors_of(source: Source, name: str, size: int) -> list[float]:
     raw = data[tensor.offset : tensor.offset + tensor.nbytes]
     divisors = np.frombuffer(raw, dtype="<f4").astype(np.float64)
     if not np.isfinite(divisors).all() or divisors.min() <= 0:
-        raise CheckpointError(f"{source.path}: tensor '{name}' holds numbers that are not positive. The file is damaged.")
+        raise CheckpointError(
+            f"{source.path}: tensor '{name}' holds numbers that are not positive. The file is damaged."
+        )
     return [float(divisor) for divisor in divisors]
 
 

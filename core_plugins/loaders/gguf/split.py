@@ -71,11 +71,15 @@ def _names_of_parts(path: str, count: int) -> list[str]:
             f"-00001-of-{count:05d}.gguf. Give the parts their names back."
         )
     ending = name[-len(".gguf") :]
-    files = [os.path.join(folder, f"{part['base']}-{number:05d}-of-{count:05d}{ending}") for number in range(1, count + 1)]
+    files = [
+        os.path.join(folder, f"{part['base']}-{number:05d}-of-{count:05d}{ending}") for number in range(1, count + 1)
+    ]
     missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CheckpointError(f"{path}: is one of {count} parts of a model; '{missing[0]}'{more} is not beside it. {AGAIN}")
+        raise CheckpointError(
+            f"{path}: is one of {count} parts of a model; '{missing[0]}'{more} is not beside it. {AGAIN}"
+        )
     return files
 
 
@@ -99,4 +103,6 @@ def _check_together(files: list[str], headers: list[GGUFHeader]) -> None:
             owners[tensor.name] = os.path.basename(file)
     announced = Metadata(files[0], headers[0].metadata).integer("split.tensors.count", 0, 1 << 31, len(owners))
     if announced != len(owners):
-        raise CheckpointError(f"{files[0]}: announces {announced} tensors in all parts, which have {len(owners)}. {AGAIN}")
+        raise CheckpointError(
+            f"{files[0]}: announces {announced} tensors in all parts, which have {len(owners)}. {AGAIN}"
+        )

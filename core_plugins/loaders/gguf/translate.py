@@ -11,8 +11,15 @@ from typing import Any
 
 from core.api.errors import CheckpointError, nearest
 from core_plugins.loaders.gguf.architectures import Architecture, architectures
-from core_plugins.loaders.gguf.keys import LONGEST, MAX_EXTENT, MAX_HEAD_SIZE, MAX_HEADS, MAX_LAYERS, NONE_IF_ZERO, REQUIRED
-from core_plugins.loaders.gguf.metadata import Metadata
+from core_plugins.loaders.gguf.keys import (
+    LONGEST,
+    MAX_EXTENT,
+    MAX_HEAD_SIZE,
+    MAX_HEADS,
+    MAX_LAYERS,
+    NONE_IF_ZERO,
+    REQUIRED,
+)
 from core_plugins.loaders.gguf.names import IN_LAYER
 from core_plugins.loaders.gguf.rotary import rotary_scaling
 from core_plugins.loaders.gguf.source import Source
@@ -129,9 +136,7 @@ def _rotary_size(config: dict[str, Any], source: Source, row: Architecture) -> i
     value_size = source.integer("attention.value_length", 1, MAX_EXTENT, head_dim)
     size = source.integer("rope.dimension_count", 1, MAX_EXTENT, head_dim)
     if value_size != head_dim or size > head_dim or (size != head_dim and row.rotary != "part"):
-        raise CheckpointError(
-            f"{source.path}: key, value and rotary head sizes differ; expected all to be {head_dim}."
-        )
+        raise CheckpointError(f"{source.path}: key, value and rotary head sizes differ; expected all to be {head_dim}.")
     if size % 2:
         raise CheckpointError(f"{source.path}: the head size is {size}; rotary positions need an even one.")
     return size

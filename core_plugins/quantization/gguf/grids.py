@@ -126,7 +126,8 @@ def iq1_m(blocks: Bytes) -> Unpacked:
 def _grid(name: str) -> npt.NDArray[np.int16]:
     """The points of one type: wide enough for a sign and a zero."""
     with np.load(Path(__file__).with_name("grids.npz"), allow_pickle=False) as grids:
-        return grids[name].astype(np.int16)
+        points: npt.NDArray[np.int16] = grids[name].astype(np.int16)
+        return points
 
 
 def _points(name: str, numbers: Integers) -> Integers:

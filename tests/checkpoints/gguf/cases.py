@@ -99,7 +99,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder": ("gpt_bigcode", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_inner": 256}),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_ctx": 128}),
     "gptneox": ("gpt_neox", {"rope_parameters": {**HALF, "partial_rotary_factor": 0.25}}),
-    "gptneox-serial": ("gpt_neox", {"use_parallel_residual": False, "rope_parameters": {**HALF, "partial_rotary_factor": 0.25}}),
+    "gptneox-serial": (
+        "gpt_neox",
+        {"use_parallel_residual": False, "rope_parameters": {**HALF, "partial_rotary_factor": 0.25}},
+    ),
     "falcon": ("falcon", {"num_kv_heads": 1, "intermediate_size": 256, "ffn_hidden_size": 256}),
     "falcon-40b": (
         "falcon",
@@ -113,11 +116,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("olmoe", {"num_key_value_heads": 4}),
     "granite": (
         "granite",
-        {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125, "logits_scaling": 2.0},
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.25,
+            "attention_multiplier": 0.125,
+            "logits_scaling": 2.0,
+        },
     ),
     "granitemoe": (
         "granitemoe",
-        {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125, "logits_scaling": 2.0},
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.25,
+            "attention_multiplier": 0.125,
+            "logits_scaling": 2.0,
+        },
     ),
     "granitemoe-shared": (
         "granitemoeshared",
@@ -141,7 +154,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("glm4", {"head_dim": 16, "rope_parameters": HALF, "attention_bias": True}),
     "glm4moe": (
         "glm4_moe",
-        {"head_dim": 16, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "rope_parameters": HALF, "use_qk_norm": True},
+        {
+            "head_dim": 16,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "rope_parameters": HALF,
+            "use_qk_norm": True,
+        },
     ),
     "exaone4": ("exaone4", {"sliding_window": 8, "num_hidden_layers": 4, "layer_types": MIXED}),
     "bloom": ("bloom", {"n_layer": 2, "n_head": 4, "seq_length": 128}),
@@ -163,7 +183,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 3, "num_dense_layers": 1, "layer_types": ["conv", "full_attention", "conv"]},
     ),
     "mamba": ("mamba", {"state_size": 8, "conv_kernel": 4, "time_step_rank": 4, "expand": 2, "intermediate_size": 128}),
-    "falcon-mamba": ("falcon_mamba", {"state_size": 8, "conv_kernel": 4, "time_step_rank": 4, "expand": 2, "intermediate_size": 128}),
+    "falcon-mamba": (
+        "falcon_mamba",
+        {"state_size": 8, "conv_kernel": 4, "time_step_rank": 4, "expand": 2, "intermediate_size": 128},
+    ),
     "mamba2": (
         "mamba2",
         {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 2, "conv_kernel": 4, "chunk_size": 8},
@@ -183,7 +206,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed_oss": ("seed_oss", {"head_dim": 16, "attention_bias": True, "attention_out_bias": False}),
     "arcee": ("arcee", {"head_dim": 16}),
-    "dots1": ("dots1", {"head_dim": 16, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}),
+    "dots1": (
+        "dots1",
+        {"head_dim": 16, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    ),
     "hunyuan-dense": ("hunyuan_v1_dense", {"head_dim": 16}),
     "minimax-m2": ("minimax_m2", {"head_dim": 16}),
     "glm4moelite": ("glm4_moe_lite", {**LATENT}),

@@ -79,7 +79,9 @@ def mpt(source: Source, config: Config) -> None:
 def _four_times(source: Source, config: Config) -> None:
     inner = config.pop("intermediate_size")
     if inner != 4 * config["hidden_size"]:
-        raise source.fail(f"has MLPs of {inner} inner numbers; expected {4 * config['hidden_size']} for this architecture.")
+        raise source.fail(
+            f"has MLPs of {inner} inner numbers; expected {4 * config['hidden_size']} for this architecture."
+        )
 
 
 def stablelm(source: Source, config: Config) -> None:
@@ -89,7 +91,12 @@ def stablelm(source: Source, config: Config) -> None:
 
 ROWS: Final = {
     "gpt2": Architecture(
-        "gpt2", "GPT2LMHeadModel", keys=EPSILON, constants={"activation_function": "gelu_new"}, rotary="none", adjust=gpt2
+        "gpt2",
+        "GPT2LMHeadModel",
+        keys=EPSILON,
+        constants={"activation_function": "gelu_new"},
+        rotary="none",
+        adjust=gpt2,
     ),
     "starcoder": Architecture(
         "gpt_bigcode",

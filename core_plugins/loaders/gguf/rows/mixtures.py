@@ -6,7 +6,15 @@ from typing import Final
 
 from core_plugins.loaders.gguf.architectures import Architecture, Config
 from core_plugins.loaders.gguf.keys import MAX_EXTENT, MAX_HEAD_SIZE, MOE, RMS
-from core_plugins.loaders.gguf.rows.llamas import ATTENTION_BIASES, MIXTRAL_NAMES, QKV_BIASES, SCALES, SILU, UNBIASED, UNSCALED
+from core_plugins.loaders.gguf.rows.llamas import (
+    ATTENTION_BIASES,
+    MIXTRAL_NAMES,
+    QKV_BIASES,
+    SCALES,
+    SILU,
+    UNBIASED,
+    UNSCALED,
+)
 from core_plugins.loaders.gguf.source import Source
 
 INNER: Final = {"expert_feed_forward_length": "moe_intermediate_size"}
@@ -135,7 +143,11 @@ def minimax(source: Source, config: Config) -> None:
     """Every layer has experts, of the one inner size."""
     if gating(source, SIGMOID) != SIGMOID:
         raise source.fail("scores experts by softmax; expected sigmoid for this architecture.")
-    config["intermediate_size"] = source.value("expert_feed_forward_length") if "expert_feed_forward_length" in source else config["intermediate_size"]
+    config["intermediate_size"] = (
+        source.value("expert_feed_forward_length")
+        if "expert_feed_forward_length" in source
+        else config["intermediate_size"]
+    )
 
 
 def ernie_moe(source: Source, config: Config) -> None:

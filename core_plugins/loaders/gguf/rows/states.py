@@ -88,7 +88,9 @@ ROWS: Final = {
         names=LFM2_NORMS,
         adjust=lfm2_moe,
     ),
-    "mamba": Architecture("mamba", "MambaForCausalLM", keys={**EPS, **SSM}, constants=SILU, attends=False, adjust=mamba),
+    "mamba": Architecture(
+        "mamba", "MambaForCausalLM", keys={**EPS, **SSM}, constants=SILU, attends=False, adjust=mamba
+    ),
     "mamba2": Architecture(
         "mamba2",
         "Mamba2ForCausalLM",

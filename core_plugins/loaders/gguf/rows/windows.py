@@ -102,7 +102,11 @@ def _near(value: float) -> float:
 
 ROWS: Final = {
     "gemma": Architecture(
-        "gemma", "GemmaForCausalLM", keys=RMS, constants={"hidden_act": "gelu_pytorch_tanh", **UNBIASED}, norm_offset=1.0
+        "gemma",
+        "GemmaForCausalLM",
+        keys=RMS,
+        constants={"hidden_act": "gelu_pytorch_tanh", **UNBIASED},
+        norm_offset=1.0,
     ),
     "gemma2": Architecture(
         "gemma2",
@@ -127,9 +131,7 @@ ROWS: Final = {
         norm_offset=1.0,
         adjust=gemma3,
     ),
-    "phi3": Architecture(
-        "phi3", "Phi3ForCausalLM", keys={**RMS, **WINDOW}, constants=SILU, rotary="part", adjust=phi3
-    ),
+    "phi3": Architecture("phi3", "Phi3ForCausalLM", keys={**RMS, **WINDOW}, constants=SILU, rotary="part", adjust=phi3),
     "olmo": Architecture(
         "olmo",
         "OlmoForCausalLM",
