@@ -156,3 +156,21 @@ def test_two_names_of_one_tensor_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"'blk.0.ffn_gate_exps.weight' and 'blk.0.ffn_gate.1.weight' are both"):
         GGUFLoader().resolve(str(rewritten(path, tmp_path / "twice.gguf", twice)))
+
+
+def test_scales_of_whole_matrices_are_found(tmp_path: Path) -> None:
+    """As files of type NVFP4 have them; those of inputs are computed anew for each token."""
+
+    def scaled(tensors: Tensors) -> Tensors:
+        tensors["blk.0.attn_output.scale"] = np.float32([0.5])
+        tensors["blk.0.attn_output.input_scale"] = np.float32([0.25])
+        tensors["blk.1.ffn_up_exps.scale"] = np.float32([1, 2, 3, 4])
+        return tensors
+
+    path = rewritten(unpacked("qwen3moe", tmp_path), tmp_path / "scaled.gguf", scaled)
+    loader = GGUFLoader()
+    manifest = loader.resolve(str(path))
+    names = [name for name in manifest.tensors if "scale" in name]
+    found = {name: tensor.tolist() for name, tensor in loader.iter(manifest, names)}
+    experts = {f"model.layers.1.mlp.experts.{index}.up_proj.weight_scale_2": [[index + 1.0]] for index in range(4)}
+    assert found == {"model.layers.0.self_attn.o_proj.weight_scale_2": [0.5], **experts}

@@ -166,3 +166,17 @@ def test_wrong_input_is_named() -> None:
         method.pack(SPEC, {"layer.weight": torch.full((4, 36), 255, dtype=torch.uint8)})
     with pytest.raises(UserError, match="GGUF"):
         gguf_manifest.core_load(LoadContext())
+
+
+def test_nvfp4_may_have_a_scale_of_the_whole_matrix() -> None:
+    raw = random_blocks("NVFP4", 16, 4)
+    manifest = one_tensor("NVFP4", (16, 256))
+    scale = TensorInfo("layer.weight_scale_2", (1,), "F32", 4, 0, 0, "layer.scale")
+    manifest.tensors["layer.weight_scale_2"] = scale
+    method = GGUFMethod(manifest, "none")
+    plan = method.plan(SPEC)
+    assert isinstance(plan, PartPlan) and plan.reads == ("layer.weight", "layer.weight_scale_2")
+    weight = method.pack(SPEC, {"layer.weight": torch.from_numpy(raw), "layer.weight_scale_2": torch.tensor([0.375])})
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType.NVFP4)
+    assert np.array_equal(weight.dequantize().numpy(), 0.375 * expected)
+    assert plan.nbytes == weight.nbytes

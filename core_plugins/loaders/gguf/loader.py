@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, Vocabulary
-from core.api.errors import CheckpointError, nearest
+from core.api.decoder_spec import DecoderSpec
+from core.api.errors import CheckpointError, UserError, nearest
 from core.models.families import decoder_spec
 from core_plugins.loaders.gguf import layout
 from core_plugins.loaders.gguf.architectures import Architecture
@@ -42,7 +43,7 @@ class GGUFLoader:
         tensors = [tensor for header in parts.headers for tensor in header.tensors]
         source = Source(metadata, prefix, tensors)
         config = translate_config(source, row)
-        spec = decoder_spec(config)
+        spec = _spec_of(metadata.path, config)
         placement = Placement(
             path=metadata.path,
             prefix=prefix,
@@ -164,6 +165,14 @@ class _Reader:
         if file not in self._maps:
             self._maps[file] = open_map(self.manifest.files[file])
         return self._maps[file]
+
+
+def _spec_of(path: str, config: dict[str, Any]) -> DecoderSpec:
+    """The model that a configuration says. Raises CheckpointError naming the file."""
+    try:
+        return decoder_spec(config)
+    except UserError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:

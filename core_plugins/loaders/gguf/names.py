@@ -73,6 +73,10 @@ WHOLE: Final[dict[str, str]] = {
 }
 """Tensors of a layer whose canonical names end otherwise."""
 
+ENDINGS: Final = {"weight": "weight", "bias": "bias", "scale": "weight_scale_2"}
+"""Of modules' tensors. A scale is one number for a whole matrix of type NVFP4."""
+STATIC_SCALE: Final = ".input_scale"
+"""How scales of inputs end, which are computed anew for each token here."""
 EACH_EXPERT: Final = re.compile(r"ffn_(gate|up|down)\.(\d{1,4})\.(weight|bias)")
 """Experts one by one, as files of 2023 have them."""
 IN_LAYER: Final = re.compile(r"blk\.(\d{1,7})\.(.+)")
@@ -87,7 +91,7 @@ def canonical_name(name: str, own: Names) -> str | None:
     if layer is None:
         module, _, ending = name.rpartition(".")
         found = own.get(module, MODEL.get(module))
-        return f"{found}.{ending}" if found and ending in ("weight", "bias") else None
+        return f"{found}.{ENDINGS[ending]}" if found and ending in ENDINGS else None
     short = _in_layer(layer[2], own)
     return f"model.layers.{layer[1]}.{short}" if short else None
 
@@ -102,7 +106,7 @@ def _in_layer(short: str, own: Names) -> str | None:
         return whole
     module, _, ending = short.rpartition(".")
     found = own.get(module, LAYER.get(module))
-    return f"{found}.{ending}" if found and ending in ("weight", "bias") else None
+    return f"{found}.{ENDINGS[ending]}" if found and ending in ENDINGS else None
 
 
 def known_names(own: Names) -> list[str]:

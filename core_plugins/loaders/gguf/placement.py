@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from core.api.checkpoint import TensorInfo
 from core.api.errors import CheckpointError, nearest
-from core_plugins.loaders.gguf.names import IN_LAYER, Names, canonical_name, known_names
+from core_plugins.loaders.gguf.names import IN_LAYER, STATIC_SCALE, Names, canonical_name, known_names
 from core_plugins.loaders.gguf.reader import GGUFTensor
 
 FUSED: Final = {
@@ -56,6 +56,17 @@ class Piece(NamedTuple):
     def nbytes(self) -> int:
         """Bytes in the file."""
         return (self.last - self.first) * (self.tensor.nbytes // self.rows)
+
+
+def whole(tensor: GGUFTensor, file: int) -> Piece:
+    """All of a tensor."""
+    rows = math.prod(tensor.shape[:-1])
+    return Piece(tensor, 0, rows, rows, file)
+
+
+def _column(tensor: GGUFTensor) -> GGUFTensor:
+    """A vector, whose numbers are rows."""
+    return tensor._replace(shape=(*tensor.shape, 1))
 
 
 class Placement:
@@ -100,31 +111,30 @@ class Placement:
         """Under its canonical name, each expert under one of its own."""
         if tensor.name.startswith("rope_") or tensor.name.endswith((".rope_freqs.weight", ".attn_rot_embd")):
             return  # part of the configuration, or computed from it
+        if tensor.name.endswith(STATIC_SCALE):
+            return
         name = self._name_of(tensor.name)
         if name is None:
             return
         _check_type(self.path, tensor)
-        rows = math.prod(tensor.shape[:-1])
         if ".*." not in name:
-            self._put(name, Piece(tensor, 0, rows, rows, file))
+            self._put(name, whole(tensor, file))
             return
         count = tensor.shape[0]
-        size = rows // count
-        if name.endswith(".bias"):  # a row of the matrix is an expert's whole bias
-            size = 1
-        pieces = name.count("gate_up_proj") + 1
+        stack = whole(tensor if len(tensor.shape) > 1 else _column(tensor), file)
+        size = stack.rows // count
         for expert in range(count):
-            self._put_expert(name.replace("*", str(expert)), tensor, expert * size, size, rows, file, pieces)
+            first = expert * size
+            self._put_expert(name.replace("*", str(expert)), stack._replace(first=first, last=first + size))
 
-    def _put_expert(
-        self, name: str, tensor: GGUFTensor, first: int, size: int, rows: int, file: int, pieces: int
-    ) -> None:
-        if pieces == 1:
-            self._put(name, Piece(tensor, first, first + size, rows, file))
+    def _put_expert(self, name: str, piece: Piece) -> None:
+        """Of gate and up in one, the rows of the gate come first."""
+        if "gate_up_proj" not in name:
+            self._put(name, piece)
             return
-        half = size // 2
-        self._put(name.replace("gate_up_proj", "gate_proj"), Piece(tensor, first, first + half, rows, file))
-        self._put(name.replace("gate_up_proj", "up_proj"), Piece(tensor, first + half, first + size, rows, file))
+        half = (piece.first + piece.last) // 2
+        self._put(name.replace("gate_up_proj", "gate_proj"), piece._replace(last=half))
+        self._put(name.replace("gate_up_proj", "up_proj"), piece._replace(first=half))
 
     def _put(self, name: str, piece: Piece) -> None:
         if name in self._pieces:
@@ -165,15 +175,8 @@ class Placement:
 
     def _split(self, name: str, names: list[str]) -> None:
         (piece,) = self._pieces.pop(name)
-        vector = name.endswith(".bias")
-        if vector:  # its numbers are rows here
-            piece = Piece(
-                piece.tensor._replace(shape=(*piece.tensor.shape, 1)),
-                0,
-                piece.tensor.shape[0],
-                piece.tensor.shape[0],
-                piece.file,
-            )
+        if len(piece.tensor.shape) == 1:
+            piece = whole(_column(piece.tensor), piece.file)
         first = 0
         for one in names:
             size = self.shapes[one][0]

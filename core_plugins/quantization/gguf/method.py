@@ -6,6 +6,7 @@ Called by: the memory plan (`plan`), loading (`pack`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from core.weights.formats import Codebook, IntGroups, SuperGroups
 
+ROW_SCALE_BYTES = 4
 PLAIN = ("F32", "F16", "BF16", "F64")
 CHUNK_BYTES = 1 << 20
 SHARD_MULTIPLE = 32  # a canonical weight can be cut between any two runs of so many inputs
@@ -50,17 +52,20 @@ class GGUFMethod:
             return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {supported}")
         if len(info.shape) != 2:
             return Unsupported(f"tensor '{name}' has shape {info.shape}; packed tensors must be matrices")
+        scales = self._scales(spec, row)
         return PartPlan(
-            reads=(name,),
+            reads=(name, *scales),
             format=row.form,
             activation=self.activation,
-            fuse_key=f"gguf/{info.dtype}/{self.activation}",
-            nbytes=row.nbytes(*info.shape),
+            fuse_key=f"gguf/{info.dtype}/{self.activation}/{len(scales)}",
+            nbytes=row.nbytes(*info.shape) + len(scales) * info.shape[0] * ROW_SCALE_BYTES,
             shard_multiple=SHARD_MULTIPLE,
         )
 
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups | Codebook:
         """The tensor's blocks (uint8 [N, bytes a row]) as a canonical weight; copies everything. Raises CheckpointError."""
+        from core.weights.formats import Codebook
+
         name = f"{spec.name}.weight"
         info = self.manifest.tensors[name]
         raw = tensors[name]
@@ -73,12 +78,20 @@ class GGUFMethod:
                 f"Tensor '{name}' arrived as {tuple(raw.shape)} bytes; {info.dtype} needs {expected}."
             )
         weight = translate(raw, row)
+        for scale in self._scales(spec, row):
+            assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"
+            weight = replace(weight, row_scale=tensors[scale].float().reshape(1, 1).repeat(n, 1))
         problem = weight.problem()
         if problem is not None:
             raise CheckpointError(
                 f"Tensor '{name}' holds scales that are not finite ({problem}); the file is damaged, download it again."
             )
         return weight
+
+    def _scales(self, spec: LayerSpec, row: BlockFormat) -> list[str]:
+        """The tensor with the scale of the whole matrix, where there is one."""
+        name = f"{spec.name}.weight_scale_2"
+        return [name] if row.form == "nvfp4" and name in self.manifest.tensors else []
 
 
 def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebook:
