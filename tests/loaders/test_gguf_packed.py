@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, dequantize
 from gguf.quants import quantize
 
 from core.api.errors import CheckpointError
@@ -29,12 +30,23 @@ def may_be_packed(name: str, values: np.ndarray) -> bool:
     return values.ndim > 1 and values.shape[-1] % 32 == 0 and name.endswith("weight") and "gate_inp" not in name
 
 
-def rewritten(path: Path, to: Path, change: Callable[[Tensors], Tensors], kind: str | None = None) -> Path:
-    """The file with other tensors; with a type, its matrices are packed."""
+def rewritten(
+    path: Path,
+    to: Path,
+    change: Callable[[Tensors], Tensors],
+    kind: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """The file with other tensors and metadata (None takes a key away); with a type, its matrices are packed."""
+    metadata = metadata or {}
     reader = GGUFReader(path)
     tensors = change({tensor.name: np.array(tensor.data) for tensor in reader.tensors})
     writer = GGUFWriter(str(to), str(reader.fields["general.architecture"].contents()))
-    copy_metadata(reader, writer)
+    copy_metadata(reader, writer, without=metadata)
+    for key, value in metadata.items():
+        if value is not None:
+            item = GGUFValueType.get_type(value[0]) if isinstance(value, list) else None
+            writer.add_key_value(key, value, GGUFValueType.get_type(value), item)
     for name, values in tensors.items():
         if kind is not None and may_be_packed(name, values):
             number = GGMLQuantizationType[kind]

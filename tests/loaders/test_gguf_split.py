@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +43,9 @@ def parts_of(whole: Path, folder: Path, base: str = "model") -> list[Path]:
     return paths
 
 
-def copy_metadata(reader: GGUFReader, writer: GGUFWriter) -> None:
+def copy_metadata(reader: GGUFReader, writer: GGUFWriter, without: Collection[str] = ()) -> None:
     for key, field in reader.fields.items():
-        if not key.startswith(("GGUF.", "general.architecture")):
+        if not key.startswith(("GGUF.", "general.architecture")) and key not in without:
             writer.add_key_value(
                 key, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None
             )

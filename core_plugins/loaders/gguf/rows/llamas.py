@@ -59,6 +59,11 @@ def minicpm(source: Source, config: Config) -> None:
     config["dim_model_base"] = hidden / logits
 
 
+def granite(source: Source, config: Config) -> None:
+    """Without a scale of scores they have the usual one."""
+    config.setdefault("attention_multiplier", 1.0 / math.sqrt(config["head_dim"]))
+
+
 def exaone(source: Source, config: Config) -> None:
     """A llama; its norms' epsilon has the name of either kind of norm."""
     older = "attention.layer_norm_epsilon"
@@ -144,6 +149,7 @@ ROWS: Final = {
         constants={**SILU, **UNSCALED, "mlp_bias": False},
         present={"attention_bias": ATTENTION_BIASES},
         paired=True,
+        adjust=granite,
         neutral={"rope.scaling.finetuned": "says that rotary embedding is used at all"},
     ),
 }

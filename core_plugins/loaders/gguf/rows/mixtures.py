@@ -14,6 +14,7 @@ from core_plugins.loaders.gguf.rows.llamas import (
     SILU,
     UNBIASED,
     UNSCALED,
+    granite,
 )
 from core_plugins.loaders.gguf.source import Source
 
@@ -69,19 +70,9 @@ def qwen2_moe(source: Source, config: Config) -> None:
         config["shared_expert_intermediate_size"] = shared.shape[-1]
 
 
-def qwen3_moe(source: Source, config: Config) -> None:
-    """Weights of experts add up to one."""
-    inner_size(source, config)
-
-
-def olmoe(source: Source, config: Config) -> None:
-    """Without a limit of queries, keys and values, there is none."""
-    inner_size(source, config)
-    del config["moe_intermediate_size"]
-
-
 def granite_moe(source: Source, config: Config) -> None:
     """With an expert that every token takes, it is another model type."""
+    granite(source, config)
     shared = config.get("shared_intermediate_size", 0)
     if shared:
         config.update(model_type="granitemoeshared", architectures=["GraniteMoeSharedForCausalLM"])
@@ -141,13 +132,8 @@ def glm4_moe(source: Source, config: Config) -> None:
 
 def minimax(source: Source, config: Config) -> None:
     """Every layer has experts, of the one inner size."""
-    if gating(source, SIGMOID) != SIGMOID:
-        raise source.fail("scores experts by softmax; expected sigmoid for this architecture.")
-    config["intermediate_size"] = (
-        source.value("expert_feed_forward_length")
-        if "expert_feed_forward_length" in source
-        else config["intermediate_size"]
-    )
+    corrected(source, config)
+    config["intermediate_size"] = config.pop("moe_intermediate_size", config["intermediate_size"])
 
 
 def ernie_moe(source: Source, config: Config) -> None:
@@ -171,7 +157,7 @@ ROWS: Final = {
         "Qwen3MoeForCausalLM",
         keys={**RMS, **MOE, **INNER},
         constants={**SILU, **UNBIASED, "use_sliding_window": False, "norm_topk_prob": True},
-        adjust=qwen3_moe,
+        adjust=inner_size,
     ),
     "olmoe": Architecture(
         "olmoe",
@@ -228,8 +214,8 @@ ROWS: Final = {
     "minimax-m2": Architecture(
         "minimax_m2",
         "MiniMaxM2ForCausalLM",
-        keys={**RMS, "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
-        constants={**SILU},
+        keys={**RMS, **INNER, "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        constants=SILU,
         names=MIXTRAL_NAMES,
         rotary="part",
         adjust=minimax,

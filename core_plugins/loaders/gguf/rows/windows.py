@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from core_plugins.loaders.gguf.architectures import Architecture, Config
 from core_plugins.loaders.gguf.keys import MAX_LAYERS, RMS
 from core_plugins.loaders.gguf.rows.llamas import ATTENTION_BIASES, QKV_BIASES, SILU, UNBIASED
@@ -95,8 +97,6 @@ def olmo(source: Source, config: Config) -> None:
 
 def _near(value: float) -> float:
     """As a file stores it."""
-    import numpy as np
-
     return float(np.float32(value))
 
 
