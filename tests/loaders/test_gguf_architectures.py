@@ -15,6 +15,7 @@ import torch
 from core_plugins.loaders.gguf.architectures import architectures
 from core_plugins.loaders.gguf.loader import GGUFLoader
 from core_plugins.loaders.gguf.reader import read_architecture
+from core_plugins.quantization.gguf.blocks import FORMATS
 from tests.checkpoints.gguf.cases import CASES, IDS
 from tests.families.harness import Harness, Piece
 
@@ -50,3 +51,10 @@ def test_every_row_has_a_file(tmp_path: Path) -> None:
     seen = {read_architecture(str(unpacked(name, tmp_path))) for name in CASES}
     assert seen == set(architectures())
     assert len(seen) >= 20
+
+
+def test_the_document_lists_every_row_and_type() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
+    assert all(f"`{name}`" in document for name in architectures())
+    for name, row in FORMATS.items():
+        assert f"| {name} | {row.form} | {row.held_bytes / row.block_bytes:.2f} |" in document

@@ -150,6 +150,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "deepseek_v2",
         {**LATENT, "q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": False},
     ),
+    "deepseek2-yarn": (
+        "deepseek_v2",
+        {
+            **LATENT,
+            "topk_method": "greedy",
+            "norm_topk_prob": False,
+            "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
     "deepseek3": ("deepseek_v3", {**LATENT, "n_group": 2, "topk_group": 1}),
     "glm4": ("glm4", {"head_dim": 16, "rope_parameters": HALF, "attention_bias": True}),
     "glm4moe": (

@@ -82,34 +82,38 @@ def granite_moe(source: Source, config: Config) -> None:
 
 def deepseek(source: Source, config: Config) -> None:
     """Latent attention; biases of experts tell the third version, which scores by sigmoid."""
-    rope = source.integer("rope.dimension_count", 2, MAX_HEAD_SIZE)
-    key = source.integer("attention.key_length", 1, MAX_EXTENT)
-    value = source.integer("attention.value_length", 1, MAX_EXTENT)
-    if "attention.key_length_mla" in source:  # the other lengths are then those of the form with few heads of keys
-        key = source.integer("attention.key_length_mla", 1, MAX_HEAD_SIZE)
-        value = source.integer("attention.value_length_mla", 1, MAX_HEAD_SIZE)
-    if key <= rope:
-        raise source.fail(f"has heads of {key} numbers, of which {rope} rotate; expected more that do not.")
-    config.pop("head_dim", None)
-    config["num_key_value_heads"] = config["num_attention_heads"]
-    config.update(qk_rope_head_dim=rope, qk_nope_head_dim=key - rope, v_head_dim=value)
-    config.setdefault("q_lora_rank", None)
+    _latent_sizes(source, config)
     _yarn_of_deepseek(source, config)
     if not config.get("n_routed_experts"):
         raise source.fail("has no experts, which this architecture is only read with.")
     inner_size(source, config)
-    corrected = any(name.endswith(".exp_probs_b.bias") for name in source.tensors)
-    function = gating(source, SIGMOID if corrected else SOFTMAX)
-    if corrected != (function == SIGMOID):
+    biased = any(name.endswith(".exp_probs_b.bias") for name in source.tensors)
+    function = gating(source, SIGMOID if biased else SOFTMAX)
+    if biased != (function == SIGMOID):
         raise source.fail("has biases of experts with scores by softmax, or none with scores by sigmoid.")
-    if corrected:
+    if biased:
         config.update(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"])
     else:
         config["topk_method"] = "group_limited_greedy" if config["n_group"] > 1 else "greedy"
 
 
+def _latent_sizes(source: Source, config: Config) -> None:
+    rope = source.integer("rope.dimension_count", 2, MAX_HEAD_SIZE)
+    key = source.integer("attention.key_length", 1, MAX_EXTENT)
+    value = source.integer("attention.value_length", 1, MAX_EXTENT)
+    if "attention.key_length_mla" in source:  # the other lengths are then those of the form with one head of keys
+        key = source.integer("attention.key_length_mla", 1, MAX_HEAD_SIZE)
+        value = source.integer("attention.value_length_mla", 1, MAX_HEAD_SIZE)
+    if key <= rope:
+        raise source.fail(f"has heads of {key} numbers, of which {rope} rotate; expected more that do not.")
+    del config["head_dim"]
+    config["num_key_value_heads"] = config["num_attention_heads"]
+    config.update(qk_rope_head_dim=rope, qk_nope_head_dim=key - rope, v_head_dim=value)
+    config.setdefault("q_lora_rank", None)
+
+
 def _yarn_of_deepseek(source: Source, config: Config) -> None:
-    """The stretch of scores is stored as a tenth of Hugging Face's number."""
+    """The stretch of scores is stored as a tenth of Hugging Face's `mscale_all_dim`, which `mscale` equals in every model."""
     multiplier = source.number("rope.scaling.yarn_log_multiplier", 0.0, 1e3, 0.0)
     scaling = config.get("rope_scaling")
     if multiplier and scaling is not None:
