@@ -1,0 +1,36 @@
+"""What conversion to GGUF did to rows and values, undone.
+
+Owns: one function for each such thing; those that move rows work on packed rows as well. Never does: know an architecture.
+Called by: the GGUF loader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def half_split(tensor: Tensor, num_heads: int) -> Tensor:
+    """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2)."""
+    pairs_per_head = tensor.shape[0] // num_heads // 2
+    heads = tensor.view(num_heads, pairs_per_head, 2, -1)
+    return heads.transpose(1, 2).reshape(tensor.shape)
+
+
+def by_group(tensor: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
+    """Rows of all queries, all keys, all values to groups: the queries of a head of keys, its keys, its values."""
+    import torch
+
+    size = tensor.shape[0] // (num_heads + 2 * num_kv_heads)
+    parts = tensor.split([num_heads * size, num_kv_heads * size, num_kv_heads * size])
+    groups = [part.reshape(num_kv_heads, -1, *tensor.shape[1:]) for part in parts]
+    return torch.cat(groups, dim=1).reshape(tensor.shape)
+
+
+def unfolded(keys: Tensor, values: Tensor) -> Tensor:
+    """The matrix of latent attention from its halves: keys [H, rank, D], values [H, Dv, rank]; to [H * (D + Dv), rank]."""
+    import torch
+
+    return torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
