@@ -20,6 +20,7 @@ from core.plugin.contracts import GatedOperation, HeadsKernel
 from core.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
+from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
 FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
@@ -108,7 +109,7 @@ class ReferenceKernels:
 
     name = "reference"
     numerics = f"torch-{torch.__version__.split('+')[0]}"
-    features = FEATURES
+    features = FEATURES | WEIGHT_FEATURES
 
     def __init_subclass__(cls) -> None:
         """A provider that inherits from this one says itself what its own operations can do."""

@@ -49,6 +49,7 @@ class Counting(ReferenceKernels):
     """Keeps the shapes of all prepared weights."""
 
     name = "counting"
+    features = ReferenceKernels.features
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
