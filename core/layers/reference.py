@@ -17,9 +17,10 @@ from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
 from core.layers.linear import Linear
 from core.plugin.contracts import GatedOperation, HeadsKernel
-from core.weights.canonical import memory_of, moved_into
+from core.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core.weights.experts import Experts
-from core.weights.formats import CanonicalWeight, Dense, HasGroups
+from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups
+from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
 FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
@@ -27,13 +28,39 @@ FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "
 
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
-    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again."""
-    num_rows = x.shape[0]
-    groups = x.float().view(num_rows, -1, group_size)
+    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again.
+
+    group_size: of the inputs; the last group of a row may be smaller.
+    """
+    num_rows, num_inputs = x.shape
+    missing = -num_inputs % group_size
+    padded = F.pad(x.float(), (0, missing))
+    groups = padded.view(num_rows, -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
     steps = torch.round(groups * inverse).clamp(-127, 127)
-    return (steps * scale).view(x.shape)
+    rounded = (steps * scale).view(num_rows, -1)
+    return rounded[:, :num_inputs]
+
+
+def activations_by_group(x: Tensor, group_size: int) -> Tensor:
+    """The same in groups of INPUT_GROUP, or of `group_size` where that is smaller.
+
+    group_size: inputs that share a scale of the weight. Where it is larger, each of its groups is cut from its start.
+    """
+    if group_size <= INPUT_GROUP:
+        return quantized_activations(x, group_size)
+    by_group = x.reshape(-1, group_size)
+    return quantized_activations(by_group, INPUT_GROUP).reshape(x.shape)
+
+
+def inputs_by_group(x: Tensor, weight: CanonicalWeight) -> Tensor:
+    """x [T, K] as activation `int8` rounds it for a weight: in the groups, and in the order, in which that is stored."""
+    group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
+    if not isinstance(weight, IntGroups) or weight.order is None:
+        return activations_by_group(x, group_size)
+    stored = x[:, weight.order.tensor().to(x.device)]
+    return weight.order.restored(activations_by_group(stored, group_size))
 
 
 class ReferenceLinear:
@@ -45,7 +72,6 @@ class ReferenceLinear:
         self.bias = bias
         self.shape = weight.shape
         self.nbytes = weight.nbytes
-        self._group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
@@ -68,8 +94,7 @@ class ReferenceLinear:
         if self.activation == "int8_row":
             return quantized_activations(x, x.shape[1])
         if self.activation == "int8" and not isinstance(self.weight, Dense):
-            group_size = getattr(self.weight, "group_size", x.shape[1])
-            return quantized_activations(x, group_size)
+            return inputs_by_group(x, self.weight)
         return x
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
@@ -91,7 +116,7 @@ class ReferenceKernels:
 
     name = "reference"
     numerics = f"torch-{torch.__version__.split('+')[0]}"
-    features = FEATURES
+    features = FEATURES | WEIGHT_FEATURES
 
     def __init_subclass__(cls) -> None:
         """A provider that inherits from this one says itself what its own operations can do."""
