@@ -33,8 +33,17 @@ def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
     shifts = torch.arange(8, dtype=torch.uint8)
     stream = ((octets.unsqueeze(-1) >> shifts) & 1).view(rows, -1)
     fields = stream[:, : count * bits].view(rows, count, bits)
-    weights = 2 ** torch.arange(bits)
-    return (fields * weights).sum(-1).to(torch.uint8)
+    weights = (2 ** torch.arange(bits)).to(torch.uint8)
+    return (fields * weights).sum(-1, dtype=torch.uint8)
+
+
+def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
+    """As `unpack_stream`, to integers as canonical weights hold them: pairs [R, count // 2] up to 4 bits, else [R, count]."""
+    if bits in (4, 8):  # words lie in memory as canonical weights do
+        octets = words.contiguous().view(torch.uint8)
+        return octets[:, : count * bits // 8].contiguous()
+    values = unpack_stream(words, bits, count)
+    return to_nibbles(values) if bits < 4 else values
 
 
 def to_nibbles(values: Tensor) -> Tensor:

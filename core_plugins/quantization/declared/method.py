@@ -71,4 +71,4 @@ class DeclaredMethod:
 
     def _part(self, spec: LayerSpec) -> StoredPart:
         rows, inputs = spec.shape[-2:]
-        return self._parts.find(spec.name, (rows, inputs))
+        return self._parts.find(spec.name, (rows, inputs), spec.role)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.specs import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,14 @@ class StoredPart:
     own_name: of the module in the checkpoint's files, which its declaration talks about.
     shape: (N, K) of its matrix.
     tensors: by what follows the module's name, such as `qweight`.
+    role: in the model.
     """
 
     name: str
     own_name: str
     shape: tuple[int, int]
     tensors: Mapping[str, TensorInfo]
+    role: Role = "linear"
 
     def names(self, *suffixes: str) -> tuple[str, ...]:
         """Canonical names of those of these tensors that are there."""
@@ -41,11 +44,11 @@ class StoredParts:
             module, _, suffix = name.rpartition(".")
             self._modules.setdefault(module, {})[suffix] = info
 
-    def find(self, name: str, shape: tuple[int, int]) -> StoredPart:
+    def find(self, name: str, shape: tuple[int, int], role: Role = "linear") -> StoredPart:
         """The module of a canonical name; without tensors when there is none."""
         tensors = self._modules.get(name, {})
         own_name = name
         for info in tensors.values():
             own_name = info.source.rpartition(".")[0]
             break
-        return StoredPart(name, own_name, shape, tensors)
+        return StoredPart(name, own_name, shape, tensors, role)
