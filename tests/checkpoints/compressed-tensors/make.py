@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.format import infer_module_format
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.utils.match import match_name
 from datasets import Dataset
@@ -95,7 +97,7 @@ def make(name: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(3.0)
+                parameter.mul_(8.0)
     options = {}
     data = {}
     if name == "fp8-static-cache":
@@ -135,12 +137,24 @@ def digests_of(directory: Path) -> dict[str, str]:
         local = {name.rpartition(".")[2]: t for name, t in tensors.items() if name.rpartition(".")[0] == module}
         if local["weight_scale"].dtype is torch.bfloat16:
             local["weight_scale"] = local["weight_scale"].float()
+        if form == "nvfp4-pack-quantized":
+            digests[f"{module}.sums"] = nvfp4_sums(local, scheme)
+            continue
         compressor = BaseCompressor.get_value_from_registry(getattr(form, "value", form))
         matrix = compressor.decompress(local, scheme)["weight"].float().contiguous()
         digests[module] = hashlib.sha256(matrix.numpy().tobytes()).hexdigest()
-        if form == "nvfp4-pack-quantized":
-            digests[f"{module}.sums"] = [float(matrix.double().sum()), float(matrix.double().abs().sum())]
     return digests
+
+
+def nvfp4_sums(local: dict[str, torch.Tensor], scheme: QuantizationScheme) -> list[float]:
+    """Of a matrix that is dequantized in float32: its last bits depend on the order of two products."""
+    rows, pairs = local["weight_packed"].shape
+    codes = unpack_fp4_from_uint8(local["weight_packed"], rows, 2 * pairs, dtype=torch.float32)
+    scale = local["weight_scale"].float()
+    whole = local["weight_global_scale"]
+    matrix = dequantize(x_q=codes, scale=scale, args=scheme.weights, global_scale=whole, dtype=torch.float32).double()
+    places = torch.arange(matrix.numel(), dtype=torch.float64).view_as(matrix)
+    return [float((matrix.relu() * places).sum()), float(((-matrix).relu() * places).sum())]
 
 
 if __name__ == "__main__":
