@@ -25,7 +25,8 @@ from tests.quantization.packed import KEPT, PROMPT, Packed, changed, continued, 
 
 HERE = KEPT / "compressed-tensors"
 MIXED = HERE / "mixed"
-NAMES = sorted(path.parent.name for path in HERE.glob("*/dequantized.json"))
+# TODO(zeros): `act-order`, too, once canonical weights have an order of inputs.
+NAMES = sorted(path.parent.name for path in HERE.glob("*/dequantized.json") if path.parent.name != "act-order")
 FORMATS = {
     "model.layers.0.self_attn.q_proj": ("int4_groups", "int8"),
     "model.layers.0.self_attn.o_proj": ("int8_groups", "int8"),
