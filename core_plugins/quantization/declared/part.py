@@ -6,8 +6,10 @@ Called by: the method (it finds parts), layouts (they look at one).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 
@@ -19,7 +21,7 @@ class StoredPart:
     name: canonical.
     own_name: of the module in the checkpoint's files, which its declaration talks about.
     shape: (N, K) of its matrix.
-    tensors: by what follows the module's name, such as `qweight`.
+    tensors: by what follows the module's name, such as `qweight` or `weight.absmax`.
     """
 
     name: str
@@ -31,21 +33,57 @@ class StoredPart:
         """Canonical names of those of these tensors that are there."""
         return tuple(f"{self.name}.{suffix}" for suffix in suffixes if suffix in self.tensors)
 
+    def suffix(self, name: str) -> str:
+        """What follows the module's name in the canonical name of one of its tensors."""
+        return name.removeprefix(f"{self.name}.")
+
+    def mismatch(self, expected: Mapping[str, Expected]) -> str | None:
+        """A sentence about the first tensor that is missing or has another type or shape; None when all is well."""
+        for suffix, wanted in expected.items():
+            info = self.tensors.get(suffix)
+            if info is None:
+                return f"the checkpoint has no tensor '{self.own_name}.{suffix}'"
+            if info.dtype not in wanted.dtypes or tuple(info.shape) != wanted.shape:
+                types = " or ".join(wanted.dtypes)
+                return (
+                    f"tensor '{info.source}' is {info.dtype} of shape {list(info.shape)}; for a matrix of shape "
+                    f"{list(self.shape)} the declaration says {types} of shape {list(wanted.shape)}"
+                )
+        return None
+
+
+class Expected(NamedTuple):
+    """A tensor as a layout needs it."""
+
+    dtypes: tuple[str, ...]
+    shape: tuple[int, ...]
+
 
 class StoredParts:
     """All modules of a checkpoint."""
 
     def __init__(self, manifest: CheckpointManifest) -> None:
-        self._modules: dict[str, dict[str, TensorInfo]] = {}
-        for name, info in manifest.tensors.items():
-            module, _, suffix = name.rpartition(".")
-            self._modules.setdefault(module, {})[suffix] = info
+        self._tensors = manifest.tensors
+        self._names = sorted(manifest.tensors)
 
     def find(self, name: str, shape: tuple[int, int]) -> StoredPart:
-        """The module of a canonical name; without tensors when there is none."""
-        tensors = self._modules.get(name, {})
+        """The module of a canonical name, with all tensors below it; without tensors when there is none."""
+        prefix = f"{name}."
+        tensors: dict[str, TensorInfo] = {}
         own_name = name
-        for info in tensors.values():
-            own_name = info.source.rpartition(".")[0]
-            break
+        for index in range(bisect_left(self._names, prefix), len(self._names)):
+            full = self._names[index]
+            if not full.startswith(prefix):
+                break
+            info = self._tensors[full]
+            suffix = full.removeprefix(prefix)
+            tensors[suffix] = info
+            own_name = _before(info.source, suffix)
         return StoredPart(name, own_name, shape, tensors)
+
+
+def _before(source: str, suffix: str) -> str:
+    """The module's own name, in that of its tensor. suffix: of the tensor; its last part may have another name there."""
+    for _ in range(suffix.count(".") + 1):
+        source = source.rpartition(".")[0]
+    return source
