@@ -7,9 +7,13 @@ Called by: layouts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
+
+WORD: Final = 32
+"""Bits of a word."""
 
 
 def unpack_words(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
@@ -35,6 +39,13 @@ def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
     fields = stream[:, : count * bits].view(rows, count, bits)
     weights = 2 ** torch.arange(bits)
     return (fields * weights).sum(-1).to(torch.uint8)
+
+
+def unpack_run(words: Tensor, bits: int, count: int) -> Tensor:
+    """int32 [R, W] to `count` integers of 2, 3, 4 or 8 bits that follow one another, uint8 [R, count]."""
+    if WORD % bits == 0:
+        return unpack_words(words, bits)
+    return unpack_stream(words, bits, count)
 
 
 def to_nibbles(values: Tensor) -> Tensor:

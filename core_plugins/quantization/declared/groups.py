@@ -64,7 +64,9 @@ class Groups:
         size = self.inputs(part)
         inputs = part.shape[1]
         if inputs % size:
-            return f"the declaration says groups of {size}, which do not divide the {inputs} inputs of '{part.own_name}'"
+            return (
+                f"the declaration says groups of {size}, which do not divide the {inputs} inputs of '{part.own_name}'"
+            )
         if size % SMALLEST:
             return f"groups of {size} inputs ('{part.own_name}') cannot be held; multiples of {SMALLEST} can"
         return None

@@ -79,7 +79,7 @@ class GPTQLayout:
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Groups of integers; columns of act-order lie group by group. Raises ValueError when values contradict."""
-        from core_plugins.quantization.declared.bits import unpack_stream, unpack_words
+        from core_plugins.quantization.declared.bits import unpack_run
 
         groups = self.groups
         inputs = part.shape[1]
@@ -88,11 +88,7 @@ class GPTQLayout:
         words = tensors["qweight"]
 
         def unpack(rows: slice) -> Tensor:
-            own_words = words[:, rows].t().contiguous()
-            if self.bits == 3:
-                values = unpack_stream(own_words, self.bits, inputs)
-            else:
-                values = unpack_words(own_words, self.bits)
+            values = unpack_run(words[:, rows].t().contiguous(), self.bits, inputs)
             return values if order is None else values[:, order]
 
         values = groups.held_values(part, unpack)
@@ -104,17 +100,15 @@ class GPTQLayout:
 
     def _zeros(self, part: StoredPart, words: Tensor) -> Tensor:
         """uint8 [N, groups]. Raises ValueError when they are not those of a symmetric checkpoint that is said to be one."""
-        from core_plugins.quantization.declared.bits import unpack_stream, unpack_words
+        from core_plugins.quantization.declared.bits import unpack_run
 
-        if self.bits == 3:
-            zeros = unpack_stream(words, self.bits, part.shape[0])
-            if self.minus_one:
-                zeros = (zeros + 1) & 7
-        else:
-            if self.minus_one:
-                # Packers take one off each whole word, so that a zero point of 0 borrows from its neighbour.
-                words = words + sum(1 << place for place in range(0, WORD, self.bits))
-            zeros = unpack_words(words, self.bits)
+        crosses_words = WORD % self.bits != 0
+        if self.minus_one and not crosses_words:
+            # Packers take one off each whole word, so that a zero point of 0 borrows from its neighbour.
+            words = words + sum(1 << place for place in range(0, WORD, self.bits))
+        zeros = unpack_run(words, self.bits, part.shape[0])
+        if self.minus_one and crosses_words:
+            zeros = (zeros + 1) % (1 << self.bits)
         if self.sym and not bool((zeros == self._middle).all()):
             found = int(zeros[zeros != self._middle][0])
             raise ValueError(
@@ -141,5 +135,7 @@ class GPTQLayout:
             )
         order = wanted.argsort(stable=True)
         if not torch.equal(wanted[order], in_order):
-            raise ValueError(f"has a g_idx that does not put {self.group_size} inputs in each group; the file is damaged")
+            raise ValueError(
+                f"has a g_idx that does not put {self.group_size} inputs in each group; the file is damaged"
+            )
         return order

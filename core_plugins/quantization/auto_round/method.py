@@ -1,0 +1,50 @@
+"""The method of AutoRound checkpoints: which module has which layout.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core.api.specs import Unsupported
+from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.auto_round.declaration import Declaration
+from core_plugins.quantization.awq.layout import AWQLayout
+from core_plugins.quantization.declared.arguments import DeclaredArguments, chosen_activation
+from core_plugins.quantization.declared.groups import ACTIVATIONS
+from core_plugins.quantization.declared.layout import Layout
+from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.gptq.layout import GPTQLayout
+
+PACKED = "qweight"
+"""A module that has this tensor is packed, whatever lists of modules say."""
+
+
+def auto_round_method(context: LoadContext) -> DeclaredMethod:
+    """Raises UserError for a declaration or arguments that are not served."""
+    assert context.manifest is not None and context.facts is not None, "only declared checkpoints are loaded"
+    declaration = Declaration.read(context.facts.declaration)
+    packing = declaration.packing
+    arguments = context.arguments or DeclaredArguments()
+    activation = chosen_activation("auto-round", arguments.activation, ACTIVATIONS, context.dtype)
+
+    def choose(part: StoredPart) -> Layout | Unsupported | None:
+        if PACKED not in part.tensors:
+            return None
+        scheme = declaration.scheme_of(part.own_name)
+        if scheme is None:
+            return Unsupported(
+                f"'{part.own_name}' is packed, but 'extra_config' of the declaration says that it is plain"
+            )
+        if packing.layout == "awq":
+            return AWQLayout(scheme.group_size, "gemm", activation)
+        return GPTQLayout(
+            bits=scheme.bits,
+            group_size=scheme.group_size,
+            sym=scheme.sym,
+            desc_act=False,
+            minus_one=packing.minus_one,
+            activation=activation,
+        )
+
+    return DeclaredMethod(context.manifest, choose)
