@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from core.api.specs import Activation, PartPlan, Unsupported
-from core_plugins.quantization.declared.groups import SCALE_BYTES, Groups
-from core_plugins.quantization.declared.part import Expected, StoredPart
+from core.api.specs import PartPlan, Unsupported
+from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,86 +29,102 @@ BITS: Final = 4
 IN_A_WORD: Final = 8
 PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where the integer of each of eight outputs lies in its word."""
-MIDDLE: Final = 8
-TENSORS: Final = ("qweight", "qzeros", "scales")
 
 
 @dataclass(frozen=True, slots=True)
 class AWQLayout:
     """Kind `Layout`.
 
+    run: what the user wants.
     group_size: inputs that share a scale; -1: all.
     version: which of the two.
-    activation: precision to which inputs are rounded.
     """
 
+    run: Run
     group_size: int
     version: Literal["gemm", "gemv"]
-    activation: Activation
-
-    def groups(self, part: StoredPart) -> Groups:
-        """How the integers are held."""
-        zero = None if "qzeros" in part.tensors else MIDDLE
-        return Groups(BITS, self.group_size, zero, self.activation)
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """Integers in groups; the sizes of all tensors are those that the declaration says."""
-        groups = self.groups(part)
+        """See `Layout`."""
         rows, inputs = part.shape
         for what, count in (("inputs", inputs), ("outputs", rows)):
             if count % IN_A_WORD:
                 return Unsupported(f"{count} {what} of 4 bits do not fill words of 32 bits")
-        problem = groups.problem(part) or part.mismatch(self._expected(part))
-        if problem is not None:
-            return Unsupported(problem)
-        return groups.plan(part, part.names(*TENSORS), part.tensors["scales"].dtype)
+        if self.group_size > inputs or inputs % self.group_size:
+            return Unsupported(f"its {inputs} inputs are not a multiple of {self.group_size}, its group size")
+        wanted = self._wanted(part)
+        wrong = problem(part, wanted)
+        if wrong is not None:
+            return Unsupported(wrong)
+        reads = tuple(tensor.suffix for tensor in wanted)
+        return self._how(part).plan(part, self.run, reads)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """Groups of integers."""
-        from core_plugins.quantization.declared.bits import unpack_words
+        """See `Layout`."""
+        from core_plugins.quantization.declared.bits import held_from_words, unpack_words
+        from core_plugins.quantization.declared.canonical import integer_weight
 
-        groups = self.groups(part)
-        words = tensors["qweight"]
+        how = self._how(part)
+        stored = tensors["qweight"]
         zero_words = tensors.get("qzeros")
-        count = groups.count(part)
-        scales = tensors["scales"]
+        scale = tensors["scales"]
         zeros = None
         if self.version == "gemv":
-            values = groups.held_values(part, lambda rows: unpack_words(words[rows], BITS))
+            count = part.shape[1] // how.group_size
             if zero_words is not None:
                 zeros = unpack_words(zero_words, BITS)[:, :count]
-            return groups.weight(part, values, scales[:, :count], zeros)
-
-        def unpack(rows: slice) -> Tensor:
-            own_words = words[:, rows.start // IN_A_WORD : rows.stop // IN_A_WORD]
-            return unpack_words(own_words, BITS, PLACES).t()
-
-        values = groups.held_values(part, unpack, IN_A_WORD)
+            values = held_from_words(stored, BITS, part.shape[1])
+            return integer_weight(how, values, scale[:, :count], zeros)
         if zero_words is not None:
-            zeros = unpack_words(zero_words, BITS, PLACES).t()
-        return groups.weight(part, values, scales.t(), zeros)
+            zeros = unpack_words(zero_words, BITS, PLACES).T
+        return integer_weight(how, _held(stored), scale.T, zeros)
 
-    def _expected(self, part: StoredPart) -> dict[str, Expected]:
+    def _how(self, part: StoredPart) -> Integers:
+        return Integers(
+            bits=BITS,
+            group_size=part.shape[1] if self.group_size == -1 else self.group_size,
+            zeros="qzeros" in part.tensors,
+            channel=False,
+            ordered=False,
+            scale=part.tensors["scales"].dtype,
+        )
+
+    def _wanted(self, part: StoredPart) -> list[Wanted]:
         rows, inputs = part.shape
-        groups = self.groups(part)
-        count = groups.count(part)
-        types = tuple(SCALE_BYTES)
+        size = inputs if self.group_size == -1 else self.group_size
+        count = inputs // size
         if self.version == "gemm":
-            expected = {
-                "qweight": Expected(("I32",), (inputs, rows // IN_A_WORD)),
-                "qzeros": Expected(("I32",), (count, rows // IN_A_WORD)),
-                "scales": Expected(types, (count, rows)),
-            }
+            zeros_shape = (count, rows // IN_A_WORD)
+            wanted = [
+                Wanted("qweight", ("I32",), [(inputs, rows // IN_A_WORD)]),
+                Wanted("scales", FLOATS, [(count, rows)]),
+            ]
         else:
-            width = _gemv_width(count, groups.inputs(part))
-            expected = {
-                "qweight": Expected(("I32",), (rows, inputs // IN_A_WORD)),
-                "qzeros": Expected(("I32",), (rows, width)),
-                "scales": Expected(types, (rows, width * IN_A_WORD)),
-            }
-        if groups.zero is not None:
-            del expected["qzeros"]
-        return expected
+            width = _gemv_width(count, size)
+            zeros_shape = (rows, width)
+            wanted = [
+                Wanted("qweight", ("I32",), [(rows, inputs // IN_A_WORD)]),
+                Wanted("scales", FLOATS, [(rows, width * IN_A_WORD)]),
+            ]
+        if "qzeros" in part.tensors:
+            wanted.append(Wanted("qzeros", ("I32",), [zeros_shape]))
+        return wanted
+
+
+def _held(stored: Tensor) -> Tensor:
+    """Words [K, N / 8] of version gemm to pairs [N, K / 2], some words at a time so that temporaries stay small."""
+    import torch
+
+    from core_plugins.quantization.declared.bits import CHUNK, to_nibbles, unpack_words
+
+    inputs, words = stored.shape
+    held = torch.empty((words * IN_A_WORD, inputs // 2), dtype=torch.uint8)
+    step = max(1, CHUNK // (inputs * IN_A_WORD))
+    for start in range(0, words, step):
+        values = unpack_words(stored[:, start : start + step], BITS, PLACES)
+        first = start * IN_A_WORD
+        held[first : first + values.shape[1]] = to_nibbles(values.T)
+    return held
 
 
 def _gemv_width(count: int, group_size: int) -> int:

@@ -5,11 +5,12 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
+from core.api.errors import UserError
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.awq.declaration import Declaration
 from core_plugins.quantization.awq.layout import AWQLayout
-from core_plugins.quantization.declared.arguments import DeclaredArguments, chosen_activation
-from core_plugins.quantization.declared.groups import ACTIVATIONS
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
 
@@ -19,11 +20,12 @@ PACKED = "qweight"
 
 def awq_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    assert context.manifest is not None and context.facts is not None, "only declared checkpoints are loaded"
-    declaration = Declaration.read(context.facts.declaration)
+    if context.manifest is None:
+        raise UserError("quantization 'awq' was given no checkpoint; leave --quantization out.")
+    declaration = Declaration.read(context.manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    activation = chosen_activation("awq", arguments.activation, ACTIVATIONS, context.dtype)
-    layout = AWQLayout(declaration.group_size, declaration.version, activation)
+    run = Run(arguments.activation, context.dtype)
+    layout = AWQLayout(run, declaration.group_size, declaration.version)
 
     def choose(part: StoredPart) -> AWQLayout | None:
         return layout if PACKED in part.tensors else None

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from core.api.errors import UserError
 from core.api.specs import Activation
 
 
@@ -36,17 +35,3 @@ def activation_for(asked: str, offered: tuple[Activation, ...], dtype: str) -> A
         if one.removesuffix("_row") == asked:
             return one
     return None
-
-
-def chosen_activation(method: str, asked: str, offered: tuple[Activation, ...], dtype: str) -> Activation:
-    """The same. Raises UserError where the format does not have the one that is asked for.
-
-    method: for the sentence.
-    """
-    found = activation_for(asked, offered, dtype)
-    if found is not None:
-        return found
-    names = " or ".join(one.removesuffix("_row") for one in offered)
-    raise UserError(
-        f"--quantization-config.activation {asked}: quantization '{method}' has no such inputs; choose {names}."
-    )

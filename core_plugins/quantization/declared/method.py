@@ -74,7 +74,7 @@ class DeclaredMethod:
 
     def _part(self, spec: LayerSpec) -> StoredPart:
         rows, inputs = spec.shape[-2:]
-        return self._parts.find(spec.name, (rows, inputs))
+        return self._parts.find(spec.name, (rows, inputs), spec.role)
 
 
 def _with_idle_bias(plan: PartPlan | Unsupported, spec: LayerSpec, part: StoredPart) -> PartPlan | Unsupported:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.specs import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,14 @@ class StoredPart:
     own_name: of the module in the checkpoint's files, which its declaration talks about.
     shape: (N, K) of its matrix.
     tensors: by what follows the module's name, such as `qweight` or `weight.absmax`.
+    role: in the model.
     """
 
     name: str
     own_name: str
     shape: tuple[int, int]
     tensors: Mapping[str, TensorInfo]
+    role: Role = "linear"
 
     def names(self, *suffixes: str) -> tuple[str, ...]:
         """Canonical names of those of these tensors that are there."""
@@ -37,27 +39,6 @@ class StoredPart:
         """What follows the module's name in the canonical name of one of its tensors."""
         return name.removeprefix(f"{self.name}.")
 
-    def mismatch(self, expected: Mapping[str, Expected]) -> str | None:
-        """A sentence about the first tensor that is missing or has another type or shape; None when all is well."""
-        for suffix, wanted in expected.items():
-            info = self.tensors.get(suffix)
-            if info is None:
-                return f"the checkpoint has no tensor '{self.own_name}.{suffix}'"
-            if info.dtype not in wanted.dtypes or tuple(info.shape) != wanted.shape:
-                types = " or ".join(wanted.dtypes)
-                return (
-                    f"tensor '{info.source}' is {info.dtype} of shape {list(info.shape)}; for a matrix of shape "
-                    f"{list(self.shape)} the declaration says {types} of shape {list(wanted.shape)}"
-                )
-        return None
-
-
-class Expected(NamedTuple):
-    """A tensor as a layout needs it."""
-
-    dtypes: tuple[str, ...]
-    shape: tuple[int, ...]
-
 
 class StoredParts:
     """All modules of a checkpoint."""
@@ -66,7 +47,7 @@ class StoredParts:
         self._tensors = manifest.tensors
         self._names = sorted(manifest.tensors)
 
-    def find(self, name: str, shape: tuple[int, int]) -> StoredPart:
+    def find(self, name: str, shape: tuple[int, int], role: Role = "linear") -> StoredPart:
         """The module of a canonical name, with all tensors below it; without tensors when there is none."""
         prefix = f"{name}."
         tensors: dict[str, TensorInfo] = {}
@@ -79,7 +60,7 @@ class StoredParts:
             suffix = full.removeprefix(prefix)
             tensors[suffix] = info
             own_name = _before(info.source, suffix)
-        return StoredPart(name, own_name, shape, tensors)
+        return StoredPart(name, own_name, shape, tensors, role)
 
 
 def _before(source: str, suffix: str) -> str:

@@ -5,10 +5,11 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
+from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.declared.arguments import DeclaredArguments, chosen_activation
-from core_plugins.quantization.declared.groups import ACTIVATIONS
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.gptq.declaration import Declaration
@@ -20,10 +21,11 @@ PACKED = "qweight"
 
 def gptq_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    assert context.manifest is not None and context.facts is not None, "only declared checkpoints are loaded"
-    declaration = Declaration.read(context.facts.declaration)
+    if context.manifest is None:
+        raise UserError("quantization 'gptq' was given no checkpoint; leave --quantization out.")
+    declaration = Declaration.read(context.manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    activation = chosen_activation("gptq", arguments.activation, ACTIVATIONS, context.dtype)
+    run = Run(arguments.activation, context.dtype)
 
     def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
         if PACKED not in part.tensors:
@@ -32,12 +34,12 @@ def gptq_method(context: LoadContext) -> DeclaredMethod:
         if scheme is None:
             return Unsupported(f"'{part.own_name}' is packed, but 'dynamic' of the declaration says that it is plain")
         return GPTQLayout(
+            run=run,
             bits=scheme.bits,
             group_size=scheme.group_size,
             sym=scheme.sym,
             desc_act=scheme.desc_act,
             minus_one=declaration.minus_one,
-            activation=activation,
         )
 
     return DeclaredMethod(context.manifest, choose)
