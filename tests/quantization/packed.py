@@ -102,7 +102,10 @@ def continued(model: Any, count: int = 32) -> list[int]:
 
 
 def changed(
-    source: Path, directory: Path, config: Callable[[dict[str, Any]], None] | None = None, **tensors: torch.Tensor | None
+    source: Path,
+    directory: Path,
+    config: Callable[[dict[str, Any]], None] | None = None,
+    **tensors: torch.Tensor | None,
 ) -> Path:
     """A copy of a checkpoint with another declaration or other tensors, by name with `__` for dots; None: without one."""
     directory.mkdir()

@@ -122,7 +122,10 @@ def declared(**changes: Any) -> dict[str, Any]:
     [
         ({**declared(), "format": "marlin-24"}, "marlin-24 .*tiles of one kind of GPU; save .* pack-quantized"),
         ({**declared(), "format": "zipped"}, "format: needs pack-quantized or .*'zipped'"),
-        ({**declared(), "ignored": ["lm_head"]}, r"ignored: needs a known key, got \['lm_head'\] .*Did you mean 'ignore'"),
+        (
+            {**declared(), "ignored": ["lm_head"]},
+            r"ignored: needs a known key, got \['lm_head'\] .*Did you mean 'ignore'",
+        ),
         (declared(num_bits=16), r"group_0\.weights\.num_bits: needs 1 to 8 bits, got 16"),
         (declared(num_bits="4"), "num_bits: needs a whole number, got '4'"),
         (declared(type="float", num_bits=6), "4 or 8 bits for floats, got 6"),
@@ -198,7 +201,10 @@ def test_tensors_that_do_not_fit_their_scheme_are_told(
 @pytest.mark.parametrize(
     ("tensors", "sentence"),
     [
-        ({f"{Q}__weight_scale": torch.full((64, 2), torch.nan)}, r"q_proj': the scale .* not finite; the file is damaged"),
+        (
+            {f"{Q}__weight_scale": torch.full((64, 2), torch.nan)},
+            r"q_proj': the scale .* not finite; the file is damaged",
+        ),
         ({f"{Q}__weight_shape": torch.tensor([64, 65])}, r"q_proj' has weight_shape \[64, 65\]; expected \[64, 64\]"),
         ({f"{Q}__weight_g_idx": torch.arange(64).int() // 16}, "q_proj' .*groups|permuted"),
     ],

@@ -159,7 +159,9 @@ def _strategy(where: str, weights: Mapping[str, Any]) -> tuple[str, int, tuple[i
     usual = "group" if given > 0 else "channel" if size is not None else "tensor"
     strategy = str(weights.get("strategy") or usual).lower()
     if strategy not in STRATEGIES:
-        raise Refusal(f"{where}.strategy", " or ".join(STRATEGIES), strategy, "quantize the model again with one of these")
+        raise Refusal(
+            f"{where}.strategy", " or ".join(STRATEGIES), strategy, "quantize the model again with one of these"
+        )
     if strategy in ("group", "tensor_group"):
         if given < 1:
             raise Refusal(f"{where}.group_size", "a positive number for groups", size)

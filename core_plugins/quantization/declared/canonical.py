@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups
+from core.weights.input_order import InputOrder
+from core.weights.int_groups import unpack_nibbles
+from core_plugins.quantization.declared.bits import to_nibbles
 from core_plugins.quantization.declared.held import Floats4, Floats8, Integers
 
 SIGN = 128
@@ -33,20 +36,45 @@ def integer_weight(
         signed = (values ^ SIGN).view(torch.int8)
         return Int8Channel(signed, scale.float().expand(n, 1).contiguous())
     num_groups = k // how.group_size
-    scale = scale.expand(n, num_groups).contiguous()
-    if groups is not None and not torch.equal(groups.long(), torch.arange(k) // how.group_size):
-        # TODO(zeros): the sorted columns and their order once canonical weights have one.
-        raise ValueError("has permuted inputs (act-order), which cannot be served yet; quantize it with actorder 'weight'")
+    scale = scale.expand(n, num_groups).clone(memory_format=torch.contiguous_format)
+    order = None if groups is None else _order(groups.long(), how.group_size)
+    if order is not None:
+        values = _reordered(values, how.held_bits, order)
+    points = None
     if how.zeros:
         assert zeros is not None, "a layout with zero points gives them"
-        # TODO(zeros): zeros=..., once canonical weights have zero points.
-        wide = scale.float()
-        points = zeros.reshape(-1, 1) if zeros.dim() < 2 else zeros
-        minimum = -wide * points.expand(n, num_groups).float()
-        return IntGroups(how.held_bits, how.group_size, values, wide, minimum)
-    # TODO(zeros): bfloat16 scales as they are, once canonical weights may have them.
-    exact = scale.float() if scale.dtype is torch.bfloat16 else scale
-    return IntGroups(how.held_bits, how.group_size, values, exact, zero=how.zero)
+        wide = zeros.reshape(-1, 1) if zeros.dim() < 2 else zeros
+        points = wide.expand(n, num_groups).clone(memory_format=torch.contiguous_format)
+    return IntGroups(
+        bits=how.held_bits,
+        group_size=how.group_size,
+        values=values,
+        scale=scale,
+        zero=0 if how.zeros else how.zero,
+        zeros=points,
+        order=None if order is None else InputOrder.of(order),
+    )
+
+
+def _order(groups: Tensor, group_size: int) -> Tensor | None:
+    """The input of each stored column, int64 [K]; None: they lie as the inputs do. Raises ValueError for unequal groups.
+
+    groups: int64 [K], the group of each input.
+    """
+    in_order = torch.arange(len(groups)) // group_size
+    if torch.equal(groups, in_order):
+        return None
+    order = groups.argsort(stable=True)
+    if not torch.equal(groups[order], in_order):
+        raise ValueError(f"has groups (g_idx) that are not made of {group_size} inputs each; the file is damaged")
+    return order
+
+
+def _reordered(values: Tensor, held_bits: int, order: Tensor) -> Tensor:
+    """Held integers, their columns in another order."""
+    if held_bits == 8:
+        return values[:, order]
+    return to_nibbles(unpack_nibbles(values)[:, order])
 
 
 def float8_weight(how: Floats8, values: Tensor, scale: Tensor, block: tuple[int, int] | None = None) -> CanonicalWeight:

@@ -13,7 +13,9 @@ from core_plugins.quantization.declared.arguments import activation_for
 from core_plugins.quantization.declared.part import StoredPart
 
 GROUP_MULTIPLE: Final = 16
-SCALE_BYTES: Final = {"F16": 2, "BF16": 4, "F32": 4}  # TODO(zeros): BF16 takes 2 once canonical scales may be bfloat16
+SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
+ORDER_BYTES: Final = 4
+"""Of an input, in the order of permuted ones."""
 OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "int4_groups": ("int8", "none"),
     "int8_groups": ("int8", "none"),
@@ -111,15 +113,16 @@ class Integers:
             return Unsupported(
                 f"its groups of {size} inputs are no multiple of {GROUP_MULTIPLE}; quantize it again with groups of 32 to 128"
             )
-        # TODO(zeros): one byte a group once canonical weights have zero points; a float32 minimum and scale until then.
-        group_bytes = 8 if self.zeros else SCALE_BYTES[self.scale]
+        zero_bytes = 1 if self.zeros else 0
+        group_bytes = SCALE_BYTES[self.scale] + zero_bytes
         nbytes = n * (k * self.held_bits // 8 + k // size * group_bytes)
         lowest = "zeros" if self.zeros else f"zero{self.zero}"
         key = f"{size}/{self.scale}/{lowest}"
-        if self.ordered:
-            key = f"{key}/{part.name}"  # only its values tell whether another part has the same order
-            nbytes += 4 * k
-        return run.plan(part, reads, self.form, key, nbytes, size)
+        if not self.ordered:
+            return run.plan(part, reads, self.form, key, nbytes, size)
+        # Parts of one parent multiply the same inputs; whether their order is the same is seen when they are read.
+        parent = part.name.rpartition(".")[0]
+        return run.plan(part, reads, self.form, f"{key}/{parent}", nbytes + ORDER_BYTES * k, k)
 
 
 @dataclass(frozen=True, slots=True)
