@@ -96,8 +96,9 @@ def plain_model(packed: Packed, directory: Path) -> Any:
 def continued(model: Any, count: int = 32) -> list[int]:
     """The prompt and its greedy continuation in transformers."""
     ids = torch.tensor([PROMPT])
+    model.generation_config.eos_token_id = None
     with torch.inference_mode():
-        found = model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False)
+        found = model.generate(ids, max_new_tokens=count, do_sample=False)
     return found[0].tolist()
 
 
