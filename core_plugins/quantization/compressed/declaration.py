@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, whole_at
+from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, pair_at, whole_at
 
 USED: Final = ("config_groups", "format", "sparsity_config", "transform_config", "quant_method")
 NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
@@ -171,11 +171,7 @@ def _strategy(where: str, weights: Mapping[str, Any]) -> tuple[str, int, tuple[i
     structure = weights.get("block_structure")
     if isinstance(structure, str):
         structure = [int(side) if side.isdigit() else side for side in structure.split("x")]
-    pair = isinstance(structure, list | tuple) and len(structure) == 2
-    if not pair or not all(isinstance(side, int) and side > 0 for side in structure):
-        raise Refusal(f"{where}.block_structure", "two positive numbers, rows and inputs", structure)
-    rows, inputs = structure
-    return strategy, 0, (rows, inputs)
+    return strategy, 0, pair_at(f"{where}.block_structure", structure)
 
 
 def _check_format(where: str, found: object) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from core_plugins.quantization.declared.patterns import any_means
-from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, whole_at
+from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, pair_at, whole_at
 
 USED: Final = (
     "quant_method",
@@ -214,9 +214,4 @@ def _check_axis(where: str, weight: Mapping[str, Any], scheme: str) -> None:
 def _block(where: str, weight: Mapping[str, Any], scheme: str) -> tuple[int, int] | None:
     if scheme != "per_block":
         return None
-    block = weight.get("block_size")
-    pair = isinstance(block, list | tuple) and len(block) == 2
-    if not pair or not all(isinstance(side, int) and side > 0 for side in block):
-        raise Refusal(f"{where}.block_size", "two positive numbers, rows and inputs", block)
-    rows, inputs = block
-    return rows, inputs
+    return pair_at(f"{where}.block_size", weight.get("block_size"))
