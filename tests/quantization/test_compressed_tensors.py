@@ -109,6 +109,23 @@ def test_the_manifest_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_a_tied_embedding_may_be_packed(tmp_path: Path) -> None:
+    def with_embedding(declaration: dict[str, Any]) -> None:
+        weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+        declaration["config_groups"]["embedding"] = {"targets": ["Embedding"], "weights": weights}
+
+    torch.manual_seed(3)
+    values = torch.randint(-128, 128, (128, 64)).to(torch.int8)
+    scale = torch.rand(128, 1) / 64
+    tensors = {"model__embed_tokens__weight": values, "model__embed_tokens__weight_scale": scale}
+    packed = Packed(changed(HERE / "sparse", tmp_path / "a", with_embedding, **tensors), hooks)
+    assert torch.equal(packed.weights()["model.embed_tokens"].dequantize(), values.float() * scale)
+    model = plain_model(packed, tmp_path / "plain")
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(packed.logits(PROMPT), expected, rtol=1e-3, atol=1e-3)
+
+
 def declared(**changes: Any) -> dict[str, Any]:
     """A declaration with one group of 4-bit integers. changes: of the weights."""
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, **changes}

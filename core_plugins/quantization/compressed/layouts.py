@@ -37,6 +37,10 @@ class Choice:
     def __init__(self, groups: Sequence[Group], run: Run) -> None:
         self._groups = groups
         self._run = run
+        self._named: dict[str, Group] = {}
+        for group in groups:
+            for target in group.targets:
+                self._named.setdefault(target, group)
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
         """See `Choose` of the method."""
@@ -69,6 +73,9 @@ class Choice:
 
     def _group(self, part: StoredPart) -> Group | None:
         """A group that names the module, else one that names its class, else one of classes that nobody knows here."""
+        named = self._named.get(part.own_name)
+        if named is not None:  # some declarations list every module of a large model
+            return named
         strange: Group | None = None
         by_class: Group | None = None
         mine = CLASSES.get(part.role, CLASSES["linear"])
