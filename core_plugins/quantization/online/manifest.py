@@ -22,10 +22,10 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The method's own arguments."""
 
     activation: Annotated[
-        Literal["auto", "none", "bf16", "int8"],
+        Literal["auto", "none", "bf16", "int8", "int8_row"],
         msgspec.Meta(
-            description="Precision to which inputs of quantized layers are rounded; auto: the scheme's own, or none when "
-            "the dtype is not bfloat16."
+            description="Precision to which inputs of quantized layers are rounded; int8: integers with a scale for a row and "
+            "group; int8_row: for a row; auto: the scheme's own, or none when the dtype is not bfloat16."
         ),
     ] = "auto"
     head: Annotated[
@@ -103,10 +103,9 @@ class OnlineManifest:
         if asked == "auto":
             return _default(self.scheme, dtype)
         for offered in self.scheme.activations:
-            if offered.removesuffix("_row") == asked:
+            if offered == asked:
                 return offered
-        offered_names = [activation.removesuffix("_row") for activation in self.scheme.activations]
-        offers = " or ".join(offered_names)
+        offers = " or ".join(self.scheme.activations)
         raise UserError(
             f"--quantization-config.activation {asked}: quantization '{self.scheme.name}' has no such inputs; choose {offers}."
         )
