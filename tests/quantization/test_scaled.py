@@ -184,7 +184,7 @@ def test_what_is_not_understood_is_refused_by_name(llama: Path, tmp_path: Path) 
     packed, _ = write_twins(llama, tmp_path, {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}, by_block)
     assert "a key 'rotation' that is not known" in refused(redeclared(packed, rotation="hadamard"))
     assert "weight_block_size [0, 1]" in refused(redeclared(packed, rotation=None, weight_block_size=[0, 1]))
-    assert "has shape [2, 2], expected [1, 1]" in refused(redeclared(packed, weight_block_size=[64, 64]))
+    assert "has shape [2, 2], but its declared scheme needs" in refused(redeclared(packed, weight_block_size=[64, 64]))
     assert "fmt 'e3m4'" in refused(redeclared(packed, weight_block_size=[BLOCK, BLOCK], fmt="e3m4"))
     assert "head int8: the checkpoint is packed already" in refused(
         redeclared(packed, fmt="e4m3"), quantization_config={"head": "int8"}

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from core.api.errors import UserError
 from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.scaled.method import BY_TENSORS, choose, scaled_layouts
 
@@ -64,7 +65,7 @@ def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
     if isinstance(inner, Mapping):
         declaration.update(inner)
     _check(declaration)
-    layouts = scaled_layouts(asked, context.dtype, BLOCK)
+    layouts = scaled_layouts(Run(asked, context.dtype), BLOCK)
     return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
 
 

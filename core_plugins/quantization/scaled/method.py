@@ -10,21 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from core.api.errors import UserError
-from core.api.specs import Activation, Unsupported
+from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.declared.arguments import activation_for
+from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN, DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.scaled.layouts import NARROW, Fp8Layout, Int8Layout, Mxfp4Layout, Nvfp4Layout
+from core_plugins.quantization.scaled.layouts import FORMS, Float4, Float8, Int8
 
-OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
-    "fp8": ("bf16", "none"),
-    "int8": ("int8_row", "none"),
-    "mxfp4": ("int8", "bf16", "none"),
-    "nvfp4": ("int8", "bf16", "none"),
-}
-"""Precisions of the inputs by kind of number; the first is the default."""
 BY_TENSORS: Final = "the type of each tensor says whether it is packed"
 BY_SIZE: Final = "inputs are rounded by their own sizes"
 NEUTRAL: Final = {
@@ -54,30 +47,21 @@ def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
     declaration = context.facts.declaration
     method = str(context.facts.quantization)
     block = _read_keys(declaration, method)
-    layouts = scaled_layouts(asked, context.dtype, block)
+    layouts = scaled_layouts(Run(asked, context.dtype), block)
     return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
 
 
-def scaled_layouts(asked: str, dtype: str, block: tuple[int, int] | None) -> dict[str, Layout | Unsupported]:
-    """By kind of number. asked: precision of the inputs. block: of 8-bit floats."""
-    found: dict[str, Layout | Unsupported] = {}
-    for kind, offered in OFFERED.items():
-        activation = activation_for(asked, offered, dtype)
-        if activation is None:
-            shown = " or ".join(one.removesuffix("_row") for one in offered)
-            found[kind] = Unsupported(f"{kind} has no inputs of precision '{asked}'; choose {shown}")
-        elif kind == "fp8":
-            found[kind] = Fp8Layout(block, activation)
-        elif kind == "int8":
-            found[kind] = Int8Layout(activation)
-        elif kind == "mxfp4":
-            found[kind] = Mxfp4Layout(activation)
-        else:
-            found[kind] = Nvfp4Layout(activation)
-    return found
+def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]:
+    """By kind of number. block: of 8-bit floats."""
+    return {
+        "fp8": Float8(block, run),
+        "int8": Int8(run),
+        "mxfp4": Float4("mxfp4", run),
+        "nvfp4": Float4("nvfp4", run),
+    }
 
 
-def choose(part: StoredPart, layouts: Mapping[str, Layout | Unsupported]) -> Layout | Unsupported | None:
+def choose(part: StoredPart, layouts: Mapping[str, Layout]) -> Layout | Unsupported | None:
     """The layout that a part's tensors show; None: it is plain."""
     if "weight_blocks" in part.tensors:
         return layouts["mxfp4"]
@@ -85,12 +69,12 @@ def choose(part: StoredPart, layouts: Mapping[str, Layout | Unsupported]) -> Lay
     if info is None or info.dtype in PLAIN:
         return None
     scale = part.tensors.get("weight_scale")
-    if info.dtype in NARROW:
+    if info.dtype in FORMS:
         return layouts["fp8"]
     if info.dtype == "I8":
         return layouts["int8"]
     if info.dtype == "U8" and scale is not None:
-        return layouts["nvfp4" if scale.dtype in NARROW else "mxfp4"]
+        return layouts["nvfp4" if scale.dtype in FORMS else "mxfp4"]
     return Unsupported(f"tensor '{info.source}' has type {info.dtype}; expected F8_E4M3, F8_E5M2, I8 or U8 with scales")
 
 
