@@ -89,16 +89,20 @@ def float8_weight(how: Floats8, values: Tensor, scale: Tensor, block: tuple[int,
     return FP8(kept, scale.float().contiguous(), how.group_size)
 
 
-def float4_weight(how: Floats4, values: Tensor, scale: Tensor, divisor: Tensor | None = None) -> CanonicalWeight:
+def float4_weight(
+    how: Floats4, values: Tensor, scale: Tensor, divisor: Tensor | None = None, factor: Tensor | None = None
+) -> CanonicalWeight:
     """4-bit floats in pairs [N, K / 2], the even one low, as they are held.
 
     scale: [N, K / block]: uint8 exponents (mxfp4) or float8_e4m3fn (nvfp4).
-    divisor: of all scales, one number (nvfp4).
+    divisor, factor: of all scales, one number (nvfp4).
     """
     row_scale = None
+    whole = None if factor is None else factor.float()
     if divisor is not None:
-        whole = 1.0 / divisor.float().reshape(1, 1)
-        row_scale = whole.expand(values.shape[0], 1).contiguous()
+        whole = 1.0 / divisor.float()
+    if whole is not None:
+        row_scale = whole.reshape(1, 1).expand(values.shape[0], 1).contiguous()
     return Codebook(how.form, how.block_size, values.clone(), scale.clone(), row_scale)
 
 
