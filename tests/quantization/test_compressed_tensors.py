@@ -164,7 +164,7 @@ def test_what_says_nothing_about_weights_is_left_aside() -> None:
     fused = {"config_groups": {"u": {"type": "hadamard", "apply": [{"location": "weight_input"}]}}}
     more = {"transform_config": fused, "sparsity_config": {"format": "dense"}, "quantization_status": "compressed"}
     (group,) = read_groups({**declared(group_size=-1, strategy=None), **more})
-    assert group.numbers is not None and group.numbers.strategy == "channel"
+    assert group.numbers is not None and group.numbers.shares.by == "row"
     nested = {"quantization_config": declared(), "sparsity_config": None, "quant_method": "compressed-tensors"}
     assert read_groups(nested) == read_groups(declared())
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from core.api.specs import Unsupported
 from core_plugins.quantization.compressed.declaration import Group, Numbers
-from core_plugins.quantization.compressed.floats import Float4, Float8
 from core_plugins.quantization.compressed.integers import PackedIntegers, PlainIntegers
 from core_plugins.quantization.compressed.sparse import SparseLayout
+from core_plugins.quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN
@@ -67,7 +67,9 @@ class Choice:
 
     def _layout(self, part: StoredPart, numbers: Numbers) -> Layout:
         if numbers.kind == "float":
-            return Float8(numbers, self._run) if numbers.bits == 8 else Float4(numbers, self._run)
+            if numbers.bits == 8:
+                return DeclaredFloat8(numbers.shares, self._run)
+            return DeclaredFloat4("weight_packed", numbers.shares.group_size, self._run)
         packed = "weight_packed" in part.tensors
         return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from core_plugins.quantization.declared.patterns import any_means
 from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, pair_at, whole_at
+from core_plugins.quantization.declared.shares import Shares
 
 USED: Final = (
     "quant_method",
@@ -75,7 +76,8 @@ EXPORT_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
 )
 INTEGERS: Final = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 """Bits of integers by type."""
-FLOATS8: Final = {"fp8_e4m3": "F8_E4M3", "fp8_e5m2": "F8_E5M2"}
+FLOATS8: Final = ("fp8_e4m3", "fp8_e5m2")
+"""Told apart by the type of the tensor."""
 FLOAT4: Final = "fp4"
 SCHEMES: Final = ("per_tensor", "per_channel", "per_group", "per_block")
 PACK_METHODS: Final = ("reorder", "order")
@@ -90,16 +92,12 @@ class Numbers:
     """How the numbers of a matrix are rounded.
 
     dtype: as Quark says it.
-    scheme: what shares a scale.
-    group_size: inputs that share a scale in groups, else 0.
-    block: (rows, inputs) that share a scale in blocks, else None.
+    shares: what shares a scale.
     zeros: whether there are zero points.
     """
 
     dtype: str
-    scheme: str
-    group_size: int = 0
-    block: tuple[int, int] | None = None
+    shares: Shares
     zeros: bool = False
 
 
@@ -188,9 +186,7 @@ def _numbers(where: str, weight: Mapping[str, Any]) -> Numbers:
     if scheme not in SCHEMES:
         raise Refusal(f"{where}.qscheme", " or ".join(SCHEMES), repr(scheme))
     _check_axis(where, weight, scheme)
-    size = whole_at(f"{where}.group_size", weight.get("group_size")) if scheme == "per_group" else 0
-    if scheme == "per_group" and size < 1:
-        raise Refusal(f"{where}.group_size", "a positive number", size)
+    shares = _shares(where, weight, scheme)
     if dtype == FLOAT4 and (scheme != "per_group" or weight.get("scale_format") != "e8m0"):
         hint = "quantize the model again as mxfp4"
         raise Refusal(f"{where}.scale_format", "e8m0 in groups, for fp4", repr(weight.get("scale_format")), hint)
@@ -200,7 +196,7 @@ def _numbers(where: str, weight: Mapping[str, Any]) -> Numbers:
         raise Refusal(f"{where}.zero_point_type", "int32", weight["zero_point_type"], "quantize the model again")
     unsigned = str(dtype).startswith("u")
     zeros = dtype in INTEGERS and (unsigned or weight.get("symmetric") is False)
-    return Numbers(str(dtype), scheme, size, _block(where, weight, scheme), zeros)
+    return Numbers(str(dtype), shares, zeros)
 
 
 def _check_axis(where: str, weight: Mapping[str, Any], scheme: str) -> None:
@@ -211,7 +207,14 @@ def _check_axis(where: str, weight: Mapping[str, Any], scheme: str) -> None:
         raise Refusal(f"{where}.ch_axis", "-1, the inputs, for groups", axis, "quantize the model again")
 
 
-def _block(where: str, weight: Mapping[str, Any], scheme: str) -> tuple[int, int] | None:
-    if scheme != "per_block":
-        return None
-    return pair_at(f"{where}.block_size", weight.get("block_size"))
+def _shares(where: str, weight: Mapping[str, Any], scheme: str) -> Shares:
+    if scheme == "per_tensor":
+        return Shares("matrix")
+    if scheme == "per_channel":
+        return Shares("row")
+    if scheme == "per_block":
+        return Shares("block", block=pair_at(f"{where}.block_size", weight.get("block_size")))
+    size = whole_at(f"{where}.group_size", weight.get("group_size"))
+    if size < 1:
+        raise Refusal(f"{where}.group_size", "a positive number", size)
+    return Shares("group", size)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Floats4, Floats8, Integers, Run
+from core_plugins.quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
+from core_plugins.quantization.declared.held import Integers, Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
-from core_plugins.quantization.quark.declaration import FLOAT4, FLOATS8, INTEGERS, Declaration, Numbers
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
+from core_plugins.quantization.quark.declaration import FLOAT4, INTEGERS, Declaration, Numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 WORD: Final = 8
 """Integers of 4 bits in a word."""
 INTERLEAVED: Final = (0, 4, 1, 5, 2, 6, 3, 7)
-FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
 UNREAD: Final = ("input_scale", "input_zero_point")
 """Inputs are rounded by their own size."""
 
@@ -57,7 +57,9 @@ class Choice:
             return Unsupported(f"module '{part.own_name}' is packed, but its declaration gives its weights no scheme")
         if numbers.dtype in INTEGERS:
             return IntegerLayout(numbers, self._run, self._declaration.reordered)
-        return FloatLayout(numbers, self._run)
+        if numbers.dtype == FLOAT4:
+            return DeclaredFloat4("weight", numbers.shares.group_size, self._run)
+        return DeclaredFloat8(numbers.shares, self._run)
 
 
 class IntegerLayout:
@@ -71,7 +73,7 @@ class IntegerLayout:
         self._run = run
         self._bits = INTEGERS[numbers.dtype]
         self._order = INTERLEAVED if reordered else None
-        self._turned = numbers.scheme == "per_group"
+        self._turned = numbers.shares.by == "group"
         self._sign = 0 if numbers.dtype.startswith("u") else 1 << (self._bits - 1)
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
@@ -110,7 +112,7 @@ class IntegerLayout:
         inputs = part.shape[1]
         return Integers(
             bits=self._bits,
-            group_size=self._numbers.group_size or inputs,
+            group_size=self._numbers.shares.width(inputs),
             zeros=self._numbers.zeros,
             channel=not self._turned,
             ordered=False,
@@ -118,13 +120,9 @@ class IntegerLayout:
         )
 
     def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
-        """Shapes that the scales may have."""
-        rows, inputs = part.shape
-        if self._numbers.scheme == "per_tensor":
-            return one_number()
-        if self._numbers.scheme == "per_channel":
-            return a_row(rows)
-        return [(-(-inputs // self._numbers.group_size), rows)]
+        """Shapes that the scales may have; those of groups lie turned, too."""
+        shapes = self._numbers.shares.shapes(part.shape)
+        return [shape[::-1] for shape in shapes] if self._turned else shapes
 
     def _wanted(self, suffix: str, *shapes: tuple[int, ...]) -> Wanted:
         """A tensor of so many integers, as it is stored."""
@@ -146,67 +144,3 @@ class IntegerLayout:
         words = stored if stored.dim() == 2 else stored.reshape(1, -1)
         values = unpack_words(words, self._bits, self._order)[:, :width] ^ self._sign
         return values if stored.dim() == 2 else values[0]
-
-
-class FloatLayout:
-    """Floats of 8 bits with any scale, or of 4 bits with powers of two for groups.
-
-    numbers: the scheme. run: what the user wants.
-    """
-
-    def __init__(self, numbers: Numbers, run: Run) -> None:
-        self._numbers = numbers
-        self._run = run
-
-    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
-        rows, inputs = part.shape
-        if self._numbers.dtype == FLOAT4:
-            own = [
-                Wanted("weight", ("U8",), [(rows, inputs // 2)]),
-                Wanted("weight_scale", ("U8", "F8_E8M0"), self._scales(part)),
-            ]
-        else:
-            own = [
-                Wanted("weight", (FLOATS8[self._numbers.dtype],), [part.shape]),
-                Wanted("weight_scale", FLOATS, self._scales(part)),
-            ]
-        found = problem(part, own)
-        if found is not None:
-            return Unsupported(found)
-        return self._how(part).plan(part, self._run, ("weight", "weight_scale", "weight_zero_point", *UNREAD))
-
-    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
-        import torch
-
-        from core_plugins.quantization.declared.canonical import float4_weight, float8_weight
-
-        how = self._how(part)
-        weight = tensors["weight"]
-        scale = tensors["weight_scale"]
-        if isinstance(how, Floats4):
-            return float4_weight(how, weight, scale.view(torch.uint8))
-        return float8_weight(how, weight, scale, self._numbers.block)
-
-    def _how(self, part: StoredPart) -> Floats4 | Floats8:
-        numbers = self._numbers
-        if numbers.dtype == FLOAT4:
-            return Floats4("mxfp4", numbers.group_size)
-        size = numbers.group_size or part.shape[1]
-        if numbers.block is not None:
-            size = numbers.block[1]
-        return Floats8(FORMS[part.tensors["weight"].dtype], size)
-
-    def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
-        """Shapes that the scales may have."""
-        rows, inputs = part.shape
-        numbers = self._numbers
-        if numbers.block is not None:
-            block_rows, block_inputs = numbers.block
-            return [(-(-rows // block_rows), -(-inputs // block_inputs))]
-        if numbers.scheme == "per_tensor":
-            return one_number()
-        if numbers.scheme == "per_channel":
-            return a_row(rows)
-        return [(rows, -(-inputs // numbers.group_size))]
