@@ -34,9 +34,9 @@ FORMATS = {
     "model.layers.0.mlp.down_proj": ("mxfp4", "int8"),
     "model.layers.1.self_attn.q_proj": ("fp8_e4m3", "bf16"),
     "model.layers.1.self_attn.o_proj": ("fp8_e4m3", "bf16"),
-    "model.layers.1.mlp.up_proj": ("int8_channel", "int8_row"),
+    "model.layers.1.mlp.up_proj": ("int8_channel", "int8"),
     "model.layers.1.mlp.down_proj": ("int4_groups", "int8"),
-    "lm_head": ("int8_channel", "int8_row"),
+    "lm_head": ("int8_channel", "int8"),
 }
 
 
