@@ -85,7 +85,7 @@ def test_each_scheme_has_its_format_and_precision() -> None:
     asked = Packed(MIXED, hooks, dtype="bfloat16", activation="bf16").plans()
     assert asked["model.layers.0.mlp.gate_proj"][1].activation == "bf16"
     refused = asked["lm_head"][1]
-    assert isinstance(refused, Unsupported) and "choose int8 or none" in refused.reason
+    assert isinstance(refused, Unsupported) and "choose int8 or int8_row or none" in refused.reason
 
 
 def test_the_engine_serves_the_same_tokens() -> None:
