@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
@@ -31,6 +30,7 @@ from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core.models.norm import Norm
 from core.models.packing import Packing
 from core.models.pending import Pending, pending_experts, pending_linear
+from core.models.progress import loading_bar
 from core.models.row_order import row_order
 from core.models.tensor_check import OWN_HEAD, check_tensors
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
@@ -256,13 +256,13 @@ class WeightLoading:
         owners = {name: one for one in pending for name in one.missing}
         reads = [*owners, *sorted(names)]
         vectors: dict[str, Tensor] = {}
-        with tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False) as bar:
+        with loading_bar(self.manifest, reads, shown=progress) as bar:
             for name, tensor in loader.iter(self.manifest, reads):
                 if name in names:
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
                     owners[name].arrive(name, tensor)
-                bar.update()
+                bar.update(tensor.nbytes)
         absent: list[str] = []
         for one in pending:
             absent += sorted(one.missing)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
@@ -20,6 +19,7 @@ from core.models.fallback.modules import put_embedding, put_linear
 from core.models.fallback.shape import Shaped
 from core.models.packing import Packing
 from core.models.pending import Pending
+from core.models.progress import loading_bar
 from core.plugin.contracts import LinearKernel, Loader
 
 UNREAD = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
@@ -109,13 +109,13 @@ class ModuleLoading:
         gathered = self._names.gathered
         wanted = [name for name in self._manifest.tensors if name in owners or name in self._spec.tensors]
         wanted += gathered
-        with tqdm(total=len(wanted), desc="Loading weights", unit="tensor", disable=not progress, leave=False) as bar:
+        with loading_bar(self._manifest, wanted, shown=progress) as bar:
             for name, tensor in loader.iter(self._manifest, wanted):
                 if name in gathered:
                     self._gather(name, tensor, owners)
                 else:
                     self._take(name, tensor, owners)
-                bar.update()
+                bar.update(tensor.nbytes)
 
     def _check_filled(self) -> None:
         """No tensor was forgotten."""
