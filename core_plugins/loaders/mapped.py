@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
@@ -18,6 +18,10 @@ from core_plugins.loaders.prefetch import prefetching, wants_prefetch
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+Bytes = mmap.mmap | bytearray
+"""A file's."""
+Make = Callable[[Bytes, TensorInfo], "Tensor"]
 
 TORCH_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -47,12 +51,13 @@ def in_file_order(manifest: CheckpointManifest, reads: Sequence[str]) -> list[Te
 
 
 def mapped_tensors(
-    manifest: CheckpointManifest, reads: Sequence[str], strategy: str | None = None
+    manifest: CheckpointManifest, reads: Sequence[str], strategy: str | None = None, make: Make | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor), each a view that is valid until the next one is drawn.
 
     strategy: `lazy` maps files; `eager` reads each file into memory first; `prefetch` maps, while a thread reads the
         files ahead into the page cache; None: `lazy`, but `prefetch` where the files lie on a network.
+    make: a tensor from a file's bytes, for tensors that do not lie there element after element.
     Raises CheckpointError for an unknown name, or a file that is not as it was when it was resolved.
     """
     wanted = in_file_order(manifest, reads)
@@ -63,23 +68,26 @@ def mapped_tensors(
     ahead = wants_prefetch(paths) if strategy is None else strategy == "prefetch"
     with prefetching(paths) if ahead else contextlib.nullcontext():
         for number, infos in by_file.items():
-            yield from _tensors_of(manifest.files[number], infos, eager=strategy == "eager")
+            path = manifest.files[number]
+            data = read_whole(path) if strategy == "eager" else open_map(path)
+            yield from _tensors_of(path, data, infos, make or view)
 
 
-def _tensors_of(path: str, infos: Sequence[TensorInfo], *, eager: bool) -> Iterator[tuple[str, Tensor]]:
+def _tensors_of(path: str, data: Bytes, infos: Sequence[TensorInfo], make: Make) -> Iterator[tuple[str, Tensor]]:
     """The tensors of one file; pages of a mapped one go back to the system when the next tensor is drawn."""
-    data = read_whole(path) if eager else open_map(path)
     for info in infos:
         end = info.offset + info.nbytes
-        if end > len(data):
+        try:
+            tensor = make(data, info)
+        except ValueError:
             raise CheckpointError(
                 f"{path}: tensor '{info.name}' ends at byte {end}, but the file has {len(data)}; was the file changed "
                 "meanwhile?"
-            )
-        yield info.name, view(data, info)
+            ) from None
+        yield info.name, tensor
         if isinstance(data, mmap.mmap):
             # From the start: a page fault also maps neighbouring pages, some of tensors already given back.
-            data.madvise(mmap.MADV_DONTNEED, 0, end)
+            data.madvise(mmap.MADV_DONTNEED, 0, min(end, len(data)))
 
 
 def open_map(path: str) -> mmap.mmap:
@@ -111,7 +119,7 @@ def read_whole(path: str) -> bytearray:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def view(data: mmap.mmap | bytearray, info: TensorInfo) -> Tensor:
+def view(data: Bytes, info: TensorInfo) -> Tensor:
     """The tensor as it lies in the file; a copy only where the file does not align it."""
     import torch
 

@@ -6,13 +6,14 @@ Called by: the engine's loading (`iter`), the command line (`resolve`, without t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
-from core_plugins.loaders.directory import read_directory, read_json
+from core_plugins.loaders.directory import read_directory
+from core_plugins.loaders.index import check_index, read_index
 from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import mapped_tensors
 from core_plugins.loaders.safetensors.header import read_all
@@ -34,11 +35,11 @@ class SafetensorsLoader:
     def resolve(self, ref: str) -> CheckpointManifest:
         """Read configuration and headers; no torch, no weights. Raises CheckpointError."""
         directory = read_directory(ref)
-        index = _read_index(directory.path)
+        index = read_index(directory.path / INDEX)
         names = sorted(set(index.values())) if index else _names_of(directory.path)
         files = [inside(directory.path, name) for name in names]
         tensors = read_all(files)
-        _check_index(directory.path / INDEX, index, files, tensors)
+        check_index(directory.path / INDEX, index, files, tensors)
         return CheckpointManifest(
             ref=ref,
             format="safetensors",
@@ -54,17 +55,6 @@ class SafetensorsLoader:
         return mapped_tensors(manifest, reads, self._strategy)
 
 
-def _read_index(directory: Path) -> dict[str, str]:
-    """Of each tensor the file that holds it, as the index says; empty without an index. Raises CheckpointError."""
-    path = directory / INDEX
-    if not path.is_file():
-        return {}
-    weights = read_json(path).get("weight_map")
-    if not isinstance(weights, dict) or not weights or not all(_is_file_name(name) for name in weights.values()):
-        raise CheckpointError(f"{path}: has no weight_map from tensors to file names.")
-    return weights
-
-
 def _names_of(directory: Path) -> list[str]:
     """All files with weights, where no index names them."""
     names = sorted(path.name for path in directory.glob("*.safetensors"))
@@ -74,21 +64,3 @@ def _names_of(directory: Path) -> list[str]:
             f"{directory}: there is no .safetensors file next to config.json. Is the download complete?"
         )
     return first or names
-
-
-def _check_index(
-    path: Path, index: Mapping[str, str], files: Sequence[Path], tensors: Mapping[str, TensorInfo]
-) -> None:
-    """The index tells the truth about each tensor that it names. Raises CheckpointError."""
-    for name, file in index.items():
-        info = tensors.get(name)
-        if info is None or files[info.file].name != file:
-            raise CheckpointError(
-                f"{path}: says that tensor '{name}' lies in {file}, which does not hold it. The index belongs to other "
-                "files, or a file is damaged."
-            )
-
-
-def _is_file_name(name: object) -> bool:
-    """Whether it names a file of the same directory, and of no other."""
-    return isinstance(name, str) and Path(name).name == name
