@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
+from core.config.resolve import resolve
+from core.plugin.registry import PluginRegistry
 from core_plugins.loaders.npcache.loader import NpcacheLoader
 from core_plugins.loaders.pt import manifest as pt_manifest
 from core_plugins.loaders.pt.loader import PtLoader
@@ -61,6 +63,9 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 def test_tensors_equal_torch(directory: Path) -> None:
     expected = torch.load(directory / "pytorch_model.bin", weights_only=True)
     assert_equal(read(directory), expected)
+    arguments = {"model": str(directory), "device": "cpu"}
+    resolution = resolve(arguments, context="llm", registry=PluginRegistry(), environ={})
+    assert resolution.engine.plugins.loader == "pt"
 
 
 def test_shards_are_one_model(directory: Path) -> None:

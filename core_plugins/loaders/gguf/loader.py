@@ -20,6 +20,7 @@ from core_plugins.loaders.gguf.reader import open_map, read_header
 from core_plugins.loaders.gguf.translate import find_architecture, translate_config, translate_tensors
 from core_plugins.loaders.gguf.types import BY_NAME
 from core_plugins.loaders.gguf.vocabulary import read_generation, read_tokenizer
+from core_plugins.loaders.rotary_rows import half_split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,14 +132,7 @@ def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, a
     if architecture.norm_offset and info.name.endswith("norm.weight"):
         return tensor.float() - architecture.norm_offset
     if architecture.rotary_interleaved and ".self_attn.q_proj." in info.name:
-        return _half_split(tensor, manifest.config["num_attention_heads"])
+        return half_split(tensor, manifest.config["num_attention_heads"])
     if architecture.rotary_interleaved and ".self_attn.k_proj." in info.name:
-        return _half_split(tensor, manifest.config["num_key_value_heads"])
+        return half_split(tensor, manifest.config["num_key_value_heads"])
     return tensor
-
-
-def _half_split(tensor: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2); works on packed rows too."""
-    pairs_per_head = tensor.shape[0] // num_heads // 2
-    heads = tensor.view(num_heads, pairs_per_head, 2, -1)
-    return heads.transpose(1, 2).reshape(tensor.shape)

@@ -12,7 +12,7 @@ import struct
 import zipfile
 from typing import Any, NamedTuple
 
-from core.api.checkpoint import TensorInfo
+from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
 from core_plugins.loaders.pt.records import Call, Global, Storage, read_records
 
@@ -24,10 +24,6 @@ STORAGES = {
 TYPES = {
     "torch.float8_e4m3fn": "F8_E4M3", "torch.float8_e5m2": "F8_E5M2", "torch.float8_e8m0fnu": "F8_E8M0",
     "torch.uint16": "U16", "torch.uint32": "U32", "torch.uint64": "U64",
-}  # fmt: skip
-ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
-    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
 }  # fmt: skip
 UNTYPED = "torch.storage.UntypedStorage"
 TENSOR = "torch._utils._rebuild_tensor_v2"

@@ -12,14 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from core.api.checkpoint import TensorInfo
+from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
-ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
-    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-}  # fmt: skip
 
 
 def read_all(files: Sequence[Path]) -> dict[str, TensorInfo]:
