@@ -43,6 +43,8 @@ from core.plugin.contracts import (
     PreparesInto,
     RaceKernel,
     RouteKernel,
+    SavedKernel,
+    SavesKernels,
     SumsInSegments,
     is_recordable,
 )
@@ -183,6 +185,33 @@ class KernelSet:
         if self.providers.index(provider) > self._gate_rank:
             self._plain_linears.add(type(kernel))
         return kernel
+
+    def save(
+        self,
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int,
+    ) -> tuple[str, SavedKernel] | None:
+        """The layout and the saved form of a kernel that `linear` has just made of these; None where nobody can save it."""
+        for provider in self.providers:
+            if isinstance(provider, SavesKernels):
+                saved = provider.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+                if saved is not None:
+                    return provider.layout, saved
+        return None
+
+    def restore(self, layout: str, saved: SavedKernel) -> LinearKernel:
+        """A saved kernel, by the provider of its layout. Raises ValueError when there is none, or for wrong facts."""
+        layouts: list[str] = []
+        for provider in self.providers:
+            if isinstance(provider, SavesKernels):
+                layouts.append(provider.layout)
+                if provider.layout == layout:
+                    return provider.restore(saved)
+        raise ValueError(f"no kernels here have the layout '{layout}'; there is {', '.join(layouts) or 'none'}")
 
     def gate_within(self, linear: Linear, activation: str = "silu") -> GatedLinear | None:
         """A layer's product with the gated activation behind it, where its kernel has that.

@@ -19,8 +19,10 @@ from core.api.errors import PluginError, UserError
 from core.api.model_part import Part
 from core.api.module_spec import ModelSpec
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
+from core.layers.heads import LinearHeads
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
+from core.models.prepared import PreparedWeights, Recorder, kernel_name
 from core.models.row_order import row_order
 from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
 from core.weights.experts import Experts
@@ -61,6 +63,8 @@ class Packing:
     dtype: of plain matrices.
     activation_dtype: of biases, as of tensors between layers.
     room: gives memory for prepared weights; None: kernels allocate for themselves.
+    prepared: kernels that were saved, which are taken instead of packing tensors; None: there are none.
+    recorder: is told of each kernel that is made; None: nobody wants to know.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class Packing:
         activation_dtype: torch.dtype,
         device: torch.device,
         room: Room | None = None,
+        prepared: PreparedWeights | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._whole = {linear.name: linear for linear in spec.linears()}
         self._plans: dict[str, PartPlan | DensePlan] = {}
@@ -82,7 +88,15 @@ class Packing:
         self._activation_dtype = activation_dtype
         self._device = device
         self._room = room
+        self._prepared = prepared
+        self._recorder = recorder
         self.kernels = kernels
+
+    def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
+        """The kernels of these parts as they were saved, None where they were not. Raises CheckpointError."""
+        if self._prepared is None:
+            return None
+        return self._prepared.kernels(kernel_name(parts), self.kernels, self._room)
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
         """How a part is held. Raises PluginError when the method cannot serve it."""
@@ -152,12 +166,12 @@ class Packing:
             else:
                 groups.append([packed])
             before = key
-        kernels = [self._kernel(group, tensors, orders) for group in groups]
+        kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
         return Linear(kernels)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """One part alone: the embedding, the head."""
-        return self._kernel([self.pack(part, tensors)], tensors, NO_ORDERS)
+        return self._kernel([part], [self.pack(part, tensors)], tensors, NO_ORDERS)
 
     def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
         """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
@@ -174,6 +188,10 @@ class Packing:
         to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
         straight = values.contiguous()
         from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
+        if isinstance(to_latent, LinearHeads) and isinstance(from_latent, LinearHeads):
+            made = zip([*turned, *straight], [*to_latent.kernels, *from_latent.kernels], strict=True)
+            for one, kernel in made:
+                self._record([part], kernel, Dense(one.contiguous()), activation)
         return to_latent, from_latent
 
     def moved(self, experts: Experts) -> Experts:
@@ -188,7 +206,10 @@ class Packing:
         """A table or vector that is added to the residual stream, in the dtype of tensors between layers."""
         return tensor.to(self._device, self._activation_dtype)
 
-    def _kernel(self, group: Sequence[Packed], tensors: Tensors, orders: Orders) -> LinearKernel:
+    def _kernel(
+        self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
+    ) -> LinearKernel:
+        """The kernel of one group of the layer that is made of `parts`."""
         weights = [packed.weight for packed in group]
         bias = self._bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
@@ -197,7 +218,26 @@ class Packing:
         segments = 1
         if first.part.summed:
             segments = max(SEGMENTS // self._part.size, 1)
-        return self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        self._record(parts, kernel, moved, first.activation, bias, segments)
+        return kernel
+
+    def _record(
+        self,
+        parts: Sequence[LayerSpec],
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None = None,
+        segments: int = 1,
+    ) -> None:
+        """Tell the recorder, if there is one, of a kernel of `parts`."""
+        if self._recorder is None:
+            return
+        saved = self.kernels.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+        if saved is not None:
+            layout, form = saved
+            self._recorder(kernel_name(parts), self.reads(parts), layout, form)
 
     def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
         """The bias of fused parts: zeros for parts without one, None when no part has one.

@@ -18,7 +18,7 @@ from core.api.specs import LayerSpec
 from core.models.fallback.modules import put_embedding, put_linear
 from core.models.fallback.shape import Shaped
 from core.models.packing import Packing
-from core.models.pending import Pending
+from core.models.pending import Pending, pending_matrix
 from core.models.progress import loading_bar
 from core.plugin.contracts import LinearKernel, Loader
 
@@ -58,7 +58,7 @@ class ModuleLoading:
         spec = self._spec
         matrices: dict[str, Pending[LinearKernel]] = {}
         for part in spec.linears():
-            matrices[part.name] = self._matrix(part)
+            matrices[part.name] = pending_matrix(self._packing, part)
         owners = {name: one for one in matrices.values() for name in one.missing}
         self._check_names(owners)
         self._read(loader, owners, progress=progress)
@@ -70,10 +70,6 @@ class ModuleLoading:
             put_linear(head, kernel, self._empty, own_bias=True)
         self._check_filled()
         return [one.built for one in matrices.values()]
-
-    def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
-        reads = self._packing.reads([part])
-        return Pending(reads, lambda tensors: self._packing.matrix(part, tensors))
 
     def _put(self, part: LayerSpec, kernel: LinearKernel) -> None:
         module = self._model.get_submodule(part.name)

@@ -7,7 +7,7 @@ Called by: `NativeKernels.linear`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import torch
@@ -98,13 +98,14 @@ class NativeLinear:
     shape: (N, K).
     nbytes: of its packed memory.
     packed: its handle in the extension.
+    memory: the caller's, which it was packed into, or None.
     form: what decides how inputs are staged.
     gated: the product with a gated activation behind it, None where N does not allow that.
     """
 
     capturable = True
     features = frozenset(ACTIVATION_KINDS)
-    __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "memory", "nbytes", "packed", "shape")
 
     def __init__(
         self,
@@ -115,19 +116,49 @@ class NativeLinear:
         into: Tensor | None = None,
         segments: int = 1,
     ) -> None:
-        self.shape = weight.shape
         problem = weight.problem()
         if problem is not None:
             raise ValueError(problem)
-        n = self.shape[0]
         source = pack_source(weight, activation)
+        if into is not None:
+            _check_memory(into, prepared_nbytes(native, weight, activation))
+        self._hold(native, source, activation, bias, into, segments)
+
+    @classmethod
+    def held(
+        cls,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor,
+        segments: int,
+    ) -> NativeLinear:
+        """A weight that is packed in `into` already. source: without values. Raises ValueError."""
+        sizes = replace(source, tables=[table if table is into else None for table in source.tables])
+        without_tables = native.linear_pack(*sizes.arguments(activation, None, into, segments))
+        _check_memory(into, native.linear_bytes(without_tables))
+        kernel = cls.__new__(cls)
+        kernel._hold(native, source, activation, bias, into, segments)
+        return kernel
+
+    def _hold(
+        self,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None,
+        segments: int,
+    ) -> None:
+        """Pack the source, unless it has no values."""
+        self.shape = source.shape
+        n = self.shape[0]
         if bias is not None:
             bias = bias.detach().float().contiguous()
             if bias.shape != (n,):
                 raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
-        if into is not None:
-            _check_memory(into, prepared_nbytes(native, weight, activation))
-        self._memory = into  # it lives as long as the weight that is packed into it
+        self.memory = into  # it lives as long as the weight that is packed into it
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
         self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)

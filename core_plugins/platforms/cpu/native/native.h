@@ -386,7 +386,7 @@ struct PackSource {
     long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
-    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own
+    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own. Without values it is packed already
 };
 size_t prepared_bytes(const PackSource *source); // of its sizes alone; a minimum is any pointer but null
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
