@@ -16,7 +16,7 @@ from pathlib import Path
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".index.json")
+WEIGHTS = (".weights", ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".index.json")
 """Endings of files that are weights, or about files of weights."""
 DESCRIBED = ("config.json", "generation_config.json", "params.json")
 

@@ -7,6 +7,7 @@ Called by: the parts of the weight loading, once each is complete.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from core.api.errors import PluginError, UserError
+from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.model_part import Part
 from core.api.module_spec import ModelSpec
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
@@ -96,7 +97,17 @@ class Packing:
         """The kernels of these parts as they were saved, None where they were not. Raises CheckpointError."""
         if self._prepared is None:
             return None
-        return self._prepared.kernels(kernel_name(parts), self.kernels, self._room)
+        name = kernel_name(parts)
+        kernels = self._prepared.kernels(name, self.kernels, self._room)
+        if kernels is None:
+            return None
+        held = sum(math.prod(kernel.shape) for kernel in kernels)
+        wanted = sum(math.prod(part.shape) for part in parts)
+        if held != wanted:
+            raise CheckpointError(
+                f"The saved kernels of '{name}' have {held} weights, expected {wanted}; convert again."
+            )
+        return kernels
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
         """How a part is held. Raises PluginError when the method cannot serve it."""

@@ -6,6 +6,7 @@ Called by: the conversion (writes), the packed loader (the index, without torch)
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,7 @@ Recorder = Callable[[str, set[str], str, SavedKernel], None]
 """Is told of a kernel: its layer's name, the tensors that the layer is made of, its layout, its saved form."""
 
 INDEX = "prepared.json"
-DATA = "prepared.bin"
+DATA = "prepared.weights"
 VERSION = 1
 """Of the index."""
 PAGE = 4096
@@ -131,14 +132,17 @@ class HasPrepared(Protocol):
 
 
 class PreparedWeights:
-    """The kernels of a directory, read into memory as they are asked for.
+    """The kernels of a directory, read into memory as they are asked for; `finish` is called before one computes.
 
-    finish: must be called before a kernel computes.
+    mapped: the file's own pages are the memory. They need not be read at the start, and processes share them, but they
+        are small, which costs speed where huge pages are to be had.
     """
 
-    def __init__(self, directory: Path, index: PreparedIndex) -> None:
+    def __init__(self, directory: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
         self._path = directory / DATA
         self._index = index
+        self._mapped = mapped
+        self._map: Tensor | None = None
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read-weights")
         self._reads: list[Future[None]] = []
 
@@ -186,21 +190,39 @@ class PreparedWeights:
             self._pool.shutdown(cancel_futures=True)
 
     def _form(self, entry: PreparedKernel, room: Room | None) -> SavedKernel:
+        """A kernel as its provider takes it."""
         import torch
 
-        block = entry.memory
-        if room is None:
-            raise ValueError("this device gives no memory for prepared weights")
-        memory = room(block.nbytes)
-        for start in range(0, block.nbytes, READ_BYTES):
-            piece = memory[start : start + READ_BYTES]
-            self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
+        memory = self._memory(entry.memory, room)
         tables: dict[str, Tensor] = {}
         for name, place in entry.tables.items():
             table = torch.empty(place.nbytes, dtype=torch.uint8)
             self._read(table, place.offset)
             tables[name] = table.view(torch.float32).view(place.shape)
         return SavedKernel(entry.facts, tables, memory)
+
+    def _memory(self, block: Block, room: Room | None) -> Tensor:
+        """The bytes of a block, or memory that they are on their way to."""
+        if self._mapped:
+            whole = self._whole()
+            return whole[block.offset : block.offset + block.nbytes]
+        if room is None:
+            raise ValueError("this device gives no memory for prepared weights")
+        memory = room(block.nbytes)
+        for start in range(0, block.nbytes, READ_BYTES):
+            piece = memory[start : start + READ_BYTES]
+            self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
+        return memory
+
+    def _whole(self) -> Tensor:
+        """The file, mapped."""
+        import torch
+
+        if self._map is None:
+            with open(self._path, "rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants memory that may be written
+            self._map = torch.frombuffer(data, dtype=torch.uint8)
+        return self._map
 
     def _read(self, into: Tensor, offset: int) -> None:
         """Fill `into` from the file. Raises OSError."""

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class PackedLoader:
-    """Kind `loader`, with `HasPrepared`."""
+    """Kind `loader`, with `HasPrepared`. mapped: see `PreparedWeights`."""
+
+    def __init__(self, *, mapped: bool = False) -> None:
+        self._mapped = mapped
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """The manifest of the model that was converted; no torch, no weights. Raises CheckpointError."""
@@ -48,7 +51,7 @@ class PackedLoader:
     def prepared(self, manifest: CheckpointManifest) -> PreparedWeights:
         """The kernels. Raises CheckpointError."""
         directory = _directory(manifest.ref)
-        return PreparedWeights(directory, read_index(directory))
+        return PreparedWeights(directory, read_index(directory), mapped=self._mapped)
 
 
 def _directory(ref: str) -> Path:

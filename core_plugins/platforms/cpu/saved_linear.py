@@ -33,6 +33,10 @@ VALUES = 0
 CODES = 3
 ROW_SCALE = 4
 BIAS = "bias"
+MAX_COUNT = 1 << 31
+MAX_ELEMENTS = 1 << 48
+MAX_GROUP = 1 << 20
+"""Of facts that are believed: no number of bytes that follows from them is too large for the extension."""
 PLAIN_FORMATS = (FORMATS["float32"], FORMATS["float16"], FORMATS["bfloat16"])
 
 
@@ -70,12 +74,13 @@ def restored_linear(native: ModuleType, saved: SavedKernel) -> NativeLinear:
     segments = facts.get("segments")
     present = facts.get("tables")
     counts = [*shape, *numbers.values(), segments]
-    whole = all(type(count) is int and 0 <= count < 1 << 40 for count in counts)
+    whole = all(type(count) is int and 0 <= count < MAX_COUNT for count in counts)
     if len(shape) != 2 or not whole or activation not in ACTIVATIONS or not isinstance(present, list):
         raise ValueError(f"{facts} describes no packed weight")
     is_plain = numbers["format"] in PLAIN_FORMATS
     known = numbers["format"] in FORMATS.values() and numbers["scale_type"] in SCALE_TYPES.values()
-    if not known or 0 in shape or not segments or not (is_plain or numbers["group"]):
+    sensible = 0 < shape[0] * shape[1] < MAX_ELEMENTS and numbers["group"] < MAX_GROUP
+    if not known or not sensible or not segments or not (is_plain or numbers["group"]):
         raise ValueError(f"{facts} describes no packed weight")
     source = PackSource(shape=shape, tables=_tables(saved, shape, present), **numbers)
     bias = saved.tables.get(BIAS)
