@@ -12,6 +12,12 @@ import msgspec
 
 from core.api.declaration import find_declaration, method_of
 
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
+    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+}  # fmt: skip
+"""Bytes of an element of plain types; types of GGUF and other packed ones are not among them."""
+
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a checkpoint under its canonical (Hugging Face) name.

@@ -187,6 +187,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
     use_tqdm_on_load:  show progress while weights are loaded.
+    safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     """
 
     model: ModelConfig
@@ -197,6 +198,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0
     use_tqdm_on_load: bool = True
+    safetensors_load_strategy: str | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,3 +23,11 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Arg("Address of the hub, for a mirror. Unset: https://huggingface.co.", metavar="URL")
     ] = None
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True
+    safetensors_load_strategy: Annotated[
+        str | None,
+        Arg(
+            "How safetensors files are read: lazy maps them, eager reads each into memory first, prefetch maps them while a "
+            "thread reads ahead into the page cache. Unset: lazy, and prefetch for files on a network that fit into memory.",
+            choices=("lazy", "eager", "prefetch"),
+        ),
+    ] = None

@@ -46,6 +46,7 @@ def engine_config(
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
+        safetensors_load_strategy=settings["safetensors_load_strategy"],
     )
 
 

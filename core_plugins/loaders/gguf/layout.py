@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def half_split(tensor: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2)."""
-    pairs_per_head = tensor.shape[0] // num_heads // 2
-    heads = tensor.view(num_heads, pairs_per_head, 2, -1)
-    return heads.transpose(1, 2).reshape(tensor.shape)
-
-
 def by_group(tensor: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
     """Rows of all queries, all keys, all values to groups: the queries of a head of keys, its keys, its values."""
     import torch

@@ -25,6 +25,7 @@ from core_plugins.loaders.gguf.split import find_file, read_parts
 from core_plugins.loaders.gguf.translate import drafting_layers, find_architecture, translate_config
 from core_plugins.loaders.gguf.types import BY_NAME
 from core_plugins.loaders.gguf.vocabulary import read_generation, read_tokenizer
+from core_plugins.loaders.rotary_rows import half_split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -198,9 +199,9 @@ def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, r
     if info.name.endswith(".mixer.A_log"):
         return (-tensor.float()).log()
     if row.paired and ".self_attn.q_proj." in info.name:
-        return layout.half_split(tensor, manifest.config["num_attention_heads"])
+        return half_split(tensor, manifest.config["num_attention_heads"])
     if row.paired and ".self_attn.k_proj." in info.name:
-        return layout.half_split(tensor, manifest.config["num_key_value_heads"])
+        return half_split(tensor, manifest.config["num_key_value_heads"])
     if row.grouped and ".self_attn.qkv_proj." in info.name:
         return layout.by_group(tensor, *_heads(manifest.config))
     return tensor

@@ -8,17 +8,25 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from core.api.checkpoint import TensorInfo
+from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
-ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
-    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-}  # fmt: skip
+
+
+def read_all(files: Sequence[Path]) -> dict[str, TensorInfo]:
+    """The tensors of all files of one model. Raises CheckpointError, also for a name that is in two of them."""
+    tensors: dict[str, TensorInfo] = {}
+    for number, file in enumerate(files):
+        for name, info in read_tensors(file, number).items():
+            if name in tensors:
+                raise CheckpointError(f"{file}: tensor '{name}' is also in {files[tensors[name].file].name}.")
+            tensors[name] = info
+    return tensors
 
 
 def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
@@ -56,7 +64,22 @@ def tensors_of(path: Path | str, raw: bytes, size: int, file: int) -> dict[str, 
     for name, entry in header.items():
         if name != "__metadata__":
             tensors[name] = _tensor(path, file, name, entry, base, size)
+    _check_places(path, tensors.values(), base, size)
     return tensors
+
+
+def _check_places(path: Path | str, tensors: Iterable[TensorInfo], base: int, size: int) -> None:
+    """The tensors fill the file: none lies on another, and no bytes are left over. Raises CheckpointError."""
+    end = base
+    before = "the header"
+    for info in sorted(tensors, key=lambda info: (info.offset, info.nbytes)):
+        if info.offset != end:
+            how = "overlaps" if info.offset < end else "leaves a gap behind"
+            raise CheckpointError(f"{path}: tensor '{info.name}' {how} {before}. The file is damaged.")
+        end = info.offset + info.nbytes
+        before = f"tensor '{info.name}'"
+    if end != size:
+        raise CheckpointError(f"{path}: {size - end} bytes follow {before}, the last one. The file is damaged.")
 
 
 def _tensor(path: Path | str, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:

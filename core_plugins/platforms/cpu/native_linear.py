@@ -7,7 +7,7 @@ Called by: `NativeKernels.linear`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import torch
@@ -55,6 +55,8 @@ DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes abo
 TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
 GROUP_MULTIPLE = 16
 NUM_TABLES = 10
+ORDER = 4
+"""The table with the order of inputs."""
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
 ACTIVATION_KINDS = {
@@ -98,6 +100,12 @@ class PackSource:
     input_group: int = 0
     tables: list[Tensor | None] = field(default_factory=list)
 
+    @property
+    def order(self) -> bytes | None:
+        """The order of inputs as a value that can be compared."""
+        table = self.tables[ORDER] if len(self.tables) > ORDER else None
+        return None if table is None else table.numpy().tobytes()
+
     def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
         n, k = self.shape
@@ -116,13 +124,14 @@ class NativeLinear:
     shape: (N, K).
     nbytes: of its packed memory.
     packed: its handle in the extension.
+    memory: the caller's, which it was packed into, or None.
     form: what decides how inputs are staged.
     gated: the product with a gated activation behind it, None where N does not allow that.
     """
 
     capturable = True
     features = frozenset(ACTIVATION_KINDS)
-    __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "memory", "nbytes", "packed", "shape")
 
     def __init__(
         self,
@@ -133,24 +142,53 @@ class NativeLinear:
         into: Tensor | None = None,
         segments: int = 1,
     ) -> None:
-        self.shape = weight.shape
         problem = weight.problem()
         if problem is not None:
             raise ValueError(problem)
-        n = self.shape[0]
         source = pack_source(weight, activation)
+        if into is not None:
+            _check_memory(into, prepared_nbytes(native, weight, activation))
+        self._hold(native, source, activation, bias, into, segments)
+
+    @classmethod
+    def held(
+        cls,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor,
+        segments: int,
+    ) -> NativeLinear:
+        """A weight that is packed in `into` already. source: without values. Raises ValueError."""
+        sizes = replace(source, tables=[table if table is into else None for table in source.tables])
+        without_tables = native.linear_pack(*sizes.arguments(activation, None, into, segments))
+        _check_memory(into, native.linear_bytes(without_tables))
+        kernel = cls.__new__(cls)
+        kernel._hold(native, source, activation, bias, into, segments)
+        return kernel
+
+    def _hold(
+        self,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None,
+        segments: int,
+    ) -> None:
+        """Pack the source, unless it has no values."""
+        self.shape = source.shape
+        n = self.shape[0]
         if bias is not None:
             bias = bias.detach().float().contiguous()
             if bias.shape != (n,):
                 raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
-        if into is not None:
-            _check_memory(into, prepared_nbytes(native, weight, activation))
-        self._memory = into  # it lives as long as the weight that is packed into it
+        self.memory = into  # it lives as long as the weight that is packed into it
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
-        order = weight.order if isinstance(weight, IntGroups) else None
         groups = (source.group, source.super_size, source.zero, source.scale_type)
-        self.form = (self.shape, source.format, activation, *groups, order)
+        self.form = (self.shape, source.format, activation, *groups, source.order)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
         self._run = native.linear

@@ -413,7 +413,7 @@ struct PackSource {
     long input_group;     // 0: as many inputs as share a scale of weights
     const void *high, *sub_scale, *sub_minimum; // of planes; null is an absent one
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
-    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own
+    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own. Without values it is packed already
 };
 // Of its sizes alone; minimum, zeros and sub-scales are any pointers but null.
 size_t prepared_bytes(const PackSource *source);

@@ -423,7 +423,7 @@ PackedLinear *pack_linear(const PackSource *s) {
         return nullptr;
     }
     PackJob job = {s, l};
-    pool_run(pack_panel, &job, l->panels);
+    if (s->values) pool_run(pack_panel, &job, l->panels); // else `into` holds the packed weight already
     return l;
 }
 
