@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
@@ -32,6 +33,12 @@ def core_spec() -> PluginSpec:
         summary="files written by tensorizer, beside config.json; only when asked for",
         arguments=TensorizerArguments,
     )
+
+
+@hookimpl
+def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
+    """Claim nothing: users have to ask for it."""
+    return None
 
 
 @hookimpl
