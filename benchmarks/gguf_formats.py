@@ -72,10 +72,10 @@ def write_model(path: Path) -> None:
 
 
 def _add_tokenizer(writer: Any) -> None:
-    """One token a byte, and tokens that no text has."""
+    """One token a byte, one of two bytes, and tokens that no text has."""
     from tokenizers import pre_tokenizers
 
-    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
     tokens += [f"<unused{index}>" for index in range(VOCABULARY - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
