@@ -17,7 +17,7 @@ from core.layers.experts import ReferenceExperts, route
 from core.layers.heads import BatchedHeads
 from core.layers.linear import Linear
 from core.plugin.contracts import GatedOperation, HeadsKernel
-from core.weights.canonical import memory_of, moved_into
+from core.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
@@ -27,13 +27,30 @@ FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "
 
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
-    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again."""
-    num_rows = x.shape[0]
-    groups = x.float().view(num_rows, -1, group_size)
+    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again.
+
+    group_size: of the inputs; the last group of a row may be smaller.
+    """
+    num_rows, num_inputs = x.shape
+    missing = -num_inputs % group_size
+    padded = F.pad(x.float(), (0, missing))
+    groups = padded.view(num_rows, -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
     steps = torch.round(groups * inverse).clamp(-127, 127)
-    return (steps * scale).view(x.shape)
+    rounded = (steps * scale).view(num_rows, -1)
+    return rounded[:, :num_inputs]
+
+
+def activations_by_group(x: Tensor, group_size: int) -> Tensor:
+    """The same in groups of INPUT_GROUP, or of `group_size` where that is smaller.
+
+    group_size: inputs that share a scale of the weight. Where it is larger, each of its groups is cut from its start.
+    """
+    if group_size <= INPUT_GROUP:
+        return quantized_activations(x, group_size)
+    by_group = x.reshape(-1, group_size)
+    return quantized_activations(by_group, INPUT_GROUP).reshape(x.shape)
 
 
 class ReferenceLinear:
@@ -69,7 +86,7 @@ class ReferenceLinear:
             return quantized_activations(x, x.shape[1])
         if self.activation == "int8" and not isinstance(self.weight, Dense):
             group_size = getattr(self.weight, "group_size", x.shape[1])
-            return quantized_activations(x, group_size)
+            return activations_by_group(x, group_size)
         return x
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:

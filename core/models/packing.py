@@ -24,7 +24,7 @@ from core.layers.linear import Linear
 from core.models.row_order import row_order
 from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
 from core.weights.experts import Experts
-from core.weights.formats import CanonicalWeight, Dense, fuse
+from core.weights.formats import CanonicalWeight, Dense, can_fuse, fuse
 
 Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,7 +42,7 @@ class Packed:
 
     part: what a rank holds of it.
     weight: the part in its canonical form.
-    fuse_key: neighbours with equal keys and activations become one kernel.
+    fuse_key: neighbours with equal keys and activations become one kernel where their weights can be fused.
     activation: the precision of the inputs.
     """
 
@@ -140,6 +140,8 @@ class Packing:
     def linear(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Linear:
         """Parts side by side; neighbours with equal fuse keys become one kernel.
 
+        Their tensors may still forbid it: an order of inputs is only known once it is read.
+
         orders: see `MixerParts.orders`; of the whole model.
         """
         groups: list[list[Packed]] = []
@@ -147,7 +149,7 @@ class Packing:
         for part in parts:
             packed = self.pack(part, tensors, orders)
             key = packed.fuse_key, packed.activation
-            if key == before:
+            if key == before and can_fuse([groups[-1][0].weight, packed.weight]):
                 groups[-1].append(packed)
             else:
                 groups.append([packed])

@@ -154,7 +154,8 @@ class WeightMap:
         """The canonical tensors that one tensor of the checkpoint has in it."""
         for rule in rules:
             found = re.fullmatch(rule.pattern, name)
-            if found is None or info.dtype not in FLOATS:
+            packed = isinstance(rule, Stacked) and rule.packed
+            if found is None or (info.dtype in FLOATS) is packed:
                 continue
             if isinstance(rule, Turned):
                 yield name, TensorView(source, transposed=True)

@@ -28,6 +28,7 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     alternating: rows of the pieces alternate instead.
     transposed: it is [E, K, N]; None: where its shape says so.
     flat: experts are not an axis of their own: it is [E * N, K], or [E * K, N] when transposed.
+    packed: it holds no floats but codes or their scales, whose first axes are those of the matrix.
     """
 
     pattern: str
@@ -36,6 +37,7 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
     alternating: bool = False
     transposed: bool | None = False
     flat: bool = False
+    packed: bool = False
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -106,4 +108,17 @@ def experts(
     rules.append(Stacked(prefix + down, to + ".weight", ("down_proj",), transposed=transposed))
     rules.append(Stacked(prefix + gate_up + "_bias", to + ".bias", both, alternating))
     rules.append(Stacked(prefix + down + "_bias", to + ".bias", ("down_proj",)))
+    return tuple(rules)
+
+
+def packed_experts(module: str, gate_up: str, down: str, *, alternating: bool = False) -> tuple[WeightRule, ...]:
+    """The rules for stacked experts whose codes and scales are tensors of their own, `NAME_blocks` and `NAME_scales`."""
+    rules: list[WeightRule] = []
+    prefix = rf"(model\.layers\.\d+\.{module})\."
+    to = r"\1.experts.{expert}.{piece}"
+    both = ("gate_proj", "up_proj")
+    for kind in ("blocks", "scales"):
+        suffix = f".weight_{kind}"
+        rules.append(Stacked(f"{prefix}{gate_up}_{kind}", to + suffix, both, alternating, packed=True))
+        rules.append(Stacked(f"{prefix}{down}_{kind}", to + suffix, ("down_proj",), packed=True))
     return tuple(rules)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from torch import Tensor
 NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 CACHE_LINE = 64
+
+INPUT_GROUP: Final = 128
+"""Inputs, at most, that share a scale where they are rounded to 8-bit integers by groups; larger groups are cut into these."""
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

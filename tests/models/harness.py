@@ -14,7 +14,7 @@ from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec
 from core.models.loading import WHOLE, WeightLoading
-from core.plugin.contracts import BatchView, Kernels, QuantizationMethod
+from core.plugin.contracts import BatchView, Kernels, Loader, QuantizationMethod
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
 
@@ -49,12 +49,13 @@ class Harness:
         reduce: Callable[[torch.Tensor], None] | None = None,
         kernels: Sequence[Kernels] = (),
         method: QuantizationMethod | None = None,
+        loader: Loader | None = None,
     ) -> None:
         whole = decoder_spec(hf_config)
         self.spec = whole.local(part)
         self.block_size = block_size
         device = torch.device("cpu")
-        loader = StateDictLoader(state)
+        loader = loader or StateDictLoader(state)
         chosen = KernelSet(kernels)
         loading = WeightLoading(whole, loader.resolve(""), method, chosen, dtype, torch.float32, device, part)
         self.weights = loading.run(loader)

@@ -10,7 +10,7 @@ import msgspec
 from core.api.block_spec import BlockSpec
 from core.models.configuration import configuration
 from core.models.families.row import Family
-from core.models.weight_rules import experts, modules
+from core.models.weight_rules import experts, modules, packed_experts
 
 YARN: dict[str, Any] = {
     "rope_type": "yarn",
@@ -49,6 +49,7 @@ ROWS = (
         weights=(
             *modules(("mlp.router", "mlp.gate")),
             *experts("mlp", r"experts\.gate_up_proj", r"experts\.down_proj", alternating=True, transposed=True),
+            *packed_experts("mlp", r"experts\.gate_up_proj", r"experts\.down_proj", alternating=True),
         ),
     ),
 )

@@ -17,6 +17,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.activations import PAIRED, parse
 from core.plugin.contracts import GatedLinear
+from core.weights.canonical import INPUT_GROUP
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
 from core_plugins.platforms.cpu.checks import check_rows, check_same
 
@@ -39,12 +40,12 @@ ALLOWED: dict[str, tuple[Activation, ...]] = {
     **dict.fromkeys(("float32", "float16", "bfloat16", "nf4", "fp4", "fp8_e4m3", "fp8_e5m2"), ("none", "bf16")),
     **dict.fromkeys(("int4_groups", "int8_groups"), ("none", "int8")),
     **dict.fromkeys(("mxfp4", "nvfp4"), ("none", "bf16", "int8")),
-    "int8_channel": ("none", "int8_row"),
+    "int8_channel": ("none", "int8", "int8_row"),
 }
-SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3}
+SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3, torch.bfloat16: 4}
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
 GROUP_MULTIPLE = 16
-NUM_TABLES = 5
+NUM_TABLES = 7
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
 ACTIVATION_KINDS = {
@@ -72,7 +73,9 @@ class PackSource:
     group: inputs that share a scale, 0 without scales.
     zero: is subtracted from each stored integer.
     scale_type: a number of SCALE_TYPES.
-    tables: values, scale, minimum, codes, row_scale; None is an absent one, and the last ones may be left out.
+    input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0: the
+        whole group.
+    tables: values, scale, minimum, zeros, order, codes, row_scale; None is an absent one, and the last ones may be left out.
     """
 
     format: int
@@ -80,12 +83,14 @@ class PackSource:
     group: int = 0
     zero: int = 0
     scale_type: int = 0
+    input_group: int = 0
     tables: list[Tensor | None] = field(default_factory=list)
 
     def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
         n, k = self.shape
         numbers = [self.format, ACTIVATIONS[activation], n, k, self.group, self.zero, self.scale_type, segments]
+        numbers.append(self.input_group)
         absent = [None] * (NUM_TABLES - len(self.tables))
         tables = [*self.tables, *absent, bias, into]
         addresses = [0 if table is None else table.data_ptr() for table in tables]
@@ -130,7 +135,8 @@ class NativeLinear:
         self._memory = into  # it lives as long as the weight that is packed into it
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
-        self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type)
+        order = weight.order if isinstance(weight, IntGroups) else None
+        self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type, order)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
         self._run = native.linear
@@ -180,11 +186,12 @@ def alone_numbers(name: str) -> tuple[float, ...]:
 
 
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
-    """Bytes of the packed weight, but for its bias and factors of rows. Raises ValueError for an unknown format."""
+    """Bytes of the packed weight, but for its bias, factors of rows and order of inputs. Raises ValueError for an unknown format."""
     form = packed_form(weight, activation)
     n, k = form.shape
     minimum = isinstance(weight, IntGroups) and weight.minimum is not None
-    return int(native.linear_prepared_bytes(form.format, n, k, form.group, form.scale_type, minimum))
+    zeros = isinstance(weight, IntGroups) and weight.zeros is not None
+    return int(native.linear_prepared_bytes(form.format, n, k, form.group, form.scale_type, minimum, zeros))
 
 
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
@@ -206,6 +213,8 @@ def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
         words = -(-weight.group_size // BYTES_A_WORD)
         form.group = words * BYTES_A_WORD
         form.zero = 128 if isinstance(weight, Int8Channel) else 0
+    if activation == "int8" and not isinstance(weight, Codebook):
+        form.input_group = min(form.group, INPUT_GROUP)
     return form
 
 
@@ -217,11 +226,13 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
         source.tables = [dense.contiguous()]
     elif isinstance(weight, IntGroups):
         minimum = None if weight.minimum is None else weight.minimum.contiguous()
-        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), minimum]
+        zeros = None if weight.zeros is None else weight.zeros.contiguous()
+        order = None if weight.order is None else weight.order.tensor()
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), minimum, zeros, order]
     elif isinstance(weight, Codebook):
         row_scale = None if weight.row_scale is None else weight.row_scale.contiguous()
         codes = torch.tensor(weight.codes, dtype=torch.float32)
-        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), None, codes, row_scale]
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), None, None, None, codes, row_scale]
     elif isinstance(weight, Int8Channel | FP8):
         values = weight.values.contiguous().view(torch.uint8)
         if source.zero:
@@ -256,6 +267,8 @@ def linear_reasons(query: KernelQuery) -> list[Reason]:
     one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
     if group % multiple and not one_group:
         reasons.append(Reason("group_size", f"a multiple of {multiple}", str(group)))
+    if is_codebook and query.activation == "int8" and group > INPUT_GROUP:
+        reasons.append(Reason("group_size", f"at most {INPUT_GROUP}", str(group)))
     if query.activation == "int8_row" and inputs > MAX_INT8_INPUTS:
         reasons.append(Reason("inputs", f"at most {MAX_INT8_INPUTS}", str(inputs)))
     return reasons

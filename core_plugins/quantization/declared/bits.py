@@ -7,9 +7,13 @@ Called by: layouts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
+
+CHUNK: Final = 1 << 20
+"""Integers that are unpacked at a time, so that temporaries stay small beside a weight."""
 
 
 def unpack_words(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
@@ -33,8 +37,26 @@ def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
     shifts = torch.arange(8, dtype=torch.uint8)
     stream = ((octets.unsqueeze(-1) >> shifts) & 1).view(rows, -1)
     fields = stream[:, : count * bits].view(rows, count, bits)
-    weights = 2 ** torch.arange(bits)
-    return (fields * weights).sum(-1).to(torch.uint8)
+    weights = (2 ** torch.arange(bits)).to(torch.uint8)
+    return (fields * weights).sum(-1, dtype=torch.uint8)
+
+
+def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
+    """As `unpack_stream`, to integers as canonical weights hold them: pairs [R, count // 2] up to 4 bits, else [R, count].
+
+    A copy: the words may lie in a file.
+    """
+    if bits in (4, 8):  # words lie in memory as canonical weights do
+        octets = words.contiguous().view(torch.uint8)
+        return octets[:, : count * bits // 8].clone(memory_format=torch.contiguous_format)
+    rows = words.shape[0]
+    held = torch.empty((rows, count // 2 if bits < 4 else count), dtype=torch.uint8)
+    step = max(1, CHUNK // max(count, 1))
+    for start in range(0, rows, step):
+        some = slice(start, start + step)
+        values = unpack_stream(words[some], bits, count)
+        held[some] = to_nibbles(values) if bits < 4 else values
+    return held
 
 
 def to_nibbles(values: Tensor) -> Tensor:

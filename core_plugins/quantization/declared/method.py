@@ -6,8 +6,10 @@ Called by: the memory plan (`plan`), loading (`pack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
@@ -45,7 +47,7 @@ class DeclaredMethod:
         if isinstance(layout, Unsupported):
             return layout
         if layout is not None:
-            return layout.plan(part)
+            return _with_idle_bias(layout.plan(part), spec, part)
         name = f"{spec.name}.weight"
         info = part.tensors.get("weight")
         if info is not None and info.dtype not in PLAIN:
@@ -59,8 +61,9 @@ class DeclaredMethod:
         assert layout is not None and not isinstance(layout, Unsupported), "only layouts plan parts that are packed"
         by_suffix = {}
         for name, tensor in tensors.items():
-            by_suffix[name.rpartition(".")[2]] = tensor
+            by_suffix[part.suffix(name)] = tensor
         try:
+            _check_idle_bias(spec, by_suffix)
             weight = layout.pack(part, by_suffix)
         except ValueError as error:
             raise CheckpointError(f"{self._manifest.ref}: module '{part.own_name}' {error}.") from error
@@ -71,4 +74,18 @@ class DeclaredMethod:
 
     def _part(self, spec: LayerSpec) -> StoredPart:
         rows, inputs = spec.shape[-2:]
-        return self._parts.find(spec.name, (rows, inputs))
+        return self._parts.find(spec.name, (rows, inputs), spec.role)
+
+
+def _with_idle_bias(plan: PartPlan | Unsupported, spec: LayerSpec, part: StoredPart) -> PartPlan | Unsupported:
+    """The plan of a part whose model has no bias, but whose packer wrote one: it is read, to see that it is zero."""
+    if spec.bias or isinstance(plan, Unsupported):
+        return plan
+    return msgspec.structs.replace(plan, reads=plan.reads + part.names("bias"))
+
+
+def _check_idle_bias(spec: LayerSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ValueError for a bias that a model without one would need."""
+    bias = tensors.get("bias")
+    if bias is not None and not spec.bias and bool(bias.any()):
+        raise ValueError("has a bias that is not zero, though the model's configuration says that it has none")

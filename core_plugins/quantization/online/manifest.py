@@ -1,4 +1,7 @@
-"""Manifests of the online methods: one entry point a scheme, all of one class. Torch-free."""
+"""Manifests of the methods that round plain checkpoints and open those that declare them. Torch-free.
+
+One entry point a scheme, all of one class.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from core.api.errors import UserError
 from core.api.reason import Reason
 from core.api.specs import Activation
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.quantization_names import own_name
 from core_plugins.quantization.online.schemes import SCHEMES, Scheme
 
 
@@ -18,10 +22,10 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The method's own arguments."""
 
     activation: Annotated[
-        Literal["auto", "none", "bf16", "int8"],
+        Literal["auto", "none", "bf16", "int8", "int8_row"],
         msgspec.Meta(
-            description="Precision to which inputs of quantized layers are rounded; auto: the scheme's own, or none when "
-            "the dtype is not bfloat16."
+            description="Precision to which inputs of quantized layers are rounded; int8: integers with a scale for a row and "
+            "group; int8_row: for a row; auto: the scheme's own, or none when the dtype is not bfloat16."
         ),
     ] = "auto"
     head: Annotated[
@@ -48,14 +52,14 @@ class OnlineManifest:
     @hookimpl
     def core_spec(self) -> PluginSpec:
         """Say what the plugin is."""
-        summary = f"quantizes a plain checkpoint while it loads: {self.scheme.summary}"
+        summary = f"rounds a plain checkpoint while it loads, or opens one that declares it: {self.scheme.summary}"
         return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
 
     @hookimpl
     def core_supports(self, query: CheckpointFacts) -> list[Reason]:
-        """Only plain checkpoints can be quantized."""
+        """Plain checkpoints can be rounded, and those opened that declare the method."""
         held = "GGUF file" if query.format == "gguf" else query.quantization
-        if held is None:
+        if held is None or self._is_declared(query):
             return []
         return [Reason("checkpoint", "plain floats", str(held), "leave --quantization out")]
 
@@ -63,13 +67,30 @@ class OnlineManifest:
     def core_load(self, context: LoadContext) -> Any:
         """Build the method. Raises UserError for an activation that the scheme does not have."""
         from core_plugins.quantization.online.method import OnlineMethod
+        from core_plugins.quantization.scaled.method import scaled_method
 
         arguments = context.arguments or OnlineArguments()
+        if context.facts is not None and self._is_declared(context.facts):
+            self._refuse_online(arguments)
+            return scaled_method(context, arguments.activation)
         head = self._head(arguments.head)
         activations = {self.scheme.name: self._activation(arguments.activation, context.dtype)}
         if head is not None and head.name not in activations:
             activations[head.name] = _default(head, context.dtype)
         return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
+
+    def _is_declared(self, facts: CheckpointFacts) -> bool:
+        """Whether the checkpoint says that it is packed so."""
+        return facts.quantization is not None and own_name(facts.quantization) == self.scheme.name
+
+    def _refuse_online(self, arguments: OnlineArguments) -> None:
+        """Raises UserError for arguments about rounding, given for a checkpoint that is rounded already."""
+        for name, value, usual in (("head", arguments.head, "auto"), ("ignore", arguments.ignore, [])):
+            if value != usual:
+                raise UserError(
+                    f"--quantization-config.{name} {value}: the checkpoint is packed already ({self.scheme.name}), its tensors "
+                    "say which layers are plain; leave the argument out."
+                )
 
     def _head(self, asked: str) -> Scheme | None:
         """The scheme of the embedding and the output head; None: they stay plain."""
@@ -82,10 +103,9 @@ class OnlineManifest:
         if asked == "auto":
             return _default(self.scheme, dtype)
         for offered in self.scheme.activations:
-            if offered.removesuffix("_row") == asked:
+            if offered == asked:
                 return offered
-        offered_names = [activation.removesuffix("_row") for activation in self.scheme.activations]
-        offers = " or ".join(offered_names)
+        offers = " or ".join(self.scheme.activations)
         raise UserError(
             f"--quantization-config.activation {asked}: quantization '{self.scheme.name}' has no such inputs; choose {offers}."
         )

@@ -47,13 +47,13 @@ SCHEMES = {
     for scheme in (
         Scheme(
             name="int8",
-            summary="8-bit integers, a scale for each output; inputs too, a scale for each row",
+            summary="8-bit integers, a scale for each output; inputs too, a scale for each row and group",
             format="int8_channel",
             bits=8,
             block=0,
             scale_bytes=4,
             row_bytes=0,
-            activations=("int8_row", "none"),
+            activations=("int8", "int8_row", "none"),
             head="int8",
         ),
         Scheme(

@@ -46,8 +46,6 @@ struct Parts {
     }
 };
 
-size_t meta_count(const PackedLinear *l) { return l->activation == kQuantInt8 ? l->groups : 0; }
-
 void stage_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     job.table->stage(&job.stage, tile * 8, at_most(tile * 8 + 8, job.tokens));
@@ -67,7 +65,7 @@ void gather_weighted(const Job &job, long begin, long end) {
 void gather_tile(const void *context, long tile) {
     const Job &job = *(const Job *)context;
     const LinearCall &from = job.stage, &to = job.up.call;
-    const size_t groups = meta_count(from.weight);
+    const size_t groups = from.weight->input_groups;
     const long begin = tile * 32, end = at_most(begin + 32, job.pairs);
     if (job.call->layer->weight_inputs) return gather_weighted(job, begin, end);
     for (long i = begin; i < end; i++) {
@@ -162,7 +160,7 @@ void place_stage(LinearCall &call, const KernelTable *table, long rows, Parts &p
     if (!row_bytes) return;
     call.staged_stride = row_bytes;
     call.staged = parts.take<uint8_t>(row_bytes * rows);
-    call.meta = parts.take<GroupMeta>(meta_count(call.weight) * rows);
+    call.meta = parts.take<GroupMeta>(call.weight->input_groups * rows);
 }
 
 // Gives every buffer of the job its place; returns the bytes of all.

@@ -115,8 +115,12 @@ template <class Decode> LANE void float_groups(const LinearCall &c, long panel, 
 template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
-    if (l.groups == 1 && !l.has_minimum) return panel_rows<RowDotKind<Bits>>(c, panel, begin, end);
-    panel_rows<IntDotKind<Bits, false>>(c, panel, begin, end);
+    if (l.groups == 1 && !l.has_minimum && !l.has_zeros) {
+        if (l.input_groups == 1) return panel_rows<RowDotKind<Bits>>(c, panel, begin, end);
+        return panel_rows<PartDotKind<Bits>>(c, panel, begin, end);
+    }
+    if (l.input_parts > 1) return panel_rows<IntDotKind<Bits, false, true>>(c, panel, begin, end);
+    panel_rows<IntDotKind<Bits, false, false>>(c, panel, begin, end);
 }
 
 static void linear(const LinearCall *c, long panel, long begin, long end) {
@@ -127,7 +131,7 @@ static void linear(const LinearCall *c, long panel, long begin, long end) {
     case kInt4: return int_groups<4>(*c, panel, begin, end);
     case kInt8: return int_groups<8>(*c, panel, begin, end);
     case kCode4:
-        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<4, true>>(*c, panel, begin, end);
+        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<4, true, false>>(*c, panel, begin, end);
         return float_groups<CodeDecode>(*c, panel, begin, end);
     case kE4M3: return float_groups<NarrowDecode<E4M3>>(*c, panel, begin, end);
     case kE5M2: return float_groups<NarrowDecode<E5M2>>(*c, panel, begin, end);

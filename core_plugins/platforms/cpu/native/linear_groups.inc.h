@@ -18,10 +18,15 @@ template <class Float> LANE F narrow_to_float(I byte) { // in the lower eight bi
 LANE F scales(const uint8_t *p, int type, long vector) {
     switch (type) {
     case kScaleF16: return load_half((const uint16_t *)p + vector * 16);
+    case kScaleBF16: return as_float(shift_left<16>(load_u16((const uint16_t *)p + vector * 16)));
     case kScaleE8M0: return as_float(shift_left<23>(load_u8(p + vector * 16)));
     case kScaleE4M3: return narrow_to_float<E4M3>(load_u8(p + vector * 16));
     }
     return load((const float *)p + vector * 16);
+}
+// The zero points of one group, where each has its own.
+LANE F zero_points(const PackedLinear &l, const uint8_t *tail, long vector) {
+    return to_float(load_u8(tail + l.scale_bytes + vector * 16));
 }
 
 #ifdef CORE_BF16_DOT
@@ -92,8 +97,8 @@ template <class Pairs, bool Whole> struct GroupBF16DotKind {
 // How one packed weight, in the lower bits of each lane, becomes a float.
 template <int Bits> struct IntDecode {
     static constexpr int kBits = Bits;
-    LANE F table(const PackedLinear &l) { return as_float(iset1(-l.zero)); }
-    LANE F value(F zero, I code) { return to_float(iadd(iand(code, iset1(Bits == 8 ? 255 : 15)), as_int(zero))); }
+    LANE F table(const PackedLinear &l) { return set1((float)l.zero); }
+    LANE F value(F zero, I code) { return sub(to_float(iand(code, iset1(Bits == 8 ? 255 : 15))), zero); } // exact
 };
 struct CodeDecode {
     static constexpr int kBits = 4;
@@ -136,8 +141,9 @@ template <class Decode> struct GroupFloatKind {
         const uint8_t *record = panel + steps.begin * l.record_bytes;
         for (long g = steps.begin; g < steps.end; g++, record += l.record_bytes) {
             const uint8_t *w = record + vector * 64, *tail = record + l.value_bytes;
-            F scale[V], minimum[V];
+            F scale[V], minimum[V], own[V];
             for (int v = 0; v < V; v++) {
+                own[v] = l.has_zeros ? zero_points(l, tail, vector + v) : table;
                 scale[v] = scales(tail, l.scale_type, vector + v);
                 minimum[v] = l.has_minimum ? scales(tail + l.scale_bytes, l.scale_type, vector + v) : zero();
             }
@@ -147,7 +153,7 @@ template <class Decode> struct GroupFloatKind {
                     I word = iload(w + v * 64);
                     for (int i = 0; i < 32 / kBits; i++) { // 4 bits: the low ones of each byte come first
                         I code = i < 4 ? shift_down(word, 8 * i) : shift_down(word, 8 * i - 28);
-                        F real = add(mul(Decode::value(table, code), scale[v]), minimum[v]);
+                        F real = add(mul(Decode::value(own[v], code), scale[v]), minimum[v]);
                         for (int r = 0; r < R; r++) acc[r][v] = fma(real, set1(x[r][k + i]), acc[r][v]);
                     }
                 }

@@ -25,21 +25,31 @@ LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I 
     }
 }
 
-// Groups: exact within one, then one fused step a group.
+// The inputs of one scale: a part of a group, of which the last may be smaller.
+LANE long part_size(const PackedLinear &l, long part) {
+    const long left = l.group - part * l.input_group;
+    return left < l.input_group ? left : l.input_group;
+}
+
+// Groups: exact within one, then one fused step a group. Parts: one for each part of a group whose inputs share a scale.
 // Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
-template <int Bits, bool Table> struct IntDotKind {
+template <int Bits, bool Table, bool Parts> struct IntDotKind {
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
-    LANE long steps(const PackedLinear &l) { return l.groups; }
+    LANE long steps(const PackedLinear &l) { return l.input_groups; }
     template <int R, int V>
     LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
         const PackedLinear &l = *c.weight;
-        const long groups = l.groups, size = l.group, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
-        const int type = l.scale_type, minimum = l.has_minimum;
-        const uint8_t *record = panel + steps.begin * record_bytes, *w = record + vector * 64, *tail = record + l.value_bytes;
-        const uint8_t *x = row_staged(c, row) + steps.begin * size;
+        const long groups = l.input_groups, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
+        const long parts = Parts ? l.input_parts : 1, first = steps.begin / parts;
+        const int type = l.scale_type, minimum = l.has_minimum, zeros = l.has_zeros;
+        const uint8_t *record = panel + first * record_bytes + vector * 64, *tail = panel + first * record_bytes + l.value_bytes;
+        const uint8_t *w = record, *x = row_staged(c, row) + first * l.group;
         const GroupMeta *meta = c.meta + row * groups + steps.begin;
         const I table = Table ? load_bytes(l.bytes) : izero();
-        for (long g = steps.begin; g < steps.end; g++, meta++, x += size, w += record_bytes, tail += record_bytes) {
+        long part = Parts ? steps.begin % parts : 0, size = l.group;
+        if (Parts) x += part * l.input_group, w += part * l.input_group * (kPanel * Bits / 8);
+        for (long g = steps.begin; g < steps.end; g++, meta++, x += size) {
+            if (Parts) size = part_size(l, part);
             I dot[R][V];
             for (int r = 0; r < R; r++)
                 for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
@@ -48,19 +58,56 @@ template <int Bits, bool Table> struct IntDotKind {
             for (int v = 0; v < V; v++) {
                 scale[v] = scales(tail, type, vector + v);
                 low[v] = minimum ? scales(tail + l.scale_bytes, type, vector + v) : zero();
+                if (zeros) low[v] = sub(zero(), zero_points(l, tail, vector + v));
             }
             for (int r = 0; r < R; r++) {
                 F factor = set1(meta[r * groups].scale), total = set1(meta[r * groups].sum);
                 for (int v = 0; v < V; v++) {
-                    acc[r][v] = fma(mul(to_float(dot[r][v]), factor), scale[v], acc[r][v]);
+                    F product = to_float(dot[r][v]);
+                    if (zeros) product = fma(low[v], set1(meta[r * groups].total), product); // exact: all below 2^24
+                    acc[r][v] = fma(mul(product, factor), scale[v], acc[r][v]);
                     if (minimum) acc[r][v] = fma(low[v], total, acc[r][v]);
                 }
+            }
+            if (Parts && ++part < parts) {
+                w += size * (kPanel * Bits / 8);
+            } else {
+                part = 0, record += record_bytes, tail += record_bytes, w = record;
             }
         }
     }
 };
 
-// One group for the whole row: integers to the end, exact, so all registers hold one kind of sum.
+// One scale of weights for the whole row, several of inputs: a fused step a part, and the weights' scale once at the end.
+template <int Bits> struct PartDotKind {
+    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
+    LANE long steps(const PackedLinear &l) { return l.input_groups; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
+        const PackedLinear &l = *c.weight;
+        const long groups = l.input_groups, start = steps.begin * l.input_group;
+        const uint8_t *w = panel + vector * 64 + start * (kPanel * Bits / 8), *x = row_staged(c, row) + start;
+        const GroupMeta *meta = c.meta + row * groups;
+        for (long g = steps.begin; g < steps.end; g++) {
+            const long size = part_size(l, g);
+            I dot[R][V];
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups + g].correction);
+            int_dot<Bits, false>(w, x, (long)c.staged_stride, size, izero(), dot);
+            for (int r = 0; r < R; r++) {
+                F factor = set1(meta[r * groups + g].scale);
+                for (int v = 0; v < V; v++) acc[r][v] = fma(to_float(dot[r][v]), factor, acc[r][v]);
+            }
+            w += size * (kPanel * Bits / 8), x += size;
+        }
+        for (int v = 0; v < V; v++) {
+            F scale = scales(panel + l.value_bytes, l.scale_type, vector + v);
+            for (int r = 0; r < R; r++) acc[r][v] = mul(acc[r][v], scale);
+        }
+    }
+};
+
+// One group for the whole row, of inputs too: integers to the end, exact, so all registers hold one kind of sum.
 template <int Bits> struct RowDotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
     LANE long steps(const PackedLinear &) { return 1; }

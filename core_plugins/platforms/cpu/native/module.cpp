@@ -225,12 +225,13 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 15);
+    Arguments a(items, count, 18);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
     s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
-    s.segments = a.integer();
+    s.segments = a.integer(), s.input_group = a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
+    s.zeros = a.pointer<uint8_t>(), s.order = a.pointer<int32_t>();
     s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
     s.into = a.pointer<uint8_t>();
     if (!a.ok()) return nullptr;
@@ -241,11 +242,12 @@ KERNEL(py_linear_pack) {
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
 }
 
-KERNEL(py_linear_prepared_bytes) { // format, n, k, group, scale_type, has_minimum
-    Arguments a(items, count, 6);
+KERNEL(py_linear_prepared_bytes) { // format, n, k, group, scale_type, has_minimum, has_zeros
+    Arguments a(items, count, 7);
     PackSource s = {};
     s.format = (int)a.integer(), s.n = a.integer(), s.k = a.integer(), s.group = a.integer();
     s.scale_type = (int)a.integer(), s.minimum = a.integer() ? &s : nullptr;
+    s.zeros = a.integer() ? (const uint8_t *)&s : nullptr;
     return a.ok() ? PyLong_FromSize_t(prepared_bytes(&s)) : nullptr;
 }
 
@@ -254,7 +256,8 @@ KERNEL(py_linear_bytes) {
     PackedLinear *linear = a.linear();
     if (!a.ok()) return nullptr;
     size_t row_bytes = linear->row_scale ? kPanel * sizeof(float) : 0;
-    return PyLong_FromSize_t((linear->panel_bytes + row_bytes) * linear->panels);
+    size_t order_bytes = linear->order ? linear->k * sizeof(int32_t) : 0;
+    return PyLong_FromSize_t((linear->panel_bytes + row_bytes) * linear->panels + order_bytes);
 }
 
 KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate

@@ -26,13 +26,14 @@ inline long at_most(long a, long b) { return a < b ? a : b; }
 
 enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
-enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3 };
+enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, kScaleBF16 = 4 };
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
 //   bf16       [ceil(k / 2)][32][2]
-//   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32]?
-//   int8       per group: [group / 4][32][4 bytes], scale[32], minimum[32]?
+//   int4       per group: [group / 8][32][4 bytes: low nibbles k..k+3, high nibbles k+4..k+7], scale[32], minimum[32] or
+//              zeros[32] of one byte, or neither
+//   int8       per group: [group / 4][32][4 bytes], and the same behind them
 //   code4      as int4, of indices into a table of sixteen numbers
 //   e4m3, e5m2 as int8, of 8-bit floats
 // Groups of 8-bit elements may reach beyond k, where inputs count as zero.
@@ -44,6 +45,7 @@ struct PackedLinear {
     long segments;      // equal parts of k with sums of their own: a power of two
     int zero;
     int has_minimum;
+    int has_zeros;       // in place of `zero`, one for each group and output
     int scale_type;      // of scale and minimum
     size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
@@ -53,18 +55,22 @@ struct PackedLinear {
     int borrowed;     // the caller's memory
     float *bias;      // padded to whole panels, or null
     float *row_scale; // the same: a factor of each output
+    int32_t *order;   // [k] the input that each k multiplies, or null: its own
+    long input_group; // inputs that share a scale where they are quantized, counted from the start of each group
+    long input_parts; // of a group: as many scales of its inputs
+    long input_groups; // of a row; 0 where inputs are not quantized
     float unit;       // of an integer: 0.5 where codes are stored doubled
     float codes[16];  // code4: its table,
     float products[16]; // as products take it (rounded with the inputs),
     uint8_t bytes[16];  // and as doubled integers above zero
 };
 
-// What the integer product needs to know of one group of one quantized row.
+// What the integer product needs to know of one group of inputs of one quantized row.
 struct GroupMeta {
     float scale;
     int32_t correction; // -zero * sum of the quantized values
     float sum;          // scale * sum of the quantized values
-    int32_t unused;
+    float total;        // that sum itself
 };
 
 struct LinearCall {
@@ -77,7 +83,7 @@ struct LinearCall {
     int accumulate;
     uint8_t *staged; // rows after the activation scheme, or null when `x` is read as it is
     size_t staged_stride;
-    GroupMeta *meta; // [rows, groups]
+    GroupMeta *meta; // [rows, input_groups]
 };
 
 struct NormCall {
@@ -385,10 +391,13 @@ struct PackSource {
     int zero, scale_type;
     long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
+    const uint8_t *zeros; // [n, groups], or null
+    const int32_t *order; // [k], or null
+    long input_group;     // 0: as many inputs as share a scale of weights
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
     uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own
 };
-size_t prepared_bytes(const PackSource *source); // of its sizes alone; a minimum is any pointer but null
+size_t prepared_bytes(const PackSource *source); // of its sizes alone; minimum and zeros are any pointers but null
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);

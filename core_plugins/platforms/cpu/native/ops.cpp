@@ -84,7 +84,7 @@ bool run_linear(const LinearRun &run) {
     job.table = kernels_active(), job.run = &run;
     job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr};
     size_t row_bytes = job.table->staged_bytes(weight);
-    size_t meta_bytes = weight->activation == kQuantInt8 ? weight->groups * sizeof(GroupMeta) : 0;
+    size_t meta_bytes = weight->input_groups * sizeof(GroupMeta);
     Scratch scratch((row_bytes + meta_bytes) * rows);
     if (row_bytes && scratch.memory) {
         job.call.staged = (uint8_t *)scratch.memory;

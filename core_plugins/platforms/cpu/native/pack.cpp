@@ -105,6 +105,7 @@ float read_scale(const uint8_t *p, int type, long index) {
     float value;
     switch (type) {
     case kScaleF16: memcpy(&half, p + 2 * index, 2); return half_to_float(half);
+    case kScaleBF16: memcpy(&half, p + 2 * index, 2); return from_bits(uint32_t(half) << 16);
     case kScaleE8M0: return from_bits(uint32_t(p[index]) << 23); // 0 counts as 0, not as 2^-127
     case kScaleE4M3: return e4m3_to_float(p[index]);
     }
@@ -152,6 +153,7 @@ void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
         size_t at = (size_t(n) * l.groups + g) * width;
         memcpy(tail, (const uint8_t *)s.scale + at, width);
         if (l.has_minimum) memcpy(tail + l.scale_bytes, (const uint8_t *)s.minimum + at, width);
+        if (l.has_zeros) record[l.value_bytes + l.scale_bytes + lane] = s.zeros[size_t(n) * l.groups + g];
     }
 }
 
@@ -176,18 +178,19 @@ void set_sizes(PackedLinear &l) {
     } else if (l.format == kBF16) {
         l.panel_bytes = size_t((l.k + 1) / 2) * kPanel * 4;
     } else {
-        const size_t widths[] = {4, 2, 1, 1};
+        const size_t widths[] = {4, 2, 1, 1, 2};
         l.groups = (l.k + l.group - 1) / l.group;
         l.scale_bytes = kPanel * widths[l.scale_type];
         l.value_bytes = size_t(l.group) * kPanel * bits_of(l.format) / 8;
-        l.record_bytes = l.value_bytes + l.scale_bytes * (l.has_minimum ? 2 : 1);
+        l.record_bytes = l.value_bytes + l.scale_bytes * (l.has_minimum ? 2 : 1) + (l.has_zeros ? kPanel : 0);
         l.panel_bytes = l.record_bytes * l.groups;
     }
 }
 
 // The most segments, at most as many as asked for, that divide k into equal runs of whole steps.
 long segments_of(const PackedLinear &l, long wanted) {
-    const long steps = l.groups ? l.groups : l.k % 2 ? 1 : l.k / 2;
+    const bool equal_parts = l.input_groups * l.input_group == l.k;
+    const long grouped = equal_parts ? l.input_groups : l.groups, steps = l.groups ? grouped : l.k % 2 ? 1 : l.k / 2;
     long segments = 1;
     while (2 * segments <= wanted && segments < 1 << kSegmentLevels && steps % (2 * segments) == 0) segments *= 2;
     return segments;
@@ -205,7 +208,7 @@ void unpack_dense(const PackedLinear &l, const uint8_t *panel, long lane, float 
     }
 }
 
-float element(const PackedLinear &l, const uint8_t *record, long k, long lane) {
+float element(const PackedLinear &l, const uint8_t *record, long k, long lane, int zero) {
     const bool narrow = bits_of(l.format) == 4;
     uint8_t byte = record[(k / (narrow ? 8 : 4) * kPanel + lane) * 4 + (k & 3)];
     if (narrow) byte = k & 4 ? byte >> 4 : byte & 15;
@@ -214,7 +217,7 @@ float element(const PackedLinear &l, const uint8_t *record, long k, long lane) {
     case kE4M3: return e4m3_to_float(byte);
     case kE5M2: return e5m2_to_float(byte);
     }
-    return float(byte - l.zero);
+    return float(byte - zero);
 }
 
 void unpack_groups(const PackedLinear &l, const uint8_t *panel, long n, float *out) {
@@ -223,10 +226,11 @@ void unpack_groups(const PackedLinear &l, const uint8_t *panel, long n, float *o
         const uint8_t *record = panel + g * l.record_bytes, *tail = record + l.value_bytes;
         float scale = read_scale(tail, l.scale_type, lane);
         float minimum = l.has_minimum ? read_scale(tail + l.scale_bytes, l.scale_type, lane) : 0;
-        for (long k = 0; k < l.group && at < l.k; k++) {
-            float value = element(l, record, k, lane) * scale;
+        const int zero = l.has_zeros ? tail[l.scale_bytes + lane] : l.zero;
+        for (long k = 0; k < l.group && at < l.k; k++, at++) {
+            float value = element(l, record, k, lane, zero) * scale;
             if (l.has_minimum) value += minimum;
-            out[at++] = l.row_scale ? value * l.row_scale[n] : value;
+            out[l.order ? l.order[at] : at] = l.row_scale ? value * l.row_scale[n] : value;
         }
     }
 }
@@ -259,6 +263,12 @@ static float *padded(const float *values, const PackedLinear &l) {
     return copy;
 }
 
+static int32_t *copied(const int32_t *values, long count) {
+    int32_t *copy = (int32_t *)malloc(count * sizeof(int32_t));
+    if (copy) memcpy(copy, values, count * sizeof(int32_t));
+    return copy;
+}
+
 // The tables of a 4-bit codebook. Doubled codes are integers where the format has an integer product at all.
 static void set_codes(PackedLinear &l, const float *codes) {
     for (int i = 0; i < 16; i++) {
@@ -275,7 +285,12 @@ static void set_codes(PackedLinear &l, const float *codes) {
 static void describe(PackedLinear &l, const PackSource &s) {
     l.format = s.format, l.activation = s.activation, l.n = s.n, l.k = s.k, l.group = s.group;
     l.zero = s.zero, l.has_minimum = s.minimum != nullptr, l.scale_type = s.scale_type, l.unit = 1;
+    l.has_zeros = s.zeros != nullptr;
     set_sizes(l);
+    if (l.activation != kQuantInt8) return;
+    l.input_group = s.input_group ? at_most(s.input_group, l.group) : l.group;
+    l.input_parts = ceil_div(l.group, l.input_group);
+    l.input_groups = l.groups * l.input_parts;
 }
 
 size_t prepared_bytes(const PackSource *s) {
@@ -294,7 +309,8 @@ PackedLinear *pack_linear(const PackSource *s) {
     l->data = s->into ? s->into : region_allocate(l->panel_bytes * l->panels);
     if (s->bias) l->bias = padded(s->bias, *l);
     if (s->row_scale) l->row_scale = padded(s->row_scale, *l);
-    if (!l->data || (s->bias && !l->bias) || (s->row_scale && !l->row_scale)) {
+    if (s->order) l->order = copied(s->order, l->k);
+    if (!l->data || (s->bias && !l->bias) || (s->row_scale && !l->row_scale) || (s->order && !l->order)) {
         free_linear(l);
         return nullptr;
     }
@@ -307,6 +323,7 @@ void free_linear(PackedLinear *l) {
     if (l->data && !l->borrowed) region_free(l->data);
     free(l->bias);
     free(l->row_scale);
+    free(l->order);
     free(l);
 }
 

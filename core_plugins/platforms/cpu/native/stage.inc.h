@@ -6,6 +6,13 @@ LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from
     if (k + 16 <= end) return load(x + k);
     return k < end ? load_part(x + k, end - k) : zero();
 }
+// The inputs that the weights k..k+16 multiply, zeros beyond the last.
+LANE F load_inputs(const PackedLinear &l, const float *x, long k) {
+    if (!l.order) return load_padded(x, k, l.k);
+    float lanes[16] = {0};
+    for (long i = 0; i < 16 && k + i < l.k; i++) lanes[i] = x[l.order[k + i]];
+    return load(lanes);
+}
 LANE long grouped_width(const PackedLinear &l) { return l.groups * l.group > l.k ? l.groups * l.group : l.k; }
 
 // Nearest bf16, ties to even, in the upper half of each lane. The not-a-number that arithmetic makes stays one.
@@ -21,7 +28,7 @@ LANE void stage_bf16(const LinearCall &c, long row) {
     const float *x = row_f32(c, row);
     uint8_t *out = c.staged + row * c.staged_stride;
     for (long k = 0, end = grouped_width(l); k < end; k += 16) {
-        F value = load_padded(x, k, l.k);
+        F value = load_inputs(l, x, k);
 #ifdef CORE_BF16_DOT
         if (l.groups)
             store_bf16_apart((uint16_t *)out + k, value);
@@ -34,31 +41,32 @@ LANE void stage_bf16(const LinearCall &c, long row) {
 }
 
 LANE void stage_padded(const LinearCall &c, long row) {
+    const PackedLinear &l = *c.weight;
     float *out = (float *)(c.staged + row * c.staged_stride);
-    for (long k = 0, end = grouped_width(*c.weight); k < end; k += 16)
-        store(out + k, load_padded(row_f32(c, row), k, c.weight->k));
+    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs(l, row_f32(c, row), k));
 }
 
-// Signed bytes in -127..127 with one scale a group.
+// Signed bytes in -127..127 with one scale a group of inputs.
 LANE void stage_int8(const LinearCall &c, long row) {
     const PackedLinear &l = *c.weight;
     const float *x = row_f32(c, row);
     int8_t *out = (int8_t *)c.staged + row * c.staged_stride;
-    GroupMeta *meta = c.meta + row * l.groups;
-    for (long g = 0; g < l.groups; g++) {
-        const long begin = g * l.group, end = begin + l.group;
+    GroupMeta *meta = c.meta + row * l.input_groups;
+    for (long i = 0; i < l.input_groups; i++) {
+        const long start = i / l.input_parts * l.group, begin = start + i % l.input_parts * l.input_group;
+        const long end = at_most(begin + l.input_group, start + l.group);
         F peak = zero();
-        for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_padded(x, k, l.k)));
+        for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs(l, x, k)));
         float scale = largest(peak) / 127.0f;
         F inverse = set1(scale > 0 ? 1.0f / scale : 0);
         I total = izero();
         for (long k = begin; k < end; k += 16) {
-            I value = round_to_int(mul(load_padded(x, k, l.k), inverse));
+            I value = round_to_int(mul(load_inputs(l, x, k), inverse));
             total = iadd(total, value);
             store_i8(out + k, value);
         }
         int32_t all = isum(total);
-        meta[g] = {scale * l.unit, -l.zero * all, scale * (float)all, 0};
+        meta[i] = {scale * l.unit, -l.zero * all, scale * (float)all, (float)all};
     }
 }
 
@@ -83,5 +91,5 @@ static size_t staged_bytes(const PackedLinear *l) {
         return padded * 4;
 #endif
     }
-    return grouped_width(*l) > l->k ? padded * 4 : 0;
+    return l->order || grouped_width(*l) > l->k ? padded * 4 : 0;
 }

@@ -1,0 +1,1 @@
+"""Checkpoints of AutoRound, in the layouts of GPTQ or AWQ."""

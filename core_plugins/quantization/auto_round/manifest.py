@@ -1,0 +1,44 @@
+"""Manifest of the `auto-round` quantization method. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.reason import Reason
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.quantization.auto_round.declaration import Declaration
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.refusal import Refusal
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="auto-round",
+        summary="checkpoints of AutoRound: integers of 2, 3, 4 or 8 bits in groups, in the layouts of gptq and awq",
+        arguments=DeclaredArguments,
+    )
+
+
+@hookimpl
+def core_supports(query: CheckpointFacts) -> list[Reason]:
+    """Only checkpoints that declare it."""
+    if not query.declaration:
+        return [Reason("checkpoint", "one that declares auto-round", "none", "leave --quantization out")]
+    try:
+        Declaration.read(query.declaration)
+    except Refusal as refusal:
+        return [refusal.reason]
+    return []
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the method. Raises UserError for a declaration or arguments that are not served."""
+    from core_plugins.quantization.auto_round.method import auto_round_method
+
+    return auto_round_method(context)

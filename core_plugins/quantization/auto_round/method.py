@@ -1,0 +1,52 @@
+"""The method of AutoRound checkpoints: which module has which layout.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core.api.errors import UserError
+from core.api.specs import Unsupported
+from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.auto_round.declaration import Declaration
+from core_plugins.quantization.awq.layout import AWQLayout
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.held import Run
+from core_plugins.quantization.declared.layout import Layout
+from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.gptq.layout import GPTQLayout
+
+PACKED = "qweight"
+"""A module that has this tensor is packed, whatever lists of modules say."""
+
+
+def auto_round_method(context: LoadContext) -> DeclaredMethod:
+    """Raises UserError for a declaration or arguments that are not served."""
+    if context.manifest is None:
+        raise UserError("quantization 'auto-round' was given no checkpoint; leave --quantization out.")
+    declaration = Declaration.read(context.manifest.facts().declaration)
+    packing = declaration.packing
+    arguments = context.arguments or DeclaredArguments()
+    run = Run(arguments.activation, context.dtype)
+
+    def choose(part: StoredPart) -> Layout | Unsupported | None:
+        if PACKED not in part.tensors:
+            return None
+        scheme = declaration.scheme_of(part.own_name)
+        if scheme is None:
+            return Unsupported(
+                f"'{part.own_name}' is packed, but 'extra_config' of the declaration says that it is plain"
+            )
+        if packing.layout == "awq":
+            return AWQLayout(run, scheme.group_size, "gemm")
+        return GPTQLayout(
+            run=run,
+            bits=scheme.bits,
+            group_size=scheme.group_size,
+            sym=scheme.sym,
+            desc_act=False,
+            minus_one=packing.minus_one,
+        )
+
+    return DeclaredMethod(context.manifest, choose)

@@ -1,0 +1,33 @@
+"""The method of AWQ checkpoints: which module is packed.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core.api.errors import UserError
+from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.awq.declaration import Declaration
+from core_plugins.quantization.awq.layout import AWQLayout
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.held import Run
+from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.part import StoredPart
+
+PACKED = "qweight"
+"""A module that has this tensor is packed, whatever lists of modules say."""
+
+
+def awq_method(context: LoadContext) -> DeclaredMethod:
+    """Raises UserError for a declaration or arguments that are not served."""
+    if context.manifest is None:
+        raise UserError("quantization 'awq' was given no checkpoint; leave --quantization out.")
+    declaration = Declaration.read(context.manifest.facts().declaration)
+    arguments = context.arguments or DeclaredArguments()
+    run = Run(arguments.activation, context.dtype)
+    layout = AWQLayout(run, declaration.group_size, declaration.version)
+
+    def choose(part: StoredPart) -> AWQLayout | None:
+        return layout if PACKED in part.tensors else None
+
+    return DeclaredMethod(context.manifest, choose)

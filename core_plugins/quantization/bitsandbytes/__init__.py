@@ -1,0 +1,1 @@
+"""Checkpoints of bitsandbytes: nf4, fp4 and 8-bit integers."""

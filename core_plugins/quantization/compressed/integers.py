@@ -1,0 +1,157 @@
+"""Integers of compressed-tensors: packed into words, or one a byte.
+
+Owns: names and shapes of their tensors, and how they are unpacked. Never does: round. Called by: the choice of layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from core.api.specs import PartPlan, Unsupported
+from core_plugins.quantization.compressed.declaration import Numbers
+from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.weights.formats import CanonicalWeight
+
+WORD_BITS: Final = 32
+INPUTS: Final = ("input_scale", "input_zero_point", "input_global_scale")
+"""Read by nobody: inputs are rounded by their own size."""
+
+
+def words(count: int, bits: int) -> int:
+    """Words that so many integers fill, one behind the other."""
+    return -(-count * bits // WORD_BITS)
+
+
+class IntegerLayout:
+    """What both layouts share.
+
+    numbers: the scheme. run: what the user wants.
+    """
+
+    def __init__(self, numbers: Numbers, run: Run) -> None:
+        self._numbers = numbers
+        self._run = run
+
+    def _how(self, part: StoredPart) -> Integers:
+        """How the part is held."""
+        numbers = self._numbers
+        inputs = part.shape[1]
+        size = numbers.group_size or inputs
+        scale = part.tensors.get("weight_scale")
+        return Integers(
+            bits=numbers.bits,
+            group_size=size,
+            zeros=not numbers.symmetric,
+            channel=numbers.group_size == 0,
+            ordered="weight_g_idx" in part.tensors,
+            scale="F32" if scale is None else scale.dtype,
+        )
+
+    def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
+        """Shapes that the scales may have."""
+        rows, inputs = part.shape
+        strategy = self._numbers.strategy
+        if strategy == "tensor":
+            return one_number()
+        if strategy == "channel":
+            return a_row(rows)
+        return [(rows, -(-inputs // self._numbers.group_size))]
+
+    def _shared(self, part: StoredPart) -> list[Wanted]:
+        """The tensors that both layouts have in common."""
+        wanted = [Wanted("weight_scale", FLOATS, self._scales(part))]
+        if "weight_g_idx" in part.tensors:
+            wanted.append(Wanted("weight_g_idx", ("I32", "I64"), [(part.shape[1],)]))
+        return wanted
+
+    def _planned(self, part: StoredPart, own: list[Wanted], unread: tuple[str, ...]) -> PartPlan | Unsupported:
+        """The plan. own: all tensors of the layout. unread: names of tensors that say nothing more."""
+        found = problem(part, own)
+        if found is not None:
+            return Unsupported(found)
+        reads = tuple(wanted.suffix for wanted in own)
+        return self._how(part).plan(part, self._run, (*reads, *unread, *INPUTS))
+
+
+class PackedIntegers(IntegerLayout):
+    """`weight_packed` int32 [N, words of K integers], each integer larger by half of its range."""
+
+    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
+        """See `Layout`."""
+        rows, inputs = part.shape
+        bits = self._numbers.bits
+        own = [Wanted("weight_packed", ("I32",), [(rows, words(inputs, bits))]), *self._shared(part)]
+        if self._numbers.symmetric:
+            return self._planned(part, own, ("weight_shape", "weight_zero_point"))
+        if self._numbers.strategy == "tensor":
+            own.append(Wanted("weight_zero_point", ("I8",), one_number()))
+        else:
+            columns = self._scales(part)[0][1]
+            own.append(Wanted("weight_zero_point", ("I32",), [(words(rows, bits), columns)]))
+        return self._planned(part, own, ("weight_shape",))
+
+    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+        """See `Layout`."""
+        from core_plugins.quantization.declared.bits import held_from_words, unpack_stream
+        from core_plugins.quantization.declared.canonical import integer_weight
+
+        rows, inputs = part.shape
+        bits = self._numbers.bits
+        told = tensors.get("weight_shape")
+        if told is not None and told.flatten().tolist() != [rows, inputs]:
+            raise ValueError(f"has weight_shape {told.flatten().tolist()}; expected {[rows, inputs]}")
+        values = held_from_words(tensors["weight_packed"], bits, inputs)
+        zeros = None
+        if not self._numbers.symmetric:
+            stored = tensors["weight_zero_point"]
+            if self._numbers.strategy == "tensor":
+                zeros = _unsigned(stored, bits)
+            else:
+                turned = stored.T.contiguous()
+                zeros = unpack_stream(turned, bits, rows).T
+        return integer_weight(self._how(part), values, tensors["weight_scale"], zeros, tensors.get("weight_g_idx"))
+
+
+class PlainIntegers(IntegerLayout):
+    """`weight` int8 [N, K], whatever the size of its integers."""
+
+    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
+        """See `Layout`."""
+        own = [Wanted("weight", ("I8",), [part.shape]), *self._shared(part)]
+        if self._numbers.symmetric:
+            return self._planned(part, own, ("weight_zero_point",))
+        own.append(Wanted("weight_zero_point", ("I8",), self._scales(part)))
+        return self._planned(part, own, ())
+
+    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+        """See `Layout`."""
+        from core_plugins.quantization.declared.bits import to_nibbles
+        from core_plugins.quantization.declared.canonical import integer_weight
+
+        bits = self._numbers.bits
+        values = _unsigned(tensors["weight"], bits)
+        if bits <= 4:
+            values = to_nibbles(values)
+        zeros = None
+        if not self._numbers.symmetric:
+            zeros = _unsigned(tensors["weight_zero_point"], bits)
+        return integer_weight(self._how(part), values, tensors["weight_scale"], zeros, tensors.get("weight_g_idx"))
+
+
+def _unsigned(signed: Tensor, bits: int) -> Tensor:
+    """int8 to uint8, larger by half of the range. Raises ValueError for an integer beyond its bits."""
+    import torch
+
+    half = 1 << (bits - 1)
+    least = int(signed.min())
+    most = int(signed.max())
+    if least < -half or most >= half:
+        raise ValueError(f"holds integers from {least} to {most}; {bits} bits hold {-half} to {half - 1}")
+    return signed.view(torch.uint8) + half  # modulo 256

@@ -1,0 +1,89 @@
+"""Which layout a module of compressed-tensors has.
+
+Owns: the choice by scheme and tensors. Never does: unpack. Torch-free. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from core.api.specs import Unsupported
+from core_plugins.quantization.compressed.declaration import Group, Numbers
+from core_plugins.quantization.compressed.floats import Float4, Float8
+from core_plugins.quantization.compressed.integers import PackedIntegers, PlainIntegers
+from core_plugins.quantization.compressed.sparse import SparseLayout
+from core_plugins.quantization.declared.held import Run
+from core_plugins.quantization.declared.layout import Layout
+from core_plugins.quantization.declared.method import PLAIN
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.declared.patterns import REGEX, any_means
+
+CLASSES: Final = {
+    "linear": ("Linear",),
+    "head": ("Linear", "ParallelLMHead"),
+    "embedding": ("Embedding", "VocabParallelEmbedding"),
+}
+"""By role, the classes of its modules; what is not listed is linear."""
+
+
+class Choice:
+    """The layouts of one checkpoint.
+
+    groups: of its declaration.
+    run: what the user wants.
+    """
+
+    def __init__(self, groups: Sequence[Group], run: Run) -> None:
+        self._groups = groups
+        self._run = run
+
+    def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
+        """See `Choose` of the method."""
+        there = part.tensors
+        is_sparse = "bitmask" in there
+        weight = there.get("weight")
+        is_plain = weight is not None and weight.dtype in PLAIN
+        if is_plain and "weight_scale" in there:
+            return Unsupported(
+                f"its tensor '{part.own_name}.weight' is plain and has a scale: the model was saved before it was "
+                "compressed; save it again with save_compressed=True"
+            )
+        if is_plain or not there:
+            return None
+        if is_sparse and "weight_scale" not in there:
+            return SparseLayout(self._run, None)
+        group = self._group(part)
+        if group is None:
+            return Unsupported(f"module '{part.own_name}' is packed, but no group of config_groups means it")
+        if group.numbers is None:
+            return Unsupported(f"module '{part.own_name}' is packed, but its group of config_groups has no weights")
+        inner = self._layout(part, group.numbers)
+        return SparseLayout(self._run, inner) if is_sparse else inner
+
+    def _layout(self, part: StoredPart, numbers: Numbers) -> Layout:
+        if numbers.kind == "float":
+            return Float8(numbers, self._run) if numbers.bits == 8 else Float4(numbers, self._run)
+        packed = "weight_packed" in part.tensors
+        return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
+
+    def _group(self, part: StoredPart) -> Group | None:
+        """A group that names the module, else one that names its class, else one of classes that nobody knows here."""
+        strange: Group | None = None
+        by_class: Group | None = None
+        mine = CLASSES.get(part.role, CLASSES["linear"])
+        for group in self._groups:
+            names = [target for target in group.targets if not _is_class(target)]
+            if any_means(part.own_name, names):
+                return group
+            classes = [target for target in group.targets if _is_class(target)]
+            if by_class is None and any(name in mine for name in classes):
+                by_class = group
+            if strange is None and classes and not any(name in known for name in classes for known in CLASSES.values()):
+                strange = group
+        return by_class or strange
+
+
+def _is_class(target: str) -> bool:
+    """Whether a target is the name of a class, such as `Linear` or `MoEGate`."""
+    return not target.startswith(REGEX) and target.isidentifier() and target[0].isupper()

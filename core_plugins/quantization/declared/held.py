@@ -1,0 +1,166 @@
+"""How packed matrices are held: formats, fuse keys and bytes of canonical weights.
+
+Owns: what a plan says about each format. Never does: read a tensor. Torch-free. Called by: layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from core.api.specs import Activation, PartPlan, Unsupported
+from core_plugins.quantization.declared.arguments import activation_for
+from core_plugins.quantization.declared.part import StoredPart
+
+GROUP_MULTIPLE: Final = 16
+SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
+ORDER_BYTES: Final = 4
+"""Of an input, in the order of permuted ones."""
+OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
+    "int4_groups": ("int8", "none"),
+    "int8_groups": ("int8", "none"),
+    "int8_channel": ("int8_row", "none"),
+    "fp8_e4m3": ("bf16", "none"),
+    "fp8_e5m2": ("bf16", "none"),
+    "mxfp4": ("int8", "bf16", "none"),
+    "nvfp4": ("int8", "bf16", "none"),
+}
+"""By format, the precisions that its inputs may have; its own choice first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the user wants of all packed layers.
+
+    activation: the argument. dtype: of the run.
+    """
+
+    activation: str
+    dtype: str
+
+    def plan(
+        self, part: StoredPart, reads: tuple[str, ...], form: str, key: str, nbytes: int, multiple: int
+    ) -> PartPlan | Unsupported:
+        """The plan of a part in one format.
+
+        reads: suffixes of its tensors; those that are not there are left out.
+        key: tells apart weights of one format that cannot be fused.
+        multiple: inputs that cannot be divided.
+        """
+        offered = OFFERED[form]
+        activation = activation_for(self.activation, offered, self.dtype)
+        if activation is None:
+            choices = " or ".join(one.removesuffix("_row") for one in offered)
+            return Unsupported(
+                f"it is held as {form}, whose inputs cannot be rounded to {self.activation}; choose {choices} for "
+                "--quantization-config.activation"
+            )
+        return PartPlan(
+            reads=part.names(*reads),
+            format=form,
+            activation=activation,
+            fuse_key=f"{form}/{key}/{activation}",
+            nbytes=nbytes,
+            shard_multiple=multiple,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Integers with a scale a group or row.
+
+    bits: of an integer in the checkpoint, 1 to 8; up to 4 are held in 4, more in 8.
+    group_size: inputs that share a scale.
+    zeros: whether each group has a zero point; otherwise it is the middle of all integers.
+    channel: whether a scale belongs to a whole row.
+    ordered: whether the inputs are permuted (act-order).
+    scale: type of the scales in the checkpoint.
+    """
+
+    bits: int
+    group_size: int
+    zeros: bool
+    channel: bool
+    ordered: bool
+    scale: str
+
+    @property
+    def held_bits(self) -> int:
+        """4 or 8."""
+        return 4 if self.bits <= 4 else 8
+
+    @property
+    def zero(self) -> int:
+        """The unsigned integer that means zero, where no group has its own."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def form(self) -> str:
+        """The canonical format."""
+        if self.held_bits == 8 and self.channel and not self.zeros and not self.ordered:
+            return "int8_channel"
+        return f"int{self.held_bits}_groups"
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        if self.form == "int8_channel":
+            return run.plan(part, reads, self.form, "row", n * (k + 4), 1)
+        size = self.group_size
+        if k % size:
+            return Unsupported(f"its {k} inputs are not a multiple of {size}, its group size")
+        if size % GROUP_MULTIPLE:
+            return Unsupported(
+                f"its groups of {size} inputs are no multiple of {GROUP_MULTIPLE}; quantize it again with groups of 32 to 128"
+            )
+        zero_bytes = 1 if self.zeros else 0
+        group_bytes = SCALE_BYTES[self.scale] + zero_bytes
+        nbytes = n * (k * self.held_bits // 8 + k // size * group_bytes)
+        lowest = "zeros" if self.zeros else f"zero{self.zero}"
+        key = f"{size}/{self.scale}/{lowest}"
+        if not self.ordered:
+            return run.plan(part, reads, self.form, key, nbytes, size)
+        # Parts of one parent multiply the same inputs; whether their order is the same is seen when they are read.
+        parent = part.name.rpartition(".")[0]
+        return run.plan(part, reads, self.form, f"{key}/{parent}", nbytes + ORDER_BYTES * k, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Floats8:
+    """8-bit floats with a scale a group of inputs.
+
+    form: `fp8_e4m3` or `fp8_e5m2`.
+    group_size: inputs that share a scale; those of a row at most.
+    """
+
+    form: str
+    group_size: int
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        num_scales = -(-k // self.group_size)
+        multiple = self.group_size if num_scales > 1 else 1
+        return run.plan(part, reads, self.form, str(self.group_size), n * (k + 4 * num_scales), multiple)
+
+
+@dataclass(frozen=True, slots=True)
+class Floats4:
+    """4-bit floats with a narrow scale a block of inputs.
+
+    form: `mxfp4`, or `nvfp4` with one more scale.
+    """
+
+    form: str
+    block_size: int
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        size = self.block_size
+        if k % size or size % GROUP_MULTIPLE:
+            return Unsupported(
+                f"its {k} inputs are in blocks of {size}; blocks must divide the inputs and be a multiple of {GROUP_MULTIPLE}"
+            )
+        row_bytes = 4 if self.form == "nvfp4" else 0
+        return run.plan(part, reads, self.form, str(size), n * (k // 2 + k // size + row_bytes), size)

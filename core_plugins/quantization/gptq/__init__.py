@@ -1,0 +1,1 @@
+"""Checkpoints of GPTQ: integers in groups, packed along the inputs."""

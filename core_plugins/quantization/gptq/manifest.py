@@ -1,0 +1,44 @@
+"""Manifest of the `gptq` quantization method. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.reason import Reason
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.gptq.declaration import Declaration
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="gptq",
+        summary="checkpoints of GPTQ: integers of 2, 3, 4 or 8 bits in groups, with act-order; 2 and 3 bits are held as 4",
+        arguments=DeclaredArguments,
+    )
+
+
+@hookimpl
+def core_supports(query: CheckpointFacts) -> list[Reason]:
+    """Only checkpoints that declare it."""
+    if not query.declaration:
+        return [Reason("checkpoint", "one that declares gptq", "none", "leave --quantization out")]
+    try:
+        Declaration.read(query.declaration)
+    except Refusal as refusal:
+        return [refusal.reason]
+    return []
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the method. Raises UserError for a declaration or arguments that are not served."""
+    from core_plugins.quantization.gptq.method import gptq_method
+
+    return gptq_method(context)

@@ -1,0 +1,45 @@
+"""The method of GPTQ checkpoints: which module has which layout.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core.api.errors import UserError
+from core.api.specs import Unsupported
+from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.held import Run
+from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.gptq.declaration import Declaration
+from core_plugins.quantization.gptq.layout import GPTQLayout
+
+PACKED = "qweight"
+"""A module that has this tensor is packed, whatever lists of modules say."""
+
+
+def gptq_method(context: LoadContext) -> DeclaredMethod:
+    """Raises UserError for a declaration or arguments that are not served."""
+    if context.manifest is None:
+        raise UserError("quantization 'gptq' was given no checkpoint; leave --quantization out.")
+    declaration = Declaration.read(context.manifest.facts().declaration)
+    arguments = context.arguments or DeclaredArguments()
+    run = Run(arguments.activation, context.dtype)
+
+    def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
+        if PACKED not in part.tensors:
+            return None
+        scheme = declaration.scheme_of(part.own_name)
+        if scheme is None:
+            return Unsupported(f"'{part.own_name}' is packed, but 'dynamic' of the declaration says that it is plain")
+        return GPTQLayout(
+            run=run,
+            bits=scheme.bits,
+            group_size=scheme.group_size,
+            sym=scheme.sym,
+            desc_act=scheme.desc_act,
+            minus_one=declaration.minus_one,
+        )
+
+    return DeclaredMethod(context.manifest, choose)

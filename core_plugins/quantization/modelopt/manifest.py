@@ -1,0 +1,40 @@
+"""Manifest of the `modelopt` quantization method. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.reason import Reason
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.quantization_names import own_name
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="modelopt",
+        summary="checkpoints of NVIDIA ModelOpt: 8-bit floats (tensor, row, block), nvfp4, mxfp4-like blocks, int8",
+        arguments=DeclaredArguments,
+    )
+
+
+@hookimpl
+def core_supports(query: CheckpointFacts) -> list[Reason]:
+    """Only checkpoints that declare it."""
+    if query.quantization is not None and own_name(query.quantization) == "modelopt":
+        return []
+    return [Reason("checkpoint", "a declaration of modelopt", str(query.quantization), "leave --quantization out")]
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the method. Raises UserError for an algorithm or a key that is not served."""
+    from core_plugins.quantization.modelopt.method import modelopt_method
+
+    arguments = context.arguments or DeclaredArguments()
+    return modelopt_method(context, arguments.activation)
