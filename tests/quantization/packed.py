@@ -18,7 +18,6 @@ from core.models.families import decoder_spec
 from core.plugin.hookspecs import LoadContext
 from core.weights.formats import CanonicalWeight
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
-from core_plugins.quantization.declared.arguments import DeclaredArguments
 from tests.models.harness import Harness
 
 KEPT = Path(__file__).parents[1] / "checkpoints"
@@ -34,7 +33,7 @@ class Packed:
     def __init__(self, path: Path, hooks: Any, dtype: str = "float32", activation: str = "auto") -> None:
         self.path = path
         self.manifest = SafetensorsLoader().resolve(str(path))
-        arguments = DeclaredArguments(activation=activation)
+        arguments = hooks.core_spec().arguments(activation=activation)
         context = LoadContext(manifest=self.manifest, dtype=dtype, arguments=arguments)
         self.method = hooks.core_load(context)
         self.spec = decoder_spec(self.manifest.config)
@@ -71,8 +70,36 @@ class Packed:
 
 
 def digest(matrix: torch.Tensor) -> str:
-    """Of a float32 matrix."""
+    """Of a matrix, by its bytes."""
     return hashlib.sha256(matrix.contiguous().numpy().tobytes()).hexdigest()
+
+
+def differing(packed: Packed, dtype: torch.dtype) -> list[str]:
+    """Modules whose matrix is not that of the tool, by the digests beside the checkpoint.
+
+    dtype: in which the tool computes; a product of an integer and a scale is rounded to it once.
+    """
+    told = json.loads((packed.path / "digests.json").read_text())
+    digests = told[str(dtype).removeprefix("torch.")]
+    weights = packed.weights()
+    assert weights.keys() >= digests.keys()
+    found = []
+    for name, expected in digests.items():
+        matrix = weights[name].dequantize().to(dtype)
+        if digest(matrix) != expected:
+            found.append(name)
+    return found
+
+
+def check_tokens(packed: Packed, directory: Path) -> None:
+    """32 tokens and all logits are those of the plain model with the same matrices, in transformers."""
+    model = plain_model(packed, directory)
+    ids = continued(model)
+    found = packed.logits(ids)
+    assert found[len(PROMPT) - 1 : -1].argmax(-1).tolist() == ids[len(PROMPT) :]
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def plain_model(packed: Packed, directory: Path) -> Any:

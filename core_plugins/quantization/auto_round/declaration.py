@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
+from core_plugins.quantization.declared.neutral import NEUTRAL_OF_TOOLS
 from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at
 from core_plugins.quantization.gptq.declaration import Scheme
 
@@ -29,39 +30,11 @@ USED: Final = (
     "super_bits",
     "sym",
 )
-_CALIBRATION: Final = "it is about how the weights were found"
-_TENSORS: Final = "the tensors say which modules are packed"
-_INPUTS: Final = "inputs have 16 bits or more, as act_bits says"
 NEUTRAL: Final = {
-    "act_data_type": _INPUTS,
-    "act_dynamic": _INPUTS,
-    "act_group_size": _INPUTS,
-    "act_sym": _INPUTS,
-    "amp": _CALIBRATION,
-    "autoround_version": "it says which tool wrote the checkpoint",
-    "backend": "it chooses kernels of another engine",
-    "batch_size": _CALIBRATION,
-    "block_name_to_quantize": _TENSORS,
-    "dataset": _CALIBRATION,
-    "enable_alg_ext": _CALIBRATION,
-    "enable_minmax_tuning": _CALIBRATION,
-    "enable_norm_bias_tuning": _CALIBRATION,
-    "enable_quanted_input": _CALIBRATION,
-    "gradient_accumulate_steps": _CALIBRATION,
-    "in_blocks": _TENSORS,
-    "iters": _CALIBRATION,
-    "low_gpu_mem_usage": _CALIBRATION,
-    "lr": _CALIBRATION,
-    "minmax_lr": _CALIBRATION,
-    "nsamples": _CALIBRATION,
-    "quant_block_list": _TENSORS,
-    "scale_dtype": "the scales' type is that of the file",
-    "seqlen": _CALIBRATION,
-    "static_attention_granularity": "no attention is quantized, or static_attention_dtype says so",
-    "static_kv_granularity": "no cache is quantized, or static_kv_dtype says so",
-    "super_group_size": "there are no groups of groups, as super_bits says",
-    "supported_types": _TENSORS,
-    "to_quant_block_names": _TENSORS,
+    **NEUTRAL_OF_TOOLS,
+    "static_attention_granularity": "static_attention_dtype says whether attention is quantized",
+    "static_kv_granularity": "static_kv_dtype says whether the cache is quantized",
+    "super_group_size": "super_bits says whether there are groups of groups",
 }
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, cast
 
+from core_plugins.quantization.declared.neutral import NEUTRAL_OF_TOOLS
 from core_plugins.quantization.declared.refusal import Refusal, known_keys, whole_at
-from core_plugins.quantization.gptq.declaration import NEUTRAL as NEUTRAL_OF_GPTQ
 
 BITS: Final = 4
 VERSIONS: Final = ("gemm", "gemv")
@@ -19,9 +19,11 @@ _SAME: Final = (("bits", "w_bit"), ("group_size", "q_group_size"))
 """Names of today and of older checkpoints."""
 _VERSION_KEYS: Final = ("version", "checkpoint_format", "format")
 USED: Final = (
+    "act_bits",
     "adapter",
     "bits",
     "checkpoint_format",
+    "data_type",
     "format",
     "group_size",
     "method",
@@ -33,7 +35,7 @@ USED: Final = (
     "w_bit",
 )
 NEUTRAL: Final = {
-    **NEUTRAL_OF_GPTQ,
+    **NEUTRAL_OF_TOOLS,
     "desc_act": "this layout has no order of inputs",
     "do_fuse": "it chooses modules of another engine",
     "dynamic": "the tensors say which modules are packed",
@@ -69,6 +71,9 @@ class Declaration:
             raise Refusal(bits_key, str(BITS), bits, "its layout is only defined for 4 bits; quantize the model again")
         if group_size != -1 and group_size < 1:
             raise Refusal(size_key, "-1 or a number from 1", group_size)
+        for key, wanted in (("data_type", "int"), ("act_bits", 16)):
+            if found.get(key) not in (None, wanted):
+                raise Refusal(key, str(wanted), found[key], "export the checkpoint again in the format llm_compressor")
         for key in ("rotation", "adapter"):
             if found.get(key):
                 raise Refusal(key, "none", found[key], "quantize the model again without it")

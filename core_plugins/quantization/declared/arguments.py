@@ -16,7 +16,7 @@ class DeclaredArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """What a user may choose."""
 
     activation: Annotated[
-        Literal["auto", "none", "bf16", "int8"],
+        Literal["auto", "none", "bf16", "int8", "int8_row"],
         msgspec.Meta(
             description="Precision to which inputs of packed layers are rounded; auto: int8 for integer weights, bf16 for "
             "floats, none when the dtype is float32."
@@ -32,6 +32,6 @@ def activation_for(asked: str, offered: tuple[Activation, ...], dtype: str) -> A
     if asked == "auto":
         return offered[0] if dtype == "bfloat16" else "none"
     for one in offered:
-        if one.removesuffix("_row") == asked:
+        if one == asked:
             return one
     return None

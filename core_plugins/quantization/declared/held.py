@@ -19,9 +19,11 @@ ORDER_BYTES: Final = 4
 OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "int4_groups": ("int8", "none"),
     "int8_groups": ("int8", "none"),
-    "int8_channel": ("int8_row", "none"),
+    "int8_channel": ("int8", "int8_row", "none"),
     "fp8_e4m3": ("bf16", "none"),
     "fp8_e5m2": ("bf16", "none"),
+    "nf4": ("bf16", "none"),
+    "fp4": ("bf16", "none"),
     "mxfp4": ("int8", "bf16", "none"),
     "nvfp4": ("int8", "bf16", "none"),
 }
@@ -50,7 +52,7 @@ class Run:
         offered = OFFERED[form]
         activation = activation_for(self.activation, offered, self.dtype)
         if activation is None:
-            choices = " or ".join(one.removesuffix("_row") for one in offered)
+            choices = " or ".join(offered)
             return Unsupported(
                 f"it is held as {form}, whose inputs cannot be rounded to {self.activation}; choose {choices} for "
                 "--quantization-config.activation"

@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from core_plugins.quantization.declared.neutral import NEUTRAL_OF_TOOLS
 from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, whole_at
 
 BITS: Final = (2, 3, 4, 8)
 FORMATS: Final = {"gptq": True, "gptq_v2": False}
 """Checkpoint formats, and whether their zero points are stored minus one."""
 USED: Final = (
+    "act_bits",
     "bits",
     "checkpoint_format",
+    "data_type",
     "desc_act",
     "dynamic",
     "format",
@@ -32,42 +35,6 @@ USED: Final = (
     "adapter",
     "rotation",
 )
-_CALIBRATION: Final = "it is about how the weights were found"
-_TENSORS: Final = "the tensors say which modules are packed"
-_KERNELS: Final = "it chooses kernels of another engine"
-NEUTRAL: Final = {
-    "_attn_implementation_autoset": _KERNELS,
-    "act_group_aware": _CALIBRATION,
-    "backend": _KERNELS,
-    "batch_size": _CALIBRATION,
-    "block_name_to_quantize": _TENSORS,
-    "cache_block_outputs": _CALIBRATION,
-    "cache_examples_on_gpu": _CALIBRATION,
-    "damp_auto_increment": _CALIBRATION,
-    "damp_percent": _CALIBRATION,
-    "dataset": _CALIBRATION,
-    "disable_exllama": _KERNELS,
-    "exllama_config": _KERNELS,
-    "group_aware": _CALIBRATION,
-    "hyb_act": _CALIBRATION,
-    "inject_fused_attention": _KERNELS,
-    "inject_fused_mlp": _KERNELS,
-    "lm_head": _TENSORS,
-    "max_input_length": _KERNELS,
-    "meta": "it says which tool wrote the checkpoint, and how the weights were found",
-    "model_file_base_name": "the files are found by their names",
-    "model_name_or_path": "it names the model that the weights are of",
-    "model_seqlen": _CALIBRATION,
-    "module_name_preceding_first_block": _CALIBRATION,
-    "modules_in_block_to_quantize": _TENSORS,
-    "mse": _CALIBRATION,
-    "pad_token_id": _CALIBRATION,
-    "tokenizer": _CALIBRATION,
-    "true_sequential": _CALIBRATION,
-    "use_cuda_fp16": _KERNELS,
-    "use_exllama": _KERNELS,
-    "v2": _CALIBRATION,
-}
 OVERRIDES: Final = ("bits", "desc_act", "group_size", "sym")
 """Keys that `dynamic` may change for some modules; the others there are neutral as at the top."""
 
@@ -115,7 +82,7 @@ class Declaration:
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
         """Raises Refusal for what is not served, by its key."""
-        known_keys("", found, USED, NEUTRAL)
+        known_keys("", found, USED, NEUTRAL_OF_TOOLS)
         _refuse_what_is_not_served(found)
         whole = dict(found)
         whole["desc_act"] = bool(found.get("desc_act")) and not _static_groups(found)
@@ -136,6 +103,9 @@ class Declaration:
 
 def _refuse_what_is_not_served(found: Mapping[str, Any]) -> None:
     again = "serve the GPTQ checkpoint that it was made from"
+    for key, wanted in (("data_type", "int"), ("act_bits", 16)):
+        if found.get(key) not in (None, wanted):
+            raise Refusal(key, str(wanted), found[key], "export the checkpoint again in the format llm_compressor")
     for key in ("checkpoint_format", "format"):
         form = found.get(key)
         if form is not None and form not in FORMATS:
@@ -168,5 +138,5 @@ def _override(sign: str, changes: object, whole: Mapping[str, Any]) -> tuple[re.
     if sign.startswith("-:"):
         return pattern, None
     own = mapping_at(where, changes)
-    known_keys(where, own, OVERRIDES, NEUTRAL)
+    known_keys(where, own, OVERRIDES, NEUTRAL_OF_TOOLS)
     return pattern, Scheme.read(f"{where}.", {**whole, **own})

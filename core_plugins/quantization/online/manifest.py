@@ -71,7 +71,7 @@ class OnlineManifest:
 
         arguments = context.arguments or OnlineArguments()
         if context.facts is not None and self._is_declared(context.facts):
-            self._refuse_online(arguments)
+            self.refuse_online(arguments)
             return scaled_method(context, arguments.activation)
         head = self._head(arguments.head)
         activations = {self.scheme.name: self._activation(arguments.activation, context.dtype)}
@@ -83,7 +83,7 @@ class OnlineManifest:
         """Whether the checkpoint says that it is packed so."""
         return facts.quantization is not None and own_name(facts.quantization) == self.scheme.name
 
-    def _refuse_online(self, arguments: OnlineArguments) -> None:
+    def refuse_online(self, arguments: OnlineArguments) -> None:
         """Raises UserError for arguments about rounding, given for a checkpoint that is rounded already."""
         for name, value, usual in (("head", arguments.head, "auto"), ("ignore", arguments.ignore, [])):
             if value != usual:
