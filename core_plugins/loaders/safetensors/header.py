@@ -1,4 +1,4 @@
-"""Headers of safetensors files: names, shapes and places, without torch.
+"""Headers of safetensors files: names, shapes, places and metadata, without torch.
 
 Owns: the format and its checks. Never does: read weights. Called by: the safetensors loader.
 """
@@ -21,8 +21,11 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
-    """The tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming the file."""
+METADATA = "__metadata__"
+
+
+def read_tensors(path: Path, file: int) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    """The tensors and the metadata of one file, which is number `file` of the manifest. Raises CheckpointError naming it."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
@@ -43,9 +46,15 @@ def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
     base = 8 + length
     tensors = {}
     for name, entry in header.items():
-        if name != "__metadata__":
+        if name != METADATA:
             tensors[name] = _tensor(path, file, name, entry, base, size)
-    return tensors
+    return tensors, _metadata(path, header.get(METADATA) or {})
+
+
+def _metadata(path: Path, found: object) -> dict[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise CheckpointError(f"{path}: its metadata is no table of strings. The file is damaged.")
+    return found
 
 
 def _tensor(path: Path, file: int, name: str, entry: object, base: int, size: int) -> TensorInfo:

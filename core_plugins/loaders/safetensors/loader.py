@@ -29,8 +29,11 @@ class SafetensorsLoader:
         directory = read_directory(ref)
         files = _weight_files(directory.path)
         tensors: dict[str, TensorInfo] = {}
+        metadata: dict[str, str] = {}
         for number, file in enumerate(files):
-            for name, info in read_tensors(file, number).items():
+            own, about = read_tensors(file, number)
+            metadata.update(about)
+            for name, info in own.items():
                 if name in tensors:
                     raise CheckpointError(f"{file}: tensor '{name}' is also in {files[tensors[name].file].name}.")
                 tensors[name] = info
@@ -42,6 +45,7 @@ class SafetensorsLoader:
             config=directory.config,
             tokenizer=directory.tokenizer,
             generation=directory.generation,
+            metadata=metadata,
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
