@@ -26,8 +26,8 @@ from core_plugins.platforms.cpu.kernels import NativeKernels
 from core_plugins.quantization.online.rounding import quantize
 
 LAYERS = {"smollm2": (30, [(960, 576), (576, 576), (3072, 576), (576, 1536)], (49152, 576))}
-FORMATS = ("q4_1/int8", "q4_0/int8", "q8_0/int8", "int8_channel/int8_row", "bf16/bf16")
-MORE_FORMATS = ("bf16/none", "fp8_e4m3/bf16", "nf4/bf16", "fp4/bf16", "mxfp4/int8", "nvfp4/int8")
+FORMATS = ("q4_1/int8", "q4_0/int8", "q8_0/int8", "int8_groups/int8", "int8_channel/int8_row", "bf16/bf16")
+MORE_FORMATS = ("bf16/none", "int8_channel/int8", "fp8_e4m3/bf16", "nf4/bf16", "fp4/bf16", "mxfp4/int8", "nvfp4/int8")
 GROUPS = {"q4_1": (4, True), "q4_0": (4, False), "q8_0": (8, False)}
 
 

@@ -53,6 +53,8 @@ class PartPlan(msgspec.Struct, frozen=True):
     fuse_key:       parts with equal keys may be concatenated along N.
     nbytes:         bytes of the canonical weight.
     shard_multiple: ranks that divide the inputs hold a multiple of so many of them.
+    ordered:        its inputs may come in an order of their own (act-order), which only its tensors tell: experts of such a
+                    layer are not put together to one weight.
     """
 
     reads: tuple[str, ...]
@@ -61,6 +63,7 @@ class PartPlan(msgspec.Struct, frozen=True):
     fuse_key: str
     nbytes: int
     shard_multiple: int = 1
+    ordered: bool = False
 
 
 class Unsupported(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from core.plugin.contracts import (
     SumsInSegments,
     is_recordable,
 )
-from core.weights.formats import CanonicalWeight, Dense, HasGroups
+from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """The operations that the blocks and the head of every model call besides their matrices."""
@@ -178,7 +178,8 @@ class KernelSet:
             attributes["group_size"] = weight.group_size
         form = weight_format(weight)
         query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
-        provider = self._best_linear(query)
+        needed = weight.features if isinstance(weight, IntGroups) else frozenset()
+        provider = self._best_linear(query, needed)
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
         if self.providers.index(provider) > self._gate_rank:
             self._plain_linears.add(type(kernel))
@@ -281,8 +282,10 @@ class KernelSet:
         query = KernelQuery(op, self.device)
         return (provider for provider in self.providers if not provider.supports(query))
 
-    def _best_linear(self, query: KernelQuery) -> Kernels:
-        return next(provider for provider in self.providers if not provider.supports(query))
+    def _best_linear(self, query: KernelQuery, needed: frozenset[str] = frozenset()) -> Kernels:
+        """The first provider that supports it and knows all that is needed beyond the weight's format."""
+        able = (provider for provider in self.providers if needed.issubset(features_of(provider)))
+        return next(provider for provider in able if not provider.supports(query))
 
 
 def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:

@@ -19,7 +19,8 @@ from core.layers.linear import Linear
 from core.plugin.contracts import GatedOperation, HeadsKernel
 from core.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core.weights.experts import Experts
-from core.weights.formats import CanonicalWeight, Dense, HasGroups
+from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups
+from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
 FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
@@ -53,6 +54,15 @@ def activations_by_group(x: Tensor, group_size: int) -> Tensor:
     return quantized_activations(by_group, INPUT_GROUP).reshape(x.shape)
 
 
+def inputs_by_group(x: Tensor, weight: CanonicalWeight) -> Tensor:
+    """x [T, K] as activation `int8` rounds it for a weight: in the groups, and in the order, in which that is stored."""
+    group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
+    if not isinstance(weight, IntGroups) or weight.order is None:
+        return activations_by_group(x, group_size)
+    stored = x[:, weight.order.tensor().to(x.device)]
+    return weight.order.restored(activations_by_group(stored, group_size))
+
+
 class ReferenceLinear:
     """A weight kept in its canonical form."""
 
@@ -62,7 +72,6 @@ class ReferenceLinear:
         self.bias = bias
         self.shape = weight.shape
         self.nbytes = weight.nbytes
-        self._group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
@@ -85,8 +94,7 @@ class ReferenceLinear:
         if self.activation == "int8_row":
             return quantized_activations(x, x.shape[1])
         if self.activation == "int8" and not isinstance(self.weight, Dense):
-            group_size = getattr(self.weight, "group_size", x.shape[1])
-            return activations_by_group(x, group_size)
+            return inputs_by_group(x, self.weight)
         return x
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
@@ -108,7 +116,7 @@ class ReferenceKernels:
 
     name = "reference"
     numerics = f"torch-{torch.__version__.split('+')[0]}"
-    features = FEATURES
+    features = FEATURES | WEIGHT_FEATURES
 
     def __init_subclass__(cls) -> None:
         """A provider that inherits from this one says itself what its own operations can do."""

@@ -19,6 +19,7 @@ from core.layers.reference import FEATURES, ReferenceKernels, ReferenceLinear
 from core.plugin.contracts import HeadsKernel
 from core.weights.canonical import moved_into
 from core.weights.formats import CanonicalWeight, Dense
+from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 
 class RowLinear(ReferenceLinear):
@@ -37,7 +38,7 @@ class RowKernels(ReferenceKernels):
     """Every operation whose bits could depend on neighbours, by rows; the others are exact as they are."""
 
     name = "reference_rows"
-    features = FEATURES
+    features = FEATURES | WEIGHT_FEATURES
     numerics = f"torch-rows-{torch.__version__.split('+')[0]}"
 
     def linear(

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from core.api.decoder_spec import ExpertLinears
-from core.api.specs import LayerSpec
+from core.api.specs import LayerSpec, PartPlan
 from core.layers.linear import Linear
 from core.models.packing import NO_ORDERS, Orders, Packing, Tensors
 from core.plugin.contracts import ExpertsKernel, HasGroupedExperts
@@ -145,7 +145,8 @@ def pending_experts(
     for side in (first_side, second_side):
         parts = [part for expert in side for part in expert]
         forms = {packing.form(part) for part in parts}
-        if len(forms) > 1 or any(part.bias for part in parts):
+        apart = any(part.bias or _may_be_ordered(packing, part) for part in parts)
+        if len(forms) > 1 or apart:
             return ExpertsOneByOne(packing, experts, activation)
         form, _, precision = forms.pop()
         rows = sum(part.shape[0] for part in side[0])
@@ -159,6 +160,12 @@ def pending_experts(
     if provider is None:
         return ExpertsOneByOne(packing, experts, activation)
     return ExpertsTogether(packing, provider, experts, activation)
+
+
+def _may_be_ordered(packing: Packing, part: LayerSpec) -> bool:
+    """Whether its weight may have an order of inputs that those of other experts do not share."""
+    plan = packing.plan(part)
+    return isinstance(plan, PartPlan) and plan.ordered
 
 
 def pending_linear(packing: Packing, parts: Sequence[LayerSpec], orders: Orders = NO_ORDERS) -> Pending[Linear]:

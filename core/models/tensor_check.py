@@ -20,8 +20,8 @@ Shape = tuple[int, ...]
 
 OWN_HEAD: Final = "lm_head.weight"
 """Of a model with tied embeddings some checkpoints have it, too; the loading compares it with the embedding."""
-PACKED: Final = ("U8", "I32")
-"""Types of tensors that hold several numbers in one; the method that unpacks them knows their shapes."""
+PACKED: Final = ("U8", "I8", "I32")
+"""Types of tensors that hold several numbers in one, or lie turned; the method that unpacks them knows their shapes."""
 _LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 

@@ -21,7 +21,7 @@ NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 CACHE_LINE = 64
 
-INPUT_GROUP: Final = 128
+INPUT_GROUP: Final = 32
 """Inputs, at most, that share a scale where they are rounded to 8-bit integers by groups; larger groups are cut into these."""
 
 

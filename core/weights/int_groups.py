@@ -12,6 +12,8 @@ from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 from core.weights.input_order import InputOrder
 
 SCALE_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
+FEATURES: Final = frozenset({"zero_points", "bfloat16_scales", "input_order"})
+"""What kernels must declare before they are given such a weight; see `IntGroups.features`."""
 
 
 def unpack_nibbles(values: Tensor) -> Tensor:
@@ -80,6 +82,18 @@ class IntGroups(CanonicalWeight):
         """Bytes held in memory, those of the order included."""
         order_bytes = 0 if self.order is None else self.order.nbytes
         return order_bytes + sum(int(tensor.nbytes) for tensor in self.tensors().values())
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What the weight has beyond every weight of its format: some of FEATURES."""
+        found = set()
+        if self.zeros is not None:
+            found.add("zero_points")
+        if self.scale.dtype is torch.bfloat16:
+            found.add("bfloat16_scales")
+        if self.order is not None:
+            found.add("input_order")
+        return frozenset(found)
 
     def unpacked(self) -> Tensor:
         """The stored integers, one a byte: uint8 [N, K]."""

@@ -2,12 +2,12 @@
 
 import torch
 
-from core.layers.reference import activations_by_group, quantized_activations
+from core.layers.reference import inputs_by_group, quantized_activations
 
 
 def expected(weight, activation, x):
     if activation == "int8":
-        x = activations_by_group(x, weight.group_size)
+        x = inputs_by_group(x, weight)
     elif activation == "int8_row":
         x = quantized_activations(x, x.shape[1])
     elif activation == "bf16":

@@ -21,12 +21,11 @@ from core_plugins.quantization.compressed import manifest as hooks
 from core_plugins.quantization.compressed.declaration import read_groups
 from core_plugins.quantization.compressed.sparse import spread
 from core_plugins.quantization.declared.refusal import Refusal
-from tests.quantization.packed import KEPT, PROMPT, Packed, changed, continued, digest, plain_model
+from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest, plain_model
 
 HERE = KEPT / "compressed-tensors"
 MIXED = HERE / "mixed"
-# TODO(zeros): `act-order`, too, once canonical weights have an order of inputs.
-NAMES = sorted(path.parent.name for path in HERE.glob("*/dequantized.json") if path.parent.name != "act-order")
+NAMES = sorted(path.parent.name for path in HERE.glob("*/dequantized.json"))
 FORMATS = {
     "model.layers.0.self_attn.q_proj": ("int4_groups", "int8"),
     "model.layers.0.self_attn.o_proj": ("int8_groups", "int8"),
@@ -34,9 +33,9 @@ FORMATS = {
     "model.layers.0.mlp.down_proj": ("mxfp4", "int8"),
     "model.layers.1.self_attn.q_proj": ("fp8_e4m3", "bf16"),
     "model.layers.1.self_attn.o_proj": ("fp8_e4m3", "bf16"),
-    "model.layers.1.mlp.up_proj": ("int8_channel", "int8_row"),
+    "model.layers.1.mlp.up_proj": ("int8_channel", "int8"),
     "model.layers.1.mlp.down_proj": ("int4_groups", "int8"),
-    "lm_head": ("int8_channel", "int8_row"),
+    "lm_head": ("int8_channel", "int8"),
 }
 
 
@@ -68,13 +67,7 @@ def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) ->
             assert sums(matrix) == pytest.approx(expected[f"{module}.sums"], rel=1e-6)
         else:
             assert digest(matrix) == expected[module], module
-    model = plain_model(packed, tmp_path / "plain")
-    ids = continued(model)
-    found = packed.logits(ids)
-    assert found[len(PROMPT) - 1 : -1].argmax(-1).tolist() == ids[len(PROMPT) :]
-    with torch.inference_mode():
-        logits = model(torch.tensor([ids])).logits[0]
-    torch.testing.assert_close(found, logits, rtol=1e-3, atol=1e-3)
+    check_tokens(packed, tmp_path / "plain")
 
 
 def test_each_scheme_has_its_format_and_precision() -> None:
@@ -85,7 +78,7 @@ def test_each_scheme_has_its_format_and_precision() -> None:
     asked = Packed(MIXED, hooks, dtype="bfloat16", activation="bf16").plans()
     assert asked["model.layers.0.mlp.gate_proj"][1].activation == "bf16"
     refused = asked["lm_head"][1]
-    assert isinstance(refused, Unsupported) and "choose int8 or none" in refused.reason
+    assert isinstance(refused, Unsupported) and "choose int8 or int8_row or none" in refused.reason
 
 
 def test_the_engine_serves_the_same_tokens() -> None:
@@ -108,6 +101,23 @@ def test_the_manifest_needs_no_torch() -> None:
         "import core_plugins.quantization.compressed.layouts; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_tied_embedding_may_be_packed(tmp_path: Path) -> None:
+    def with_embedding(declaration: dict[str, Any]) -> None:
+        weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+        declaration["config_groups"]["embedding"] = {"targets": ["Embedding"], "weights": weights}
+
+    torch.manual_seed(3)
+    values = torch.randint(-128, 128, (128, 64)).to(torch.int8)
+    scale = torch.rand(128, 1) / 64
+    tensors = {"model__embed_tokens__weight": values, "model__embed_tokens__weight_scale": scale}
+    packed = Packed(changed(HERE / "sparse", tmp_path / "a", with_embedding, **tensors), hooks)
+    assert torch.equal(packed.weights()["model.embed_tokens"].dequantize(), values.float() * scale)
+    model = plain_model(packed, tmp_path / "plain")
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(packed.logits(PROMPT), expected, rtol=1e-3, atol=1e-3)
 
 
 def declared(**changes: Any) -> dict[str, Any]:
@@ -154,7 +164,7 @@ def test_what_says_nothing_about_weights_is_left_aside() -> None:
     fused = {"config_groups": {"u": {"type": "hadamard", "apply": [{"location": "weight_input"}]}}}
     more = {"transform_config": fused, "sparsity_config": {"format": "dense"}, "quantization_status": "compressed"}
     (group,) = read_groups({**declared(group_size=-1, strategy=None), **more})
-    assert group.numbers is not None and group.numbers.strategy == "channel"
+    assert group.numbers is not None and group.numbers.shares.by == "row"
     nested = {"quantization_config": declared(), "sparsity_config": None, "quant_method": "compressed-tensors"}
     assert read_groups(nested) == read_groups(declared())
 
@@ -206,7 +216,7 @@ def test_tensors_that_do_not_fit_their_scheme_are_told(
             r"q_proj': the scale .* not finite; the file is damaged",
         ),
         ({f"{Q}__weight_shape": torch.tensor([64, 65])}, r"q_proj' has weight_shape \[64, 65\]; expected \[64, 64\]"),
-        ({f"{Q}__weight_g_idx": torch.arange(64).int() // 16}, "q_proj' .*groups|permuted"),
+        ({f"{Q}__weight_g_idx": torch.arange(64).int() // 16}, "q_proj' has groups .* not made of 32 inputs each"),
     ],
 )
 def test_values_that_lie_are_told(tensors: dict[str, torch.Tensor], sentence: str, tmp_path: Path) -> None:

@@ -46,6 +46,19 @@ def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) ->
     check_tokens(packed, tmp_path / "plain")
 
 
+def test_fused_modules_are_those_of_a_reference(tmp_path: Path) -> None:
+    """AutoRound wrote this checkpoint; no tool opens it today, so the reference is here: bytes of words, 128 is zero."""
+    packed = Packed(HERE / "phi3", hooks)
+    stored = load_file(HERE / "phi3" / "model.safetensors")
+    weights = packed.weights()
+    assert "model.layers.0.self_attn.qkv_proj" in weights and "model.layers.1.mlp.gate_up_proj" in weights
+    for name, weight in weights.items():
+        octets = stored[f"{name}.qweight"].T.contiguous().view(torch.uint8)
+        by_input = stored[f"{name}.scales"].T.float().repeat_interleave(32, dim=1)
+        assert torch.equal(weight.dequantize(), (octets.float() - 128) * by_input), name
+    check_tokens(packed, tmp_path / "plain")
+
+
 def test_each_module_is_held_as_its_declaration_says() -> None:
     packed = Packed(ORDER, hooks, dtype="bfloat16")
     plans = {name: plan for name, (_, plan) in packed.plans().items()}
@@ -61,7 +74,7 @@ def test_each_module_is_held_as_its_declaration_says() -> None:
     assert own_order is not None and own_order == weights["model.layers.0.self_attn.k_proj"].attributes()["order"]
 
 
-@pytest.mark.parametrize(("name", "ratio"), [("order", 1.05), ("three_bits", 1.35), ("two_bits", 1.7)])
+@pytest.mark.parametrize(("name", "ratio"), [("order", 1.05), ("three_bits", 1.35), ("two_bits", 1.9)])
 def test_bytes_in_memory_are_near_those_of_the_file(name: str, ratio: float) -> None:
     """2 and 3 bits are held as 4. Orders of inputs are shared by all rows, of which tiny matrices have few."""
     packed = Packed(HERE / name, hooks)

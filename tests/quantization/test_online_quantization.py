@@ -72,13 +72,31 @@ def test_the_plan_names_what_each_role_becomes():
     plan = method("nf4").plan(spec)
     assert isinstance(plan, PartPlan) and (plan.format, plan.activation) == ("nf4", "bf16")
     assert plan.nbytes == method("nf4").pack(spec, {"layer.weight": torch.randn(64, 128)}).nbytes
-    assert method("nf4").plan(replace_role(spec, "head")).format == "int8_channel"
+    assert method("nf4").plan(replace_role(spec, "head")).format == "int8_groups"
     assert method("nf4", head="same").plan(replace_role(spec, "embedding")).format == "nf4"
     assert isinstance(method("nf4", head="none").plan(replace_role(spec, "embedding")), DensePlan)
     assert isinstance(method("int8", ignore=["lay"]).plan(spec), DensePlan)
-    assert method("int8").plan(spec).activation == "int8_row"
+    assert method("int8").plan(spec).activation == "int8"
     assert method("int8", dtype="float32").plan(spec).activation == "none"
     assert method("mxfp4", activation="bf16").plan(spec).activation == "bf16"
+
+
+def test_int8_has_a_scale_a_row_for_inputs_no_block_divides_and_where_it_is_asked_for():
+    odd = LayerSpec("layer", "linear", (64, 577))
+    tensors = {"layer.weight": torch.randn(64, 577)}
+    even = LayerSpec("layer", "linear", (64, 128))
+    for found, spec, form in (
+        (method("int8"), even, "int8_groups"),
+        (method("int8"), odd, "int8_channel"),
+        (method("int8", activation="int8_row"), even, "int8_channel"),
+        (method("mxfp4"), replace_role(odd, "head"), "int8_channel"),
+    ):
+        plan = found.plan(spec)
+        assert plan.format == form
+        packed = found.pack(spec, {"layer.weight": torch.randn(spec.shape)})
+        assert (packed.name, packed.nbytes) == (form, plan.nbytes)
+    assert method("int8", activation="int8_row").plan(even).activation == "int8_row"
+    assert method("int8").pack(odd, tensors).shape == (64, 577)
 
 
 def replace_role(spec, role):
@@ -90,7 +108,7 @@ def test_what_cannot_be_quantized_is_told():
     assert isinstance(odd, Unsupported) and "577 inputs are not a multiple of 64" in odd.reason
     packed = method("int8", manifest("F8_E4M3")).plan(LayerSpec("layer", "linear", (64, 128)))
     assert isinstance(packed, Unsupported) and "F8_E4M3" in packed.reason
-    with pytest.raises(UserError, match="'int8' has no such inputs; choose int8 or none"):
+    with pytest.raises(UserError, match="'int8' has no such inputs; choose int8 or int8_row or none"):
         method("int8", activation="bf16")
     broken = torch.randn(4, 64)
     broken[1, 2] = float("nan")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from core.args.schema import flag_of
 from core.config.memory import human_bytes
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+from core.models.kv_scales import is_kv_scale
 
 GIB = 1 << 30
 UTILIZATION_MOST = 0.98
@@ -61,8 +62,7 @@ def kv_dtype_needs_scales(facts: Facts) -> Findings:
     dtype = facts["kv_cache_dtype"]
     if str(dtype) not in ("fp8_e4m3", "fp8_e5m2") or facts.manifest is None:
         return
-    suffixes = (".k_scale", ".v_scale", ".kv_scale")
-    if not any(name.endswith(suffixes) for name in facts.manifest.tensors):
+    if not any(is_kv_scale(name) for name in facts.manifest.tensors):
         yield Warn(
             f"--kv-cache-dtype {dtype}: the checkpoint has no scales, so 1.0 is used and accuracy may suffer; "
             "choose --kv-cache-dtype auto to be safe."

@@ -226,6 +226,7 @@ class HasFeatures(Protocol):
         partial_rotary: `rotary` turns the first numbers of each head alone.
         norms_by_head: `rms_norm_heads` takes a weight for each head.
         sparse_mixer, routing_epsilon: `route` knows these scores, and `RoutingSpec.epsilon`.
+        zero_points, bfloat16_scales, input_order: `linear` takes integer groups with them; see `IntGroups`.
         """
         ...
 

@@ -19,6 +19,7 @@ from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.plugin.contracts import LinearKernel
 from core.weights.formats import CanonicalWeight
+from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.platforms.cpu.checks import (
     check_heads,
     check_logits,
@@ -46,7 +47,7 @@ class NativeKernels:
     name = "cpu_native"
     capturable = True
     max_segments = 8
-    features = FEATURES
+    features = FEATURES | WEIGHT_FEATURES
 
     def __init__(self, num_threads: int) -> None:
         native = kernels_or_reason()

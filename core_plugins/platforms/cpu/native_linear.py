@@ -186,7 +186,10 @@ def alone_numbers(name: str) -> tuple[float, ...]:
 
 
 def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
-    """Bytes of the packed weight, but for its bias, factors of rows and order of inputs. Raises ValueError for an unknown format."""
+    """Bytes of the packed weight, but for its bias, factors of rows and order of inputs.
+
+    Raises ValueError for an unknown format.
+    """
     form = packed_form(weight, activation)
     n, k = form.shape
     minimum = isinstance(weight, IntGroups) and weight.minimum is not None

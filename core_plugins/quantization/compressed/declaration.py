@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, whole_at
+from core_plugins.quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, pair_at, whole_at
+from core_plugins.quantization.declared.shares import Shares
 
 USED: Final = ("config_groups", "format", "sparsity_config", "transform_config", "quant_method")
 NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
@@ -79,17 +80,13 @@ class Numbers:
     kind: of numbers.
     bits: of one.
     symmetric: whether there are no zero points.
-    strategy: what shares a scale.
-    group_size: inputs that share a scale in the strategies of groups, else 0.
-    block: (rows, inputs) that share a scale in the strategy `block`, else None.
+    shares: what shares a scale.
     """
 
     kind: Literal["int", "float"]
     bits: int
     symmetric: bool
-    strategy: str
-    group_size: int = 0
-    block: tuple[int, int] | None = None
+    shares: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +133,24 @@ def _numbers(where: str, found: object) -> Numbers:
     if kind == "int":
         if not 1 <= bits <= LARGEST_BITS:
             raise Refusal(f"{where}.num_bits", "1 to 8 bits", bits, "quantize the model again with 4 or 8 bits")
-        strategy, size, block = _strategy(where, weights)
-        if block is not None:
-            raise Refusal(f"{where}.strategy", "tensor, channel or group for integers", strategy, "quantize it again")
-        return Numbers("int", bits, symmetric, strategy, size)
+        shares = _shares(where, weights)
+        if shares.by == "block":
+            raise Refusal(f"{where}.strategy", "tensor, channel or group for integers", "block", "quantize it again")
+        return Numbers("int", bits, symmetric, shares)
     if kind != "float":
         raise Refusal(f"{where}.type", "int or float", kind)
     if bits not in (4, LARGEST_BITS):
         raise Refusal(f"{where}.num_bits", "4 or 8 bits for floats", bits, "quantize the model again with 4 or 8 bits")
     if not symmetric:
         raise Refusal(f"{where}.symmetric", "true for floats", "false", "quantize the model again without zero points")
-    strategy, size, block = _strategy(where, weights)
-    if bits == 4 and not size:
-        raise Refusal(f"{where}.strategy", "group or tensor_group for 4-bit floats", strategy, "quantize it again")
-    return Numbers("float", bits, symmetric, strategy, size, block)
+    shares = _shares(where, weights)
+    if bits == 4 and shares.by != "group":
+        raise Refusal(f"{where}.strategy", "group or tensor_group for 4-bit floats", shares.by, "quantize it again")
+    return Numbers("float", bits, symmetric, shares)
 
 
-def _strategy(where: str, weights: Mapping[str, Any]) -> tuple[str, int, tuple[int, int] | None]:
-    """(strategy, group size or 0, block or None)."""
+def _shares(where: str, weights: Mapping[str, Any]) -> Shares:
+    """What shares a scale, by the strategy, or by the group size where there is none."""
     size = weights.get("group_size")
     given = -1 if size is None else whole_at(f"{where}.group_size", size)
     usual = "group" if given > 0 else "channel" if size is not None else "tensor"
@@ -162,20 +159,18 @@ def _strategy(where: str, weights: Mapping[str, Any]) -> tuple[str, int, tuple[i
         raise Refusal(
             f"{where}.strategy", " or ".join(STRATEGIES), strategy, "quantize the model again with one of these"
         )
-    if strategy in ("group", "tensor_group"):
+    if strategy == "tensor":
+        return Shares("matrix")
+    if strategy == "channel":
+        return Shares("row")
+    if strategy != "block":
         if given < 1:
             raise Refusal(f"{where}.group_size", "a positive number for groups", size)
-        return strategy, given, None
-    if strategy != "block":
-        return strategy, 0, None
+        return Shares("group", given)
     structure = weights.get("block_structure")
     if isinstance(structure, str):
         structure = [int(side) if side.isdigit() else side for side in structure.split("x")]
-    pair = isinstance(structure, list | tuple) and len(structure) == 2
-    if not pair or not all(isinstance(side, int) and side > 0 for side in structure):
-        raise Refusal(f"{where}.block_structure", "two positive numbers, rows and inputs", structure)
-    rows, inputs = structure
-    return strategy, 0, (rows, inputs)
+    return Shares("block", block=pair_at(f"{where}.block_structure", structure))
 
 
 def _check_format(where: str, found: object) -> None:

@@ -12,7 +12,7 @@ from core.api.specs import PartPlan, Unsupported
 from core_plugins.quantization.compressed.declaration import Numbers
 from core_plugins.quantization.declared.held import Integers, Run
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number, problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,30 +43,19 @@ class IntegerLayout:
         """How the part is held."""
         numbers = self._numbers
         inputs = part.shape[1]
-        size = numbers.group_size or inputs
         scale = part.tensors.get("weight_scale")
         return Integers(
             bits=numbers.bits,
-            group_size=size,
+            group_size=numbers.shares.width(inputs),
             zeros=not numbers.symmetric,
-            channel=numbers.group_size == 0,
+            channel=numbers.shares.by != "group",
             ordered="weight_g_idx" in part.tensors,
             scale="F32" if scale is None else scale.dtype,
         )
 
-    def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
-        """Shapes that the scales may have."""
-        rows, inputs = part.shape
-        strategy = self._numbers.strategy
-        if strategy == "tensor":
-            return one_number()
-        if strategy == "channel":
-            return a_row(rows)
-        return [(rows, -(-inputs // self._numbers.group_size))]
-
     def _shared(self, part: StoredPart) -> list[Wanted]:
         """The tensors that both layouts have in common."""
-        wanted = [Wanted("weight_scale", FLOATS, self._scales(part))]
+        wanted = [Wanted("weight_scale", FLOATS, self._numbers.shares.shapes(part.shape))]
         if "weight_g_idx" in part.tensors:
             wanted.append(Wanted("weight_g_idx", ("I32", "I64"), [(part.shape[1],)]))
         return wanted
@@ -90,10 +79,10 @@ class PackedIntegers(IntegerLayout):
         own = [Wanted("weight_packed", ("I32",), [(rows, words(inputs, bits))]), *self._shared(part)]
         if self._numbers.symmetric:
             return self._planned(part, own, ("weight_shape", "weight_zero_point"))
-        if self._numbers.strategy == "tensor":
+        if self._numbers.shares.by == "matrix":
             own.append(Wanted("weight_zero_point", ("I8",), one_number()))
         else:
-            columns = self._scales(part)[0][1]
+            columns = -(-inputs // self._numbers.shares.width(inputs))
             own.append(Wanted("weight_zero_point", ("I32",), [(words(rows, bits), columns)]))
         return self._planned(part, own, ("weight_shape",))
 
@@ -111,7 +100,7 @@ class PackedIntegers(IntegerLayout):
         zeros = None
         if not self._numbers.symmetric:
             stored = tensors["weight_zero_point"]
-            if self._numbers.strategy == "tensor":
+            if self._numbers.shares.by == "matrix":
                 zeros = _unsigned(stored, bits)
             else:
                 turned = stored.T.contiguous()
@@ -127,7 +116,7 @@ class PlainIntegers(IntegerLayout):
         own = [Wanted("weight", ("I8",), [part.shape]), *self._shared(part)]
         if self._numbers.symmetric:
             return self._planned(part, own, ("weight_zero_point",))
-        own.append(Wanted("weight_zero_point", ("I8",), self._scales(part)))
+        own.append(Wanted("weight_zero_point", ("I8",), self._numbers.shares.shapes(part.shape)))
         return self._planned(part, own, ())
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:

@@ -10,9 +10,9 @@ from typing import Final
 
 from core.api.specs import Unsupported
 from core_plugins.quantization.compressed.declaration import Group, Numbers
-from core_plugins.quantization.compressed.floats import Float4, Float8
 from core_plugins.quantization.compressed.integers import PackedIntegers, PlainIntegers
 from core_plugins.quantization.compressed.sparse import SparseLayout
+from core_plugins.quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN
@@ -37,6 +37,10 @@ class Choice:
     def __init__(self, groups: Sequence[Group], run: Run) -> None:
         self._groups = groups
         self._run = run
+        self._named: dict[str, Group] = {}
+        for group in groups:
+            for target in group.targets:
+                self._named.setdefault(target, group)
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
         """See `Choose` of the method."""
@@ -63,12 +67,17 @@ class Choice:
 
     def _layout(self, part: StoredPart, numbers: Numbers) -> Layout:
         if numbers.kind == "float":
-            return Float8(numbers, self._run) if numbers.bits == 8 else Float4(numbers, self._run)
+            if numbers.bits == 8:
+                return DeclaredFloat8(numbers.shares, self._run)
+            return DeclaredFloat4("weight_packed", numbers.shares.group_size, self._run)
         packed = "weight_packed" in part.tensors
         return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
 
     def _group(self, part: StoredPart) -> Group | None:
         """A group that names the module, else one that names its class, else one of classes that nobody knows here."""
+        named = self._named.get(part.own_name)
+        if named is not None:  # some declarations list every module of a large model
+            return named
         strange: Group | None = None
         by_class: Group | None = None
         mine = CLASSES.get(part.role, CLASSES["linear"])

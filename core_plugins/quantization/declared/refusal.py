@@ -53,6 +53,15 @@ def whole_at(where: str, found: object) -> int:
     return found
 
 
+def pair_at(where: str, found: object) -> tuple[int, int]:
+    """The value as rows and inputs of a block. Raises Refusal for anything but two positive numbers."""
+    sides = found if isinstance(found, list | tuple) else ()
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise Refusal(where, "two positive numbers, rows and inputs", found)
+    rows, inputs = sides
+    return rows, inputs
+
+
 def names_at(where: str, found: object) -> tuple[str, ...]:
     """The value as a list of names; absent: none. Raises Refusal for anything else."""
     if found is None:

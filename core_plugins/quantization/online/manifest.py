@@ -25,7 +25,8 @@ class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "none", "bf16", "int8", "int8_row"],
         msgspec.Meta(
             description="Precision to which inputs of quantized layers are rounded; int8: integers with a scale for a row and "
-            "group; int8_row: for a row; auto: the scheme's own, or none when the dtype is not bfloat16."
+            "group; int8_row: one for a row, of weights too, which is faster and less exact; auto: the scheme's own, or none "
+            "when the dtype is not bfloat16."
         ),
     ] = "auto"
     head: Annotated[

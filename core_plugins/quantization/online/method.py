@@ -54,7 +54,7 @@ class OnlineMethod:
             plain = ", ".join(PLAIN)
             return Unsupported(f"tensor '{name}' has type {info.dtype}; only {plain} can be quantized")
         scheme = self._scheme(spec)
-        if scheme is None or len(spec.shape) != 2:
+        if scheme is None:
             return DensePlan(reads=(name,))
         n, k = spec.shape
         if scheme.block and k % scheme.block:
@@ -85,8 +85,13 @@ class OnlineMethod:
             raise CheckpointError(f"Tensor '{name}' {error}; it cannot be quantized.") from error
 
     def _scheme(self, spec: LayerSpec) -> Scheme | None:
+        """The form that a part takes; None: it stays plain."""
         if any(word in spec.name for word in self.ignore):
             return None
-        if spec.role in ("embedding", "head"):
-            return self.head
-        return self.linear
+        if len(spec.shape) != 2:
+            return None
+        scheme = self.head if spec.role in ("embedding", "head") else self.linear
+        if scheme is None:
+            return None
+        inputs = spec.shape[1]
+        return scheme.form(inputs, self.activations[scheme.name])

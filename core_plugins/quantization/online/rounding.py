@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from core.weights.codebook import CODES
-from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, fuse
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, fuse
 
 ELEMENTS = 1 << 18  # rounded at a time: what stays in a cache
 E4M3_LARGEST = 448.0
 E2M1_LARGEST = 6.0
 E8M0_BIAS = 127
 """A scale byte of mxfp4 stands for 2^(byte - 127)."""
-BLOCKS = {"nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
+BLOCKS = {"int8_groups": 32, "nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
 
 
 def quantize(weight: Tensor, form: str) -> CanonicalWeight:
@@ -51,6 +51,16 @@ def _int8_channel(w: Tensor) -> Int8Channel:
     steps = w * _inverse(scale)
     steps.round_().clamp_(-127, 127)
     return Int8Channel(steps.to(torch.int8), scale)
+
+
+def _int8_groups(w: Tensor) -> IntGroups:
+    blocks = _in_blocks(w, "int8_groups")
+    largest = blocks.abs().amax(-1)
+    scale = (largest / 127.0).bfloat16()  # of any size; the values are rounded to it as it is stored
+    steps = blocks * _inverse(scale.float()).unsqueeze(-1)
+    steps.round_().clamp_(-127, 127)
+    values = steps.add_(128).to(torch.uint8)
+    return IntGroups(8, BLOCKS["int8_groups"], values.view(w.shape), scale, zero=128)
 
 
 def _fp8(w: Tensor) -> FP8:
@@ -158,6 +168,7 @@ def _nvfp4(w: Tensor) -> Codebook:
 
 _ROUND = {
     "int8_channel": _int8_channel,
+    "int8_groups": _int8_groups,
     "fp8_e4m3": _fp8,
     "nf4": lambda w: _table(w, "nf4"),
     "fp4": lambda w: _table(w, "fp4"),

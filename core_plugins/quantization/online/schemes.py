@@ -23,6 +23,8 @@ class Scheme:
     row_bytes: of everything else that belongs to a row.
     activations: precisions of the inputs; the first is the default with dtype bfloat16, users may ask for the others.
     head: name of the scheme for the embedding and the output head, which decide most about quality.
+    by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale a
+        row; None: the scheme has no other form.
     """
 
     name: str
@@ -34,6 +36,14 @@ class Scheme:
     row_bytes: int
     activations: tuple[Activation, ...]
     head: str
+    by_row: Scheme | None = None
+
+    def form(self, inputs: int, activation: Activation) -> Scheme:
+        """The scheme for a matrix of so many inputs: itself, or its form with one scale a row."""
+        if self.by_row is None:
+            return self
+        by_block = inputs % self.block == 0 and activation != "int8_row"
+        return self if by_block else self.by_row
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of a canonical weight [n, k]."""
@@ -42,19 +52,31 @@ class Scheme:
         return n * (value_bytes + num_scales * self.scale_bytes + self.row_bytes)
 
 
+INT8_BY_ROW = Scheme(
+    name="int8",
+    summary="8-bit integers, a scale for each output",
+    format="int8_channel",
+    bits=8,
+    block=0,
+    scale_bytes=4,
+    row_bytes=0,
+    activations=("int8", "int8_row", "none"),
+    head="int8",
+)
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme(
             name="int8",
-            summary="8-bit integers, a scale for each output; inputs too, a scale for each row and group",
-            format="int8_channel",
+            summary="8-bit integers, a bfloat16 scale for 32 inputs; inputs too, a scale for each row and 32 of them",
+            format="int8_groups",
             bits=8,
-            block=0,
-            scale_bytes=4,
+            block=32,
+            scale_bytes=2,
             row_bytes=0,
             activations=("int8", "int8_row", "none"),
             head="int8",
+            by_row=INT8_BY_ROW,
         ),
         Scheme(
             name="fp8",

@@ -1,7 +1,8 @@
 """Makes the checkpoints beside it with bitsandbytes and transformers: `python make.py` in an environment that has both.
 
 Random weights: only the packing matters. `digests.json` of each has, by module, the sha256 of the float32 bytes of the matrix
-[N, K] as bitsandbytes dequantizes it; of 8-bit integers, as its own product of integers and scales in float32.
+[N, K] as the generic code of bitsandbytes dequantizes it (its own kernel for CPUs, version 0.50.2, takes wrong scales where
+blocks cross rows, far from the weights that went in); of 8-bit integers, the product of integers and scales in float32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from bitsandbytes import functional
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, Phi3Config
 
 HERE = Path(__file__).parent
@@ -52,7 +54,18 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def digest(matrix: torch.Tensor) -> str:
     """Of a matrix in float32."""
     assert matrix.dtype is torch.float32, matrix.dtype
-    return hashlib.sha256(matrix.contiguous().numpy().tobytes()).hexdigest()
+    unsigned_zeros = matrix + 0.0
+    return hashlib.sha256(unsigned_zeros.contiguous().numpy().tobytes()).hexdigest()
+
+
+def dequantized(weight: Any) -> torch.Tensor:
+    """A matrix of 4 bits, in float32."""
+    state = weight.quant_state
+    scales = state.absmax
+    if state.nested:
+        scales = functional.dequantize_blockwise(scales, state.state2) + state.offset
+    codes = weight.data.reshape(-1)
+    return _dequantize_4bit_compute(codes, scales, state.code, state.blocksize, state.shape, torch.float32)
 
 
 def make(name: str, config: Any, settings: dict[str, Any]) -> None:
@@ -74,7 +87,7 @@ def make(name: str, config: Any, settings: dict[str, Any]) -> None:
     for module_name, module in packed.named_modules():
         weight = getattr(module, "weight", None)
         if getattr(weight, "quant_state", None) is not None:
-            digests[module_name] = digest(functional.dequantize_4bit(weight.data, weight.quant_state))
+            digests[module_name] = digest(dequantized(weight))
         elif getattr(weight, "SCB", None) is not None:
             digests[module_name] = digest(weight.data.float() * (weight.SCB.float() / 127).view(-1, 1))
     for file in target.iterdir():

@@ -53,9 +53,23 @@ def integers(bits: int, symmetric: bool = True, group: int | None = 32) -> Quant
     return QuantizationArgs(num_bits=bits, symmetric=symmetric, strategy=strategy, group_size=group)
 
 
-def group(targets: list[str], weights: QuantizationArgs) -> QuantizationScheme:
-    """Weights alone."""
-    return QuantizationScheme(targets=targets, weights=weights)
+def group(targets: list[str], weights: QuantizationArgs, inputs: QuantizationArgs | None = None) -> QuantizationScheme:
+    """inputs: None: plain."""
+    return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs)
+
+
+def whole(bits: int, symmetric: bool) -> QuantizationArgs:
+    """Integers with one scale for all."""
+    return QuantizationArgs(num_bits=bits, symmetric=symmetric, strategy="tensor")
+
+
+def floats(group: int) -> QuantizationArgs:
+    """8-bit floats with a scale a group of inputs."""
+    return QuantizationArgs(num_bits=8, type="float", strategy="group", group_size=group)
+
+
+BYTES = QuantizationArgs(num_bits=8, strategy="token", dynamic=True, symmetric=False)
+FLOATS = QuantizationArgs(num_bits=8, type="float", strategy="token", dynamic=True)
 
 
 def preset(name: str, targets: list[str]) -> QuantizationScheme:
@@ -78,6 +92,20 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "i": group(["lm_head"], integers(8, group=None)),
         },
     ),
+    "rare": (
+        LlamaConfig(**SHAPE),
+        {
+            "a": group(["re:.*layers.0.self_attn.[qkv]_proj$"], whole(8, symmetric=True), BYTES),
+            "b": group(["re:.*layers.0.self_attn.o_proj$"], integers(8, symmetric=False, group=None), BYTES),
+            "c": preset("MXFP8A16", ["re:.*layers.0.mlp.(gate|up)_proj$"]),
+            "d": group(["re:.*layers.0.mlp.down_proj$"], integers(5, symmetric=False)),
+            "e": group(["re:.*layers.1.self_attn.[qkv]_proj$"], integers(4), BYTES),
+            "f": group(["re:.*layers.1.self_attn.o_proj$"], integers(2)),
+            "g": group(["re:.*layers.1.mlp.(gate|up)_proj$"], integers(4, symmetric=False), FLOATS),
+            "h": group(["re:.*layers.1.mlp.down_proj$"], floats(32), FLOATS),
+            "i": group(["lm_head"], whole(4, symmetric=False)),
+        },
+    ),
     "w4a16-asym-experts": (
         Qwen3MoeConfig(**SHAPE, **EXPERTS),
         {"a": group(["Linear"], integers(4, symmetric=False))},
@@ -85,7 +113,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "w8a8-fused": (Phi3Config(**SHAPE, sliding_window=None), {"a": preset("W8A8", ["Linear"])}),
     "fp8-static-cache": (LlamaConfig(**SHAPE), {"a": preset("FP8", ["Linear"])}),
 }
-PLAIN = {"mixed": [], "w4a16-asym-experts": ["lm_head", "re:.*mlp.gate$"]}
+PLAIN = {"mixed": [], "rare": [], "w4a16-asym-experts": ["lm_head", "re:.*mlp.gate$"]}
 CACHE = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
 
 

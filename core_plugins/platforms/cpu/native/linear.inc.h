@@ -115,10 +115,7 @@ template <class Decode> LANE void float_groups(const LinearCall &c, long panel, 
 template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
-    if (l.groups == 1 && !l.has_minimum && !l.has_zeros) {
-        if (l.input_groups == 1) return panel_rows<RowDotKind<Bits>>(c, panel, begin, end);
-        return panel_rows<PartDotKind<Bits>>(c, panel, begin, end);
-    }
+    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return panel_rows<RowDotKind<Bits>>(c, panel, begin, end);
     if (l.input_parts > 1) return panel_rows<IntDotKind<Bits, false, true>>(c, panel, begin, end);
     panel_rows<IntDotKind<Bits, false, false>>(c, panel, begin, end);
 }

@@ -78,35 +78,6 @@ template <int Bits, bool Table, bool Parts> struct IntDotKind {
     }
 };
 
-// One scale of weights for the whole row, several of inputs: a fused step a part, and the weights' scale once at the end.
-template <int Bits> struct PartDotKind {
-    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
-    LANE long steps(const PackedLinear &l) { return l.input_groups; }
-    template <int R, int V>
-    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
-        const PackedLinear &l = *c.weight;
-        const long groups = l.input_groups, start = steps.begin * l.input_group;
-        const uint8_t *w = panel + vector * 64 + start * (kPanel * Bits / 8), *x = row_staged(c, row) + start;
-        const GroupMeta *meta = c.meta + row * groups;
-        for (long g = steps.begin; g < steps.end; g++) {
-            const long size = part_size(l, g);
-            I dot[R][V];
-            for (int r = 0; r < R; r++)
-                for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups + g].correction);
-            int_dot<Bits, false>(w, x, (long)c.staged_stride, size, izero(), dot);
-            for (int r = 0; r < R; r++) {
-                F factor = set1(meta[r * groups + g].scale);
-                for (int v = 0; v < V; v++) acc[r][v] = fma(to_float(dot[r][v]), factor, acc[r][v]);
-            }
-            w += size * (kPanel * Bits / 8), x += size;
-        }
-        for (int v = 0; v < V; v++) {
-            F scale = scales(panel + l.value_bytes, l.scale_type, vector + v);
-            for (int r = 0; r < R; r++) acc[r][v] = mul(acc[r][v], scale);
-        }
-    }
-};
-
 // One group for the whole row, of inputs too: integers to the end, exact, so all registers hold one kind of sum.
 template <int Bits> struct RowDotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;

@@ -1,6 +1,6 @@
-"""Floats of compressed-tensors: 8 bits in a type of their own, 4 bits in pairs.
+"""Floats of 8 and 4 bits with the scales that a declaration says.
 
-Owns: names and shapes of their tensors. Never does: round. Called by: the choice of layouts.
+Owns: names and shapes of their tensors. Never does: round. Called by: choices of layouts.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.compressed.declaration import Numbers
-from core_plugins.quantization.compressed.integers import INPUTS
 from core_plugins.quantization.declared.held import Floats4, Floats8, Run
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
+from core_plugins.quantization.declared.shares import Shares
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number, problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,25 +22,27 @@ if TYPE_CHECKING:
 FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
 EXPONENTS: Final = ("U8", "F8_E8M0")
 """Types of scales that are powers of two."""
-UNREAD: Final = ("weight_zero_point", "weight_shape", *INPUTS)
+UNREAD: Final = ("input_scale", "input_zero_point", "input_global_scale", "weight_zero_point", "weight_shape")
+"""Inputs are rounded by their own size; floats have no zero points, and the model knows their shape."""
 
 
-class Float8:
-    """`weight` [N, K] in 8-bit floats, with a scale a tensor, row, group of inputs or block.
+class DeclaredFloat8:
+    """`weight` [N, K] in 8-bit floats and `weight_scale`.
 
-    numbers: the scheme. run: what the user wants.
+    shares: what shares a scale; those of groups may be powers of two (mxfp8).
+    run: what the user wants.
     """
 
-    def __init__(self, numbers: Numbers, run: Run) -> None:
-        self._numbers = numbers
+    def __init__(self, shares: Shares, run: Run) -> None:
+        self._shares = shares
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
         """See `Layout`."""
-        types = (*FLOATS, *EXPONENTS) if self._numbers.strategy == "group" else FLOATS
+        types = (*FLOATS, *EXPONENTS) if self._shares.by == "group" else FLOATS
         own = [
             Wanted("weight", tuple(FORMS), [part.shape]),
-            Wanted("weight_scale", types, self._scales(part)),
+            Wanted("weight_scale", types, self._shares.shapes(part.shape)),
         ]
         found = problem(part, own)
         if found is not None:
@@ -57,36 +58,24 @@ class Float8:
         scale = tensors["weight_scale"]
         if part.tensors["weight_scale"].dtype in EXPONENTS:
             scale = from_exponents(scale.view(torch.uint8))
-        return float8_weight(self._how(part), tensors["weight"], scale, self._numbers.block)
+        return float8_weight(self._how(part), tensors["weight"], scale, self._shares.block)
 
     def _how(self, part: StoredPart) -> Floats8:
-        inputs = part.shape[1]
-        size = self._numbers.group_size or inputs
-        if self._numbers.block is not None:
-            size = self._numbers.block[1]
-        return Floats8(FORMS[part.tensors["weight"].dtype], size)
-
-    def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
-        """Shapes that the scales may have."""
-        rows, inputs = part.shape
-        if self._numbers.block is not None:
-            block_rows, block_inputs = self._numbers.block
-            return [(-(-rows // block_rows), -(-inputs // block_inputs))]
-        if self._numbers.strategy == "tensor":
-            return one_number()
-        if self._numbers.strategy == "channel":
-            return a_row(rows)
-        return [(rows, -(-inputs // self._numbers.group_size))]
+        form = FORMS[part.tensors["weight"].dtype]
+        return Floats8(form, self._shares.width(part.shape[1]))
 
 
-class Float4:
-    """`weight_packed` uint8 [N, K / 2], the even input low, with narrow scales: mxfp4 or nvfp4, as their type says.
+class DeclaredFloat4:
+    """4-bit floats uint8 [N, K / 2], the even input low, with narrow scales: mxfp4 or nvfp4, as the type of these says.
 
-    numbers: the scheme. run: what the user wants.
+    values: suffix of the tensor.
+    block_size: inputs that share a scale.
+    run: what the user wants.
     """
 
-    def __init__(self, numbers: Numbers, run: Run) -> None:
-        self._numbers = numbers
+    def __init__(self, values: str, block_size: int, run: Run) -> None:
+        self._values = values
+        self._block_size = block_size
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
@@ -95,7 +84,7 @@ class Float4:
         how = self._how(part)
         types = EXPONENTS if how.form == "mxfp4" else ("F8_E4M3",)
         own = [
-            Wanted("weight_packed", ("U8",), [(rows, inputs // 2)]),
+            Wanted(self._values, ("U8",), [(rows, inputs // 2)]),
             Wanted("weight_scale", types, [(rows, -(-inputs // how.block_size))]),
         ]
         if how.form == "nvfp4":
@@ -116,9 +105,9 @@ class Float4:
         scale = tensors["weight_scale"]
         if how.form == "mxfp4":
             scale = scale.view(torch.uint8)
-        return float4_weight(how, tensors["weight_packed"], scale, tensors.get("weight_global_scale"))
+        return float4_weight(how, tensors[self._values], scale, tensors.get("weight_global_scale"))
 
     def _how(self, part: StoredPart) -> Floats4:
         scale = part.tensors.get("weight_scale")
         powers = scale is not None and scale.dtype in EXPONENTS
-        return Floats4("mxfp4" if powers else "nvfp4", self._numbers.group_size)
+        return Floats4("mxfp4" if powers else "nvfp4", self._block_size)

@@ -1,0 +1,52 @@
+"""Manifest of the `quark` quantization method. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.errors import UserError
+from core.api.reason import Reason
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.quark.declaration import read_declaration
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="quark",
+        summary="checkpoints of AMD Quark: integers of 4 and 8 bits, fp8, mxfp4",
+        arguments=DeclaredArguments,
+    )
+
+
+@hookimpl
+def core_supports(query: CheckpointFacts) -> list[Reason]:
+    """Say what of the declaration is not served."""
+    if not query.declaration:
+        return [Reason("checkpoint", "a quantization_config", "a plain one", "leave --quantization out")]
+    try:
+        read_declaration(query.declaration)
+    except Refusal as refusal:
+        return [refusal.reason]
+    return []
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the method. Raises UserError without a checkpoint, Refusal for a declaration that is not served."""
+    from core_plugins.quantization.declared.held import Run
+    from core_plugins.quantization.declared.method import DeclaredMethod
+    from core_plugins.quantization.quark.layouts import Choice
+
+    if context.manifest is None:
+        raise UserError("quantization 'quark' was given no checkpoint; leave --quantization out.")
+    arguments = context.arguments or DeclaredArguments()
+    declaration = read_declaration(context.manifest.facts().declaration)
+    choice = Choice(declaration, Run(arguments.activation, context.dtype))
+    return DeclaredMethod(context.manifest, choice)
