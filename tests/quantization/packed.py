@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -142,11 +143,13 @@ def changed(
         config(written["quantization_config"])
     (directory / "config.json").write_text(json.dumps(written))
     state = load_file(source / "model.safetensors")
+    with safe_open(source / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
     for name, tensor in tensors.items():
         dotted = name.replace("__", ".")
         if tensor is None:
             del state[dotted]
         else:
             state[dotted] = tensor
-    save_file(state, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(state, directory / "model.safetensors", metadata=metadata)
     return directory
