@@ -35,7 +35,8 @@ class Packed:
         self.path = path
         self.manifest = SafetensorsLoader().resolve(str(path))
         arguments = hooks.core_spec().arguments(activation=activation)
-        context = LoadContext(manifest=self.manifest, dtype=dtype, arguments=arguments)
+        facts = self.manifest.facts()
+        context = LoadContext(manifest=self.manifest, facts=facts, dtype=dtype, arguments=arguments)
         self.method = hooks.core_load(context)
         self.spec = decoder_spec(self.manifest.config)
 

@@ -12,11 +12,13 @@ from typing import Any, Final
 from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.declared.floats import DeclaredFloat8
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN, DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.scaled.layouts import FORMS, Float4, Float8, Int8
+from core_plugins.quantization.declared.shares import Shares
+from core_plugins.quantization.scaled.layouts import EXPONENTS, FORMS, MX_BLOCK, Float4, Float8, Int8
 
 BY_TENSORS: Final = "the type of each tensor says whether it is packed"
 BY_SIZE: Final = "inputs are rounded by their own sizes"
@@ -55,6 +57,7 @@ def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]
     """By kind of number. block: of 8-bit floats."""
     return {
         "fp8": Float8(block, run),
+        "mxfp8": DeclaredFloat8(Shares("group", MX_BLOCK), run),
         "int8": Int8(run),
         "mxfp4": Float4("mxfp4", run),
         "nvfp4": Float4("nvfp4", run),
@@ -70,7 +73,7 @@ def choose(part: StoredPart, layouts: Mapping[str, Layout]) -> Layout | Unsuppor
         return None
     scale = part.tensors.get("weight_scale")
     if info.dtype in FORMS:
-        return layouts["fp8"]
+        return layouts["mxfp8" if scale is not None and scale.dtype in EXPONENTS else "fp8"]
     if info.dtype == "I8":
         return layouts["int8"]
     if info.dtype == "U8" and scale is not None:
