@@ -3,7 +3,7 @@
 Never does: read a declaration. Called by: methods whose checkpoints store matrices so.
 
 fp8:   `weight` float8 [N, K] and `weight_scale` (one, one a row, or one a block of rows and columns, [R, C] or [R, 1, C, 1]),
-       or its other name `weight_scale_inv`, which multiplies as well.
+       or its other name `weight_scale_inv`, which multiplies as well; floats, or powers of two as bytes.
 int8:  `weight` int8 [N, K] and `weight_scale` of the same shapes but for blocks.
 mxfp4: `weight_blocks` uint8 [N, K / 32, 16] and `weight_scales` uint8 [N, K / 32], powers of two; or `weight_packed` uint8
        [N, K / 2] and `weight_scale`. The low nibble is the even input.
@@ -59,16 +59,21 @@ class Float8:
             across = -(-k // columns)
             shapes += [(down, across), (down, 1, across, 1)]
         scale = _scale_of(part)
-        found = problem(part, [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, FLOATS, shapes)])
+        types = (*FLOATS, *EXPONENTS)
+        found = problem(part, [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, types, shapes)])
         if found is not None:
             return Unsupported(found)
         return self._how(part).plan(part, self._run, ("weight", scale, *UNREAD))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
-        from core_plugins.quantization.declared.canonical import float8_weight
+        import torch
+
+        from core_plugins.quantization.declared.canonical import float8_weight, from_exponents
 
         scale = tensors[_scale_of(part)]
+        if part.tensors[_scale_of(part)].dtype in EXPONENTS:
+            scale = from_exponents(scale.view(torch.uint8))
         if not self._is_blocked(part):
             return float8_weight(self._how(part), tensors["weight"], scale)
         of_blocks = scale.squeeze((1, 3)) if scale.dim() == 4 else scale

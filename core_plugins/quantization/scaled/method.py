@@ -30,6 +30,7 @@ NEUTRAL: Final = {
     "dequantize": "it tells other programs to unpack",
     "ignored_layers": BY_TENSORS,
     "kv_cache_scheme": "scales of the KV cache are found by their names",
+    "modules_to_convert": BY_TENSORS,
     "modules_to_not_convert": BY_TENSORS,
     "scale_fmt": "scales are read as they are stored",
     "weight_per_channel": "the shape of the scales says it",
@@ -38,6 +39,13 @@ NEUTRAL: Final = {
 }
 """Keys of a declaration that change nothing here, and why."""
 FLOATS: Final = ("e4m3", "e5m2", "float8_e4m3fn", "float8_e5m2")
+ONE_OF: Final = {
+    "expert_dtype": ("fp8",),
+    "fmt": FLOATS,
+    "format": FLOATS,
+    "quantization_type": FLOATS,
+}
+"""Keys that have one of these values."""
 
 
 def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
@@ -89,10 +97,10 @@ def _read_keys(declaration: Mapping[str, Any], method: str) -> tuple[int, int] |
             continue
         if key == "weight_block_size":
             block = _block(value)
-        elif key in ("fmt", "quantization_type", "format"):
-            if value not in FLOATS:
+        elif key in ONE_OF:
+            if value not in ONE_OF[key]:
                 raise UserError(
-                    f"the checkpoint declares {method} with {key} {value!r}; expected one of {', '.join(FLOATS)}."
+                    f"the checkpoint declares {method} with {key} {value!r}; expected one of {', '.join(ONE_OF[key])}."
                 )
         elif key not in NEUTRAL:
             raise UserError(
