@@ -106,12 +106,13 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
-        chat_template: Jinja source; None is the checkpoint's. The other options go to the template.
+        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
+        or with tools its one for tools. The other options go to the template.
         """
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
         tokenizer = self.get_tokenizer()
-        template = ChatTemplate(chat_template or tokenizer.chat_template, tokenizer.special_tokens)
+        template = _template(tokenizer, chat_template)
         prompts: list[PromptInput] = []
         for conversation in conversations:
             text = template.render(
@@ -133,7 +134,7 @@ class LLM:
         """The tokenizer. Raises ConfigError when the model has none."""
         if self._tokenizer is None:
             raise ConfigError(
-                [f"The checkpoint {self._config.model.model!r} has no tokenizer; name one: tokenizer=..."]
+                [f"The model {self._config.model.model!r} runs without a tokenizer; name one: tokenizer=..."]
             )
         return self._tokenizer
 
@@ -221,6 +222,15 @@ class LLM:
             raise RequestError(
                 f"Prompt {index}: {error}", param=error.param, status=error.status, code=error.code
             ) from error
+
+
+def _template(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
+    """The template that renders conversations: `given` as source or name, else the checkpoint's."""
+    named = tokenizer.named_templates
+    special = tokenizer.special_tokens
+    if given:
+        return ChatTemplate(named.get(given, given), special)
+    return ChatTemplate(tokenizer.chat_template, special, named.get("tool_use"))
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

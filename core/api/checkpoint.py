@@ -12,6 +12,12 @@ import msgspec
 
 from core.api.declaration import find_declaration, method_of
 
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
+    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+}  # fmt: skip
+"""Bytes of an element of plain types; types of GGUF and other packed ones are not among them."""
+
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a checkpoint under its canonical (Hugging Face) name.
@@ -35,12 +41,25 @@ class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
 class Vocabulary(msgspec.Struct, frozen=True):
     """A tokenizer given as data rather than as `tokenizer.json`.
 
-    model:  `bpe` (byte-level, with merges) or `spm` (sentencepiece, with scores).
-    pre:    name of the pre-tokenizer (`smollm`, `llama-bpe`, ...), or empty.
-    types:  GGUF token types: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+    model: one of
+        `bpe`: byte-level, tokens spelled in GPT-2's printable characters, with merges; without them, neighbours whose union
+        has the best score are merged;
+        `spm`: sentencepiece's BPE, with scores;
+        `unigram`: sentencepiece's unigram, with scores;
+        `wordpiece`: BERT's, later pieces of a word written with `##`.
+    pre: name of the pre-tokenizer (`smollm`, `llama-bpe`, ...), or empty. For `bpe`.
+    pattern: regular expression whose matches are merged apart, instead of `pre`.
+    types: GGUF token types: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+    sep_token_id: token after each text where `add_sep` asks for one.
+    add_space_prefix: a space goes before the text.
+    space_prefix_once: not again after a special token within the text.
+    byte_fallback: characters without a token become tokens of bytes. For `spm` and `unigram`.
+    charsmap: sentencepiece's compiled rules of normalization, or empty.
+    remove_extra_whitespaces: runs of spaces count as one, those at the ends not at all.
+    lowercase, strip_accents, split_chinese: BERT's normalization. strip_accents: None does what `lowercase` says.
     """
 
-    model: Literal["bpe", "spm"]
+    model: Literal["bpe", "spm", "unigram", "wordpiece"]
     tokens: list[str]
     pre: str = ""
     merges: list[str] = []
@@ -53,17 +72,29 @@ class Vocabulary(msgspec.Struct, frozen=True):
     add_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
+    pattern: str = ""
+    sep_token_id: int | None = None
+    add_sep: bool = False
+    space_prefix_once: bool = False
+    byte_fallback: bool = True
+    charsmap: bytes = b""
+    remove_extra_whitespaces: bool = False
+    lowercase: bool = True
+    strip_accents: bool | None = None
+    split_chinese: bool = True
 
 
 class TokenizerSource(msgspec.Struct, frozen=True):
-    """Where the tokenizer comes from: a directory with `tokenizer.json`, or a vocabulary. None of both: no tokenizer.
+    """Where the tokenizer comes from: a directory with its files, or a vocabulary. None of both: no tokenizer.
 
     chat_template: Jinja source from the checkpoint, or None.
+    named_templates: further templates of the checkpoint by name (`tool_use`, ...).
     """
 
     directory: str | None = None
     vocabulary: Vocabulary | None = None
     chat_template: str | None = None
+    named_templates: dict[str, str] = {}
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):

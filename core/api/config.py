@@ -19,6 +19,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model:          reference given by the user (path, or hub name).
     served_names:   names that the server answers to; the first is reported.
     tokenizer:      directory or file that the tokenizer comes from; None is the checkpoint itself.
+    tokenizer_mode: which files it is made from (`auto`, `hf`, `slow`, `mistral`).
+    skip_tokenizer: there is none, whatever the checkpoint holds.
     dtype:          `bfloat16`, `float16` or `float32`: precision of matrix inputs and of dense weights.
     max_model_len:  prompt plus output tokens of one request.
     vocab_size:     of the model, as its family tells it.
@@ -36,6 +38,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     served_names: tuple[str, ...]
     tokenizer: str | None = None
+    tokenizer_mode: str = "auto"
+    skip_tokenizer: bool = False
     dtype: str = "bfloat16"
     max_model_len: int = 2048
     vocab_size: int = 0
@@ -183,6 +187,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
     use_tqdm_on_load:  show progress while weights are loaded.
+    safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     """
 
     model: ModelConfig
@@ -193,6 +198,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0
     use_tqdm_on_load: bool = True
+    safetensors_load_strategy: str | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

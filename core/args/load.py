@@ -15,4 +15,19 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     model_loader_extra_config: Annotated[dict[str, Any], Arg("The loader's own arguments.")] = {}
     download_dir: Annotated[str | None, Arg("Directory for downloads. Unset: the hub's cache.")] = None
+    ignore_patterns: Annotated[
+        list[str],
+        Arg("Files of a hub repository that are not downloaded, as patterns such as original/**/*.", commas=True),
+    ] = msgspec.field(default_factory=lambda: ["original/**/*"])
+    hf_endpoint: Annotated[
+        str | None, Arg("Address of the hub, for a mirror. Unset: https://huggingface.co.", metavar="URL")
+    ] = None
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True
+    safetensors_load_strategy: Annotated[
+        str | None,
+        Arg(
+            "How safetensors files are read: lazy maps them, eager reads each into memory first, prefetch maps them while a "
+            "thread reads ahead into the page cache. Unset: lazy, and prefetch for files on a network that fit into memory.",
+            choices=("lazy", "eager", "prefetch"),
+        ),
+    ] = None

@@ -13,10 +13,26 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str | None,
         Arg(
-            "Model to run: a GGUF file, a directory, or a hub name. Unset: the embedded model.", aliases=("model_tag",)
+            "Model to run: a GGUF file, a directory, a hub name (owner/model, owner/model:Q4_K_M or "
+            "owner/model/file.gguf), or a URL such as s3://bucket/model. Unset: the embedded model.",
+            aliases=("model_tag",),
         ),
     ] = None
-    tokenizer: Annotated[str | None, Arg("Directory that the tokenizer comes from. Unset: the model itself.")] = None
+    tokenizer: Annotated[
+        str | None, Arg("Directory or file that the tokenizer comes from. Unset: the model itself.")
+    ] = None
+    tokenizer_mode: Annotated[
+        str,
+        Arg(
+            "Which files a tokenizer is made from: auto and hf take tokenizer.json first; slow the format's own files; mistral "
+            "tekken.json or a sentencepiece file.",
+            choices=("auto", "hf", "slow", "mistral"),
+        ),
+    ] = "auto"
+    skip_tokenizer_init: Annotated[
+        bool,
+        Arg("No tokenizer: token ids alone come in and go out, and all texts are empty.", aliases=("tokens_only",)),
+    ] = False
     tokenizer_revision: Annotated[str | None, Arg("Revision of a tokenizer that comes from the hub.")] = None
     served_model_name: Annotated[
         list[str] | None, Arg("Names that the API answers to; the first is reported. Unset: the model as given.")

@@ -18,7 +18,12 @@ from core.args.convert import convert
 from core.args.parser import ORIGIN
 from core.args.schema import Field, flag_of, schema
 
-ENVIRONMENT = {"CORE_PLUGINS": "plugins", "CORE_API_KEY": "api_key"}
+ENVIRONMENT = {
+    "CORE_PLUGINS": "plugins",
+    "CORE_API_KEY": "api_key",
+    "HF_TOKEN": "hf_token",
+    "HF_ENDPOINT": "hf_endpoint",
+}
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]

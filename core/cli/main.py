@@ -91,6 +91,14 @@ def _command(name: str) -> Command:
         from core.cli.build_kernels import build_kernels
 
         return build_kernels
+    if name == "convert":
+        from core.cli.convert import convert
+
+        return convert
+    if name == "save-sharded":
+        from core.cli.save_sharded import save_sharded
+
+        return save_sharded
     if name == "completion":
         from core.cli.completion import completion
 
@@ -118,6 +126,8 @@ def _overview() -> Section:
             ("config explain [MODEL]", "Every value with its origin and reason, plugins, and the memory plan."),
             ("config show [MODEL]", "The configuration as YAML, for --config."),
             ("config schema", "JSON Schema of all arguments."),
+            ("convert MODEL OUT", "Write a model's kernels to files that start without packing."),
+            ("save-sharded MODEL OUT", "Write a model's tensors to files for --load-format sharded_state."),
             ("build-kernels", "Compile native kernels again."),
             ("completion bash|zsh|fish", "Print a script that completes commands, flags and plugin names."),
             ("--version", "The version."),

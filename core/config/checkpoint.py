@@ -6,7 +6,7 @@ Called by: resolve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError, PluginError
-from core.config import hub
 from core.config.default_model import NAME, default_model
-from core.config.files import file_facts, is_hub_name, is_url
+from core.config.files import file_facts
+from core.config.gguf_choice import choose_model
+from core.config.hub import Hub
+from core.config.hub_files import TOKENIZER, Wanted
+from core.config.reference import Reference, is_hub_name, read_reference
 from core.config.rules import Facts
 from core.config.settings import Settings
 from core.models.families.wrappers import overridden
@@ -51,13 +54,8 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     if ref is None:
         path, served_as = str(default_model()), NAME
         settings.derive("model", path, "no model was named: the embedded one")
-    elif is_url(ref):
-        path = served_as = ref
-    elif is_hub_name(ref):
-        served_as = ref
-        path = known.snapshot = _downloaded(settings, ref, settings["revision"], hub.PATTERNS)
     else:
-        path, served_as = str(Path(ref).expanduser().absolute()), ref
+        path, served_as = _located(settings, ref, known), ref
     name = settings["load_format"]
     facts = file_facts(path)
     known.magic = facts.magic
@@ -72,23 +70,60 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
 
 
 def find_tokenizer(settings: Settings) -> str | None:
-    """The local directory (or file) of `--tokenizer`, None without one. Raises UserError."""
+    """The local directory (or file) of `--tokenizer`; None without one, or where none is wanted. Raises UserError."""
     ref = settings["tokenizer"]
-    if ref is None:
+    if ref is None or settings["skip_tokenizer_init"]:
         return None
     path = Path(ref).expanduser()
     if path.exists():
         return str(path.absolute())
     if not is_hub_name(ref):
         raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
-    patterns = ("tokenizer*", "*.jinja", "special_tokens_map.json")
-    return _downloaded(settings, ref, settings["tokenizer_revision"], patterns)
+    wanted = Wanted(ref, ignored=settings["ignore_patterns"], small=TOKENIZER, weights=False)
+    return str(_hub(settings).download(ref, settings["tokenizer_revision"], wanted))
 
 
-def _downloaded(settings: Settings, name: str, revision: str | None, patterns: Sequence[str]) -> str:
-    """The local copy of a hub name. Raises UserError."""
-    directory, token = settings["download_dir"], settings["hf_token"]
-    return str(hub.download(name, revision=revision, directory=directory, token=token, patterns=patterns))
+def _located(settings: Settings, ref: str, known: Facts) -> str:
+    """The place that loaders are given: an absolute path or a URL. Raises UserError."""
+    reference = read_reference(ref)
+    if reference.kind == "url":
+        return ref
+    if reference.kind == "path":
+        return _local(reference)
+    wanted = Wanted(
+        ref,
+        settings["load_format"],
+        reference.quant,
+        reference.file,
+        settings["ignore_patterns"],
+        code=settings["trust_remote_code"],
+    )
+    path = str(_hub(settings).download(reference.name, settings["revision"], wanted))
+    known.snapshot = path
+    return path
+
+
+def _local(reference: Reference) -> str:
+    """An absolute path; of a directory with GGUF models alone, the file of the one that is meant. Raises CheckpointError."""
+    path = Path(reference.name).expanduser().absolute()
+    if reference.quant is not None and not path.is_dir():
+        raise CheckpointError(f"model '{reference.name}': is a file, of which ':{reference.quant}' chooses nothing.")
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError):
+        return str(path)  # a file, or nothing that can be read: the next to look says so
+    is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
+    has_gguf = any(name.lower().endswith(".gguf") for name in names)
+    if reference.quant is None and (is_model or not has_gguf):
+        return str(path)
+    inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
+    return str(path / choose_model(inside, reference.quant, reference.name)[0])
+
+
+def _hub(settings: Settings) -> Hub:
+    return Hub(
+        settings["hf_endpoint"], settings["hf_token"], settings["download_dir"], progress=settings["use_tqdm_on_load"]
+    )
 
 
 def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:

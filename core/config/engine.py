@@ -46,6 +46,7 @@ def engine_config(
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
+        safetensors_load_strategy=settings["safetensors_load_strategy"],
     )
 
 
@@ -56,6 +57,8 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         model=checkpoint.path,
         served_names=served,
         tokenizer=find_tokenizer(settings),
+        tokenizer_mode=settings["tokenizer_mode"],
+        skip_tokenizer=settings["skip_tokenizer_init"],
         dtype=settings["dtype"],
         max_model_len=settings["max_model_len"] or 0,
         vocab_size=spec.vocab_size,

@@ -1,6 +1,6 @@
 """A model reference, looked at before any loader is asked.
 
-Owns: `FileFacts` of a reference, the question whether a reference means a path, and a directory's own configuration.
+Owns: `FileFacts` of a reference, and a directory's own configuration.
 Never does: raise for a model that is not there before it is looked for. Called by: resolve.
 """
 
@@ -8,26 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
-
-def is_hub_name(ref: str) -> bool:
-    """Whether `ref` can only be a hub name: nothing local is called so, and it is spelled `owner/model`."""
-    if ref.lower().endswith(".gguf") or not _HUB_NAME.fullmatch(ref):
-        return False
-    return not Path(ref).expanduser().exists()
-
-
-def is_url(ref: str) -> bool:
-    """Whether `ref` names a place that only a loader can reach, such as `store://bucket/model`."""
-    return "://" in ref
+from core.config.reference import is_url
 
 
 def file_facts(ref: str) -> FileFacts:

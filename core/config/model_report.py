@@ -220,8 +220,10 @@ def _check_vocabulary(attempt: Attempt, manifest: CheckpointManifest, spec: Deco
     """A warning about tokens that the tokenizer has and the model has not."""
     override = find_tokenizer(attempt.settings)
     source = manifest.tokenizer
-    if override is None and source.directory is None and source.vocabulary is None:
+    missing = override is None and source.directory is None and source.vocabulary is None
+    if missing or attempt.settings["skip_tokenizer_init"]:
         return
-    said = tokens_beyond(Tokenizer.from_source(source, override), spec.vocab_size)
+    mode = attempt.settings["tokenizer_mode"]
+    said = tokens_beyond(Tokenizer.from_source(source, override, mode), spec.vocab_size)
     if said:
         attempt.warnings.append(said)

@@ -43,7 +43,7 @@ OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 class AsyncEngine:
     """One engine process and the streams of its requests. Build it with `start`; use it from one event loop.
 
-    tokenizer:    of the checkpoint, or None.
+    tokenizer:    of the checkpoint, or one that refuses all texts.
     model_config: the model as it runs.
     stats:        state of the engine after its latest step.
     queue:        how many requests wait, and may.
@@ -63,8 +63,9 @@ class AsyncEngine:
         self._client = client
         self._closed = False
         self._num_overdue = 0
-        self._input = InputProcessor(config.model, tokenizer)
-        self._output = OutputProcessor(tokenizer, config.scheduler.stream_interval)
+        texts = None if tokenizer.refusal else tokenizer
+        self._input = InputProcessor(config.model, texts)
+        self._output = OutputProcessor(texts, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()

@@ -115,7 +115,8 @@ def need_tokenizer(tokenizer: Tokenizer | None, what: str, param: str) -> Tokeni
     """The tokenizer. Raises RequestError, which says what it was needed for, when the model has none."""
     if tokenizer is None:
         raise RequestError(
-            f"The model has no tokenizer, so {what} cannot be used; pass token ids, or name one with --tokenizer.",
+            f"The model has no tokenizer, so {what} cannot be used; pass token ids, or name one with --tokenizer "
+            "and leave --skip-tokenizer-init out.",
             param=param,
         )
     return tokenizer

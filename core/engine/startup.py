@@ -58,5 +58,8 @@ async def start_engine_and_tokenizer(
         raise
     if tokenizer is None:
         await client.close()
-        raise UserError(f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer.")
+        raise UserError(
+            f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer, "
+            "or serve token ids alone with --skip-tokenizer-init."
+        )
     return client, tokenizer

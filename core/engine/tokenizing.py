@@ -15,10 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
-    """The tokenizer that the user named, else the checkpoint's, else None. Raises UserError when it cannot be read."""
+    """The tokenizer that the user named, else the checkpoint's, else None. Raises UserError when it cannot be read.
+
+    None too where the user wants none.
+    """
+    if model.skip_tokenizer:
+        return None
     if model.tokenizer is None and source.directory is None and source.vocabulary is None:
         return None
-    tokenizer = Tokenizer.from_source(source, model.tokenizer)
+    tokenizer = Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
     said = tokens_beyond(tokenizer, model.vocab_size)
     if said:
         logger.warning("%s", said)
@@ -38,8 +43,8 @@ def tokens_beyond(tokenizer: Tokenizer, vocab_size: int) -> str:
 
 def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
     """The same for a server, with the snapshot that its helper process will ask for: taking it later would hold up every
-    stream, now the engine is not there yet."""
-    tokenizer = load_tokenizer(source, model)
+    stream, now the engine is not there yet. Where the user wants no tokenizer, the one that refuses texts."""
+    tokenizer = Tokenizer.absent() if model.skip_tokenizer else load_tokenizer(source, model)
     if tokenizer is not None:
         _ = tokenizer.snapshot
     return tokenizer

@@ -29,6 +29,7 @@ from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
+from core.models.prepared import HasPrepared, MadeFor, PreparedWeights, Recorder
 from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
@@ -46,12 +47,14 @@ class Checkpoint:
     manifest: its tensors, under canonical names.
     spec: the shape of the model.
     shaped: its modules without weights, where those of transformers run.
+    prepared: its kernels, where they were saved.
     """
 
     loader: Loader
     manifest: CheckpointManifest
     spec: ModelSpec
     shaped: Shaped | None = None
+    prepared: PreparedWeights | None = None
 
 
 @dataclass(slots=True)
@@ -117,13 +120,25 @@ def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
 
 
 def open_checkpoint(
-    config: EngineConfig, plugins: PluginTable, activation_dtype: torch.dtype = torch.float32
+    config: EngineConfig,
+    plugins: PluginTable,
+    activation_dtype: torch.dtype = torch.float32,
+    wrap: Callable[[Loader], Loader] | None = None,
 ) -> Checkpoint:
-    """The configured checkpoint; no tensor is read yet. activation_dtype: of tensors between layers."""
+    """The configured checkpoint; no tensor is read yet.
+
+    activation_dtype: of tensors between layers.
+    wrap: puts a loader around the checkpoint's own, below canonical names.
+    """
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
+    if wrap is not None and not isinstance(loader, HasPrepared):
+        loader = wrap(loader)
     manifest = loader.resolve(config.model.model)
     name = config.plugins.model
     hf_config = config.model.hf_config
+    prepared = loader.prepared(manifest) if isinstance(loader, HasPrepared) else None
+    if prepared is not None:
+        prepared.check(made_for(config))
     if config.model.implementation == "transformers":
         return _open_modules(config, loader, manifest, activation_dtype)
     overridden = msgspec.structs.replace(manifest, config=hf_config)
@@ -135,7 +150,14 @@ def open_checkpoint(
         family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
         spec = plugin_spec(family, hf_config)
         names = plugin_names(family, overridden, spec)
-    return Checkpoint(names.loader(loader), names.manifest, spec)
+    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared)
+
+
+def made_for(config: EngineConfig) -> MadeFor:
+    """The settings that prepared kernels depend on."""
+    method = config.plugins.quantization
+    arguments = config.plugins.arguments.get(f"quantization.{method}", {})
+    return MadeFor(config.model.dtype, config.model.numerics, method, arguments)
 
 
 def _open_modules(
@@ -169,36 +191,22 @@ def build(
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
-    kernels = runtime.kernels
-    if not isinstance(kernels, KernelSet):
-        kernels = KernelSet([kernels])
     dtype = runtime.activation_dtype(config.model.dtype)
-    method = _quantization(config, checkpoint.manifest, plugins)
     backends = _backends(config, spec, runtime, plugins)
     model: Decoder | ModuleModel
     if isinstance(spec, ModuleSpec):
-        model = _modules(config, checkpoint, device, method, kernels, max_logits)
+        method = _quantization(config, checkpoint.manifest, plugins)
+        model = _modules(config, checkpoint, device, method, _kernels(runtime), max_logits)
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
         return ModelInstance(spec, model, config.cache, backends, no_scales)
-    assert isinstance(checkpoint.spec, DecoderSpec)
-    loading = WeightLoading(
-        checkpoint.spec,
-        checkpoint.manifest,
-        method,
-        kernels,
-        config.model.dtype,
-        dtype,
-        runtime.device,
-        part,
-        room=device.weights_arena().take,
-    )
+    loading = weight_loading(config, checkpoint, device, plugins, part)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
     model = Decoder(
         spec,
         weights,
-        kernels,
+        _kernels(runtime),
         tables,
         Workspace(runtime.device),
         dtype,
@@ -209,6 +217,38 @@ def build(
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
     return ModelInstance(spec, model, config.cache, backends, learned)
+
+
+def weight_loading(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    plugins: PluginTable,
+    part: Part = WHOLE,
+    recorder: Recorder | None = None,
+) -> WeightLoading:
+    """What reads the weights of a model that the engine's own layers run. recorder: see `Packing`."""
+    assert isinstance(checkpoint.spec, DecoderSpec)
+    runtime = device.runtime
+    return WeightLoading(
+        checkpoint.spec,
+        checkpoint.manifest,
+        _quantization(config, checkpoint.manifest, plugins),
+        _kernels(runtime),
+        config.model.dtype,
+        runtime.activation_dtype(config.model.dtype),
+        runtime.device,
+        part,
+        room=device.weights_arena().take,
+        prepared=checkpoint.prepared,
+        recorder=recorder,
+    )
+
+
+def _kernels(runtime: Runtime) -> KernelSet:
+    """Those of a runtime, as a set."""
+    kernels = runtime.kernels
+    return kernels if isinstance(kernels, KernelSet) else KernelSet([kernels])
 
 
 def _modules(

@@ -43,6 +43,8 @@ from core.plugin.contracts import (
     PreparesInto,
     RaceKernel,
     RouteKernel,
+    SavedKernel,
+    SavesKernels,
     SumsInSegments,
     is_recordable,
 )
@@ -103,6 +105,7 @@ class KernelSet:
         router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
         self.route: RouteKernel = self._with_features("route", router.route)
         self._plain_linears: set[type] = set()
+        self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
 
     def _bind_operations(self) -> None:
         """Take each operation of a forward pass from the best provider that serves it."""
@@ -184,6 +187,30 @@ class KernelSet:
         if self.providers.index(provider) > self._gate_rank:
             self._plain_linears.add(type(kernel))
         return kernel
+
+    def save(
+        self,
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int,
+    ) -> tuple[str, SavedKernel] | None:
+        """The layout and the saved form of a kernel that `linear` has just made of these; None where nobody can save it."""
+        for provider in self._saving:
+            saved = provider.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+            if saved is not None:
+                return provider.layout, saved
+        return None
+
+    def restore(self, layout: str, saved: SavedKernel) -> LinearKernel:
+        """A saved kernel, by the provider of its layout. Raises ValueError when there is none, or for wrong facts."""
+        for provider in self._saving:
+            if provider.layout == layout:
+                return provider.restore(saved)
+        known = ", ".join(provider.layout for provider in self._saving)
+        raise ValueError(f"no kernels here have the layout '{layout}'; there is {known or 'none'}")
 
     def gate_within(self, linear: Linear, activation: str = "silu") -> GatedLinear | None:
         """A layer's product with the gated activation behind it, where its kernel has that.

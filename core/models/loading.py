@@ -13,13 +13,12 @@ from typing import Any, Final
 import msgspec
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
 from core.api.errors import CheckpointError
 from core.api.model_part import Part
-from core.api.specs import LatentSpec, LayerSpec, RowOrder
+from core.api.specs import LatentSpec, RowOrder
 from core.layers.activations import learned
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
@@ -30,7 +29,9 @@ from core.models.mixers import Mixer, build_mixers
 from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
 from core.models.norm import Norm
 from core.models.packing import Packing
-from core.models.pending import Pending, pending_experts, pending_linear
+from core.models.pending import Pending, pending_experts, pending_halves, pending_linear, pending_matrix
+from core.models.prepared import PreparedWeights, Recorder
+from core.models.progress import loading_bar
 from core.models.row_order import row_order
 from core.models.tensor_check import OWN_HEAD, check_tensors
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
@@ -92,8 +93,7 @@ class PendingBlock:
             return None
         mixer = self._block.mixer
         assert isinstance(mixer, LatentSpec), "only latent attention absorbs a matrix"
-        reads = self._packing.reads([absorbed])
-        return Pending(reads, lambda tensors: self._packing.halves(absorbed, mixer, tensors))
+        return pending_halves(self._packing, absorbed, mixer)
 
     def _mixers(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> tuple[Mixer, ...]:
         linears = {role: pending.built for role, pending in self._linears.items()}
@@ -157,7 +157,7 @@ class WeightLoading:
     """Builds `DecoderWeights` from a loader's tensors.
 
     spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
-    room: see `Packing`.
+    room, prepared, recorder: see `Packing`.
     """
 
     def __init__(
@@ -171,20 +171,23 @@ class WeightLoading:
         device: torch.device,
         part: Part = WHOLE,
         room: Room | None = None,
+        prepared: PreparedWeights | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.spec = spec.local(part)
         self._whole = spec
         self.manifest = manifest
-        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room)
+        self._prepared = prepared
+        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room, prepared, recorder)
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
         """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
         self._check_tensors()
         self._check_tied(loader)
         spec = self.spec
-        embedding = self._matrix(spec.embedding()) if spec.embeds_tokens else None
-        head = self._matrix(spec.head()) if spec.has_own_head else None
-        projections = {role: self._matrix(part) for role, part in spec.projections().items()}
+        embedding = pending_matrix(self.packing, spec.embedding()) if spec.embeds_tokens else None
+        head = pending_matrix(self.packing, spec.head()) if spec.has_own_head else None
+        projections = {role: pending_matrix(self.packing, part) for role, part in spec.projections().items()}
         blocks = [PendingBlock(spec, self._whole, index, self.packing) for index in range(len(spec.blocks))]
 
         pending: list[Pending[Any]] = [matrix for matrix in (embedding, head) if matrix is not None]
@@ -197,6 +200,8 @@ class WeightLoading:
             names.update(norm.tensors())
         names.update(name for name, _ in spec.tables().values())
         vectors = self._read(loader, pending, names, progress=progress)
+        if self._prepared is not None:
+            self._prepared.finish()
 
         built = [block.build(vectors) for block in blocks]
         rows = None if embedding is None else embedding.built
@@ -245,10 +250,6 @@ class WeightLoading:
             bias = self.packing.on_device(whole[spec.vocab_start : spec.vocab_start + spec.vocab_size])
         return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias)
 
-    def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
-        reads = self.packing.reads([part])
-        return Pending(reads, lambda tensors: self.packing.matrix(part, tensors))
-
     def _read(
         self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool
     ) -> dict[str, Tensor]:
@@ -256,13 +257,13 @@ class WeightLoading:
         owners = {name: one for one in pending for name in one.missing}
         reads = [*owners, *sorted(names)]
         vectors: dict[str, Tensor] = {}
-        with tqdm(total=len(reads), desc="Loading weights", unit="tensor", disable=not progress, leave=False) as bar:
+        with loading_bar(self.manifest, reads, shown=progress) as bar:
             for name, tensor in loader.iter(self.manifest, reads):
                 if name in names:
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
                     owners[name].arrive(name, tensor)
-                bar.update()
+                bar.update(tensor.nbytes)
         absent: list[str] = []
         for one in pending:
             absent += sorted(one.missing)

@@ -7,6 +7,7 @@ Called by: the parts of the weight loading, once each is complete.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,12 +16,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from core.api.errors import PluginError, UserError
+from core.api.errors import CheckpointError, PluginError, UserError
 from core.api.model_part import Part
 from core.api.module_spec import ModelSpec
 from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPlan, RowOrder
+from core.layers.heads import LinearHeads
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
+from core.models.prepared import PreparedWeights, Recorder, kernel_name
 from core.models.row_order import row_order
 from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
 from core.weights.experts import Experts
@@ -61,6 +64,8 @@ class Packing:
     dtype: of plain matrices.
     activation_dtype: of biases, as of tensors between layers.
     room: gives memory for prepared weights; None: kernels allocate for themselves.
+    prepared: kernels that were saved, which are taken instead of packing tensors; None: there are none.
+    recorder: is told of each kernel that is made; None: nobody wants to know.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class Packing:
         activation_dtype: torch.dtype,
         device: torch.device,
         room: Room | None = None,
+        prepared: PreparedWeights | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._whole = {linear.name: linear for linear in spec.linears()}
         self._plans: dict[str, PartPlan | DensePlan] = {}
@@ -82,7 +89,25 @@ class Packing:
         self._activation_dtype = activation_dtype
         self._device = device
         self._room = room
+        self._prepared = prepared
+        self._recorder = recorder
         self.kernels = kernels
+
+    def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
+        """The kernels of these parts as they were saved, None where they were not. Raises CheckpointError."""
+        if self._prepared is None:
+            return None
+        name = kernel_name(parts)
+        kernels = self._prepared.kernels(name, self.kernels, self._room)
+        if kernels is None:
+            return None
+        held = sum(math.prod(kernel.shape) for kernel in kernels)
+        wanted = sum(math.prod(part.shape) for part in parts)
+        if held != wanted:
+            raise CheckpointError(
+                f"The saved kernels of '{name}' have {held} weights, expected {wanted}; convert again."
+            )
+        return kernels
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
         """How a part is held. Raises PluginError when the method cannot serve it."""
@@ -154,12 +179,12 @@ class Packing:
             else:
                 groups.append([packed])
             before = key
-        kernels = [self._kernel(group, tensors, orders) for group in groups]
+        kernels = [self._kernel(parts, group, tensors, orders) for group in groups]
         return Linear(kernels)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
         """One part alone: the embedding, the head."""
-        return self._kernel([self.pack(part, tensors)], tensors, NO_ORDERS)
+        return self._kernel([part], [self.pack(part, tensors)], tensors, NO_ORDERS)
 
     def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
         """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
@@ -176,6 +201,10 @@ class Packing:
         to_latent = self.kernels.heads(turned, activation=activation, room=self._room)
         straight = values.contiguous()
         from_latent = self.kernels.heads(straight, activation=activation, room=self._room)
+        if isinstance(to_latent, LinearHeads) and isinstance(from_latent, LinearHeads):
+            made = zip([*turned, *straight], [*to_latent.kernels, *from_latent.kernels], strict=True)
+            for one, kernel in made:
+                self._record([part], kernel, Dense(one.contiguous()), activation)
         return to_latent, from_latent
 
     def moved(self, experts: Experts) -> Experts:
@@ -190,7 +219,10 @@ class Packing:
         """A table or vector that is added to the residual stream, in the dtype of tensors between layers."""
         return tensor.to(self._device, self._activation_dtype)
 
-    def _kernel(self, group: Sequence[Packed], tensors: Tensors, orders: Orders) -> LinearKernel:
+    def _kernel(
+        self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
+    ) -> LinearKernel:
+        """The kernel of one group of the layer that is made of `parts`."""
         weights = [packed.weight for packed in group]
         bias = self._bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
@@ -199,7 +231,26 @@ class Packing:
         segments = 1
         if first.part.summed:
             segments = max(SEGMENTS // self._part.size, 1)
-        return self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
+        self._record(parts, kernel, moved, first.activation, bias, segments)
+        return kernel
+
+    def _record(
+        self,
+        parts: Sequence[LayerSpec],
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None = None,
+        segments: int = 1,
+    ) -> None:
+        """Tell the recorder, if there is one, of a kernel of `parts`."""
+        if self._recorder is None:
+            return
+        saved = self.kernels.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+        if saved is not None:
+            layout, form = saved
+            self._recorder(kernel_name(parts), self.reads(parts), layout, form)
 
     def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
         """The bias of fused parts: zeros for parts without one, None when no part has one.

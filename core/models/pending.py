@@ -13,10 +13,11 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from core.api.decoder_spec import ExpertLinears
-from core.api.specs import LayerSpec, PartPlan
+from core.api.specs import LatentSpec, LayerSpec, PartPlan
+from core.layers.heads import LinearHeads
 from core.layers.linear import Linear
 from core.models.packing import NO_ORDERS, Orders, Packing, Tensors
-from core.plugin.contracts import ExpertsKernel, HasGroupedExperts
+from core.plugin.contracts import ExpertsKernel, HasGroupedExperts, HeadsKernel, LinearKernel
 from core.weights.experts import ExpertsStack
 
 T = TypeVar("T")
@@ -33,6 +34,13 @@ class Pending(Generic[T]):
         self._build = build
         self._tensors: dict[str, Tensor] = {}
         self._built: list[T] = []
+
+    @classmethod
+    def ready(cls, built: T) -> Pending[T]:
+        """One that waits for nothing."""
+        pending = cls(set(), lambda tensors: built)
+        pending._built.append(built)
+        return pending
 
     @property
     def built(self) -> T:
@@ -170,5 +178,25 @@ def _may_be_ordered(packing: Packing, part: LayerSpec) -> bool:
 
 def pending_linear(packing: Packing, parts: Sequence[LayerSpec], orders: Orders = NO_ORDERS) -> Pending[Linear]:
     """A linear layer of some parts. orders: see `Packing.linear`."""
+    restored = packing.restored(parts)
+    if restored is not None:
+        return Pending.ready(Linear(restored))
     reads = packing.reads(parts)
     return Pending(reads, lambda tensors: packing.linear(parts, tensors, orders))
+
+
+def pending_matrix(packing: Packing, part: LayerSpec) -> Pending[LinearKernel]:
+    """One part alone: the embedding, the head."""
+    restored = packing.restored([part])
+    if restored is not None:
+        return Pending.ready(restored[0])
+    return Pending(packing.reads([part]), lambda tensors: packing.matrix(part, tensors))
+
+
+def pending_halves(packing: Packing, part: LayerSpec, mixer: LatentSpec) -> Pending[tuple[HeadsKernel, HeadsKernel]]:
+    """Both halves of the up-projection of a latent."""
+    restored = packing.restored([part])
+    if restored is not None:
+        heads = mixer.num_heads
+        return Pending.ready((LinearHeads(restored[:heads]), LinearHeads(restored[heads:])))
+    return Pending(packing.reads([part]), lambda tensors: packing.halves(part, mixer, tensors))

@@ -6,6 +6,7 @@ Called by: the configuration (names and shapes), the model's instance (reading).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -137,7 +138,8 @@ class WeightMap:
                 f"{self._original.ref}: {shown} are to be one tensor, '{name}'; expected tensors of one shape and type "
                 "whose numbers have no gap. The checkpoint is damaged."
             )
-        return msgspec.structs.replace(first, name=name, shape=(len(infos), *first.shape))
+        count = len(infos)
+        return msgspec.structs.replace(first, name=name, shape=(count, *first.shape), nbytes=count * first.nbytes)
 
     def _put(self, tensors: dict[str, TensorInfo], name: str, view: TensorView, info: TensorInfo) -> None:
         if name in tensors:
@@ -146,7 +148,9 @@ class WeightMap:
                 "the checkpoint is damaged."
             )
         self._views[name] = view
-        tensors[name] = msgspec.structs.replace(info, name=name, shape=_shape(view, info.shape))
+        shape = _shape(view, info.shape)
+        nbytes = info.nbytes * math.prod(shape) // max(math.prod(info.shape), 1)
+        tensors[name] = msgspec.structs.replace(info, name=name, shape=shape, nbytes=nbytes)
 
     def _views_of(
         self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned | UnitRows]

@@ -31,6 +31,8 @@ class LogprobsFormatter:
         as_ids = request.return_tokens_as_token_ids
         if as_ids is None:
             as_ids = context.server.return_tokens_as_token_ids
+        # Without a tokenizer no token has a text that could name it.
+        as_ids = as_ids or bool(context.engine.tokenizer.refusal)
         return cls(context.engine.tokenizer, as_ids)
 
     def completion(

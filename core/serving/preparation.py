@@ -142,6 +142,8 @@ class Preparation:
         model = self.check_model(body.model)
         body.check(self.settings.limits)
         params = self._params(body)
+        if body.echo and self.tokenizer.refusal:
+            raise RequestError(self.tokenizer.refusal, param="echo")
         given = body.prompts()
         self._check_choices(given, body.n or 1)
         special, keep = body.add_special_tokens is not False, body.truncate_prompt_tokens
@@ -170,6 +172,8 @@ class Preparation:
         """A body of /detokenize. Raises RequestError."""
         body = decode_body(self._detokenize, data)
         self.check_model(body.model)
+        if self.tokenizer.refusal:
+            raise RequestError(self.tokenizer.refusal, param="tokens")
         size = self.settings.vocab_size
         if max(body.tokens, default=0) >= size:
             wrong = next(token for token in body.tokens if token >= size)
@@ -199,6 +203,8 @@ class Preparation:
         return body.params(self.settings.defaults)
 
     def _render(self, conversation: Conversation) -> str:
+        if self.tokenizer.refusal:
+            raise RequestError(self.tokenizer.refusal, param="messages")
         return self.template.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,

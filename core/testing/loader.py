@@ -10,13 +10,12 @@ import math
 import shutil
 from pathlib import Path
 
-from core.api.checkpoint import CheckpointManifest
+from core.api.checkpoint import ITEM_BYTES, CheckpointManifest
 from core.api.errors import CoreError, UserError
 from core.config.files import file_facts
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.checkpoints import write_checkpoint
 
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
 PLAIN = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 

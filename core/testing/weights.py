@@ -16,7 +16,7 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.kernels import weight_format
 from core.testing.numbers import generator
 from core.weights.codebook import CODES, SCALES
-from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroups, Int8Channel, IntGroups
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, HasGroups, Int8Channel, IntGroups, SuperGroups
 
 BLOCKS = {"nf4": 64, "fp4": 32, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale, as checkpoints have them."""
@@ -27,6 +27,15 @@ INT_GROUPS = (
     (8, 16, True),
 )
 """Bits, inputs that share a scale, and whether groups have a minimum instead of a zero point."""
+SUPER_GROUPS = (
+    (2, 16, 64, True, None),
+    (3, 16, 64, False, None),
+    (4, 32, 64, True, None),
+    (5, 32, 32, False, None),
+    (6, 16, 64, False, None),
+    (4, 32, 64, False, "iq4"),
+)
+"""Bits, inputs that share a scale on the lower and the upper level, whether groups have a minimum, and the table."""
 FP8_BLOCK = (16, 32)
 """Rows and columns that share a scale."""
 
@@ -56,6 +65,10 @@ def random_weights(shape: tuple[int, int]) -> Iterator[CanonicalWeight]:
     for kind in CODES:
         if num_columns % BLOCKS[kind] == 0:
             yield _codebook(shape, kind, random)
+    for bits, group, super_size, has_minimum, table in SUPER_GROUPS:
+        if num_columns % super_size == 0:
+            attributes = {"bits": bits, "group_size": group, "super_size": super_size, "table": table}
+            yield _super_groups(shape, attributes, has_minimum, random)
 
 
 def activations(weight: CanonicalWeight) -> tuple[Activation, ...]:
@@ -114,3 +127,30 @@ def _codebook(shape: tuple[int, int], kind: str, random: Generator) -> Codebook:
         return Codebook(kind, block_size, values, scale.to(scale_dtype), row_scale)
     scale = _scale(blocks, random) * 10
     return Codebook(kind, block_size, values, scale)
+
+
+def _super_groups(
+    shape: tuple[int, int], attributes: dict[str, Any], has_minimum: bool, random: Generator
+) -> SuperGroups:
+    num_rows, num_columns = shape
+    bits = attributes["bits"]
+    low_bits = 2 if bits < 4 else 4
+    high_bits = bits - low_bits
+    supers = (num_rows, num_columns // attributes["super_size"])
+    num_groups = num_columns // attributes["group_size"]
+    tensors = {
+        "low": _packed(num_rows, num_columns * low_bits // 8, random),
+        "scale": (_scale(supers, random) * 0.1).half(),
+    }
+    if high_bits:
+        tensors["high"] = _packed(num_rows, num_columns * high_bits // 8, random)
+    if has_minimum:
+        tensors["minimum_scale"] = (torch.randn(supers, generator=random) * 0.005).half()
+    nibbles = has_minimum and bits == 2
+    if attributes["super_size"] > attributes["group_size"]:
+        sub_scale = _packed(num_rows, num_groups, random)
+        tensors["sub_scale"] = sub_scale if nibbles else sub_scale.view(torch.int8)
+    if has_minimum and not nibbles:
+        tensors["sub_minimum"] = _packed(num_rows, num_groups, random).view(torch.int8)
+    zero = 0 if has_minimum or attributes["table"] else 1 << (bits - 1)
+    return SuperGroups(**attributes, **tensors, zero=zero)

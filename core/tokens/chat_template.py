@@ -25,16 +25,20 @@ NO_TEMPLATE = (
 
 
 class ChatTemplate:
-    """One compiled template.
+    """One compiled template, or one for conversations with tools and one for all others.
 
     source: Jinja source. None is allowed; rendering then says what to do.
+    for_tools: Jinja source of another template, which renders conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
     wants_parts: whether it takes a message's content as a list of parts; known after the first rendering.
     """
 
-    def __init__(self, source: str | None, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str | None, special_tokens: Mapping[str, str] | None = None, for_tools: str | None = None
+    ) -> None:
         self.source = source
         self.special_tokens = dict(special_tokens or {})
+        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens)
         self._template: jinja2.Template | None = None
         self.wants_parts = False
 
@@ -52,6 +56,10 @@ class ChatTemplate:
         continue_final_message: the prompt ends inside the last message, for the model to go on with it.
         Raises RequestError when there is no template, when the template refuses, fails or runs too long.
         """
+        if tools and self._with_tools is not None:
+            return self._with_tools.render(
+                messages, add_generation_prompt, continue_final_message, tools, documents, **kwargs
+            )
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other; set add_generation_prompt to false.",

@@ -28,6 +28,7 @@ def _printable_bytes() -> dict[str, int]:
 
 
 PRINTABLE_BYTES = _printable_bytes()
+BYTE_CHARACTERS = {byte: character for character, byte in PRINTABLE_BYTES.items()}
 
 
 def spelling_of(tokenizer: tokenizers.Tokenizer) -> tuple[Spelling, bool]:

@@ -6,26 +6,32 @@ Called by: the engine's input and output processing, `LLM`, the server.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 import tokenizers
+from tokenizers import models
 
 from core.api.checkpoint import TokenizerSource
 from core.api.errors import CheckpointError, RequestError
+from core.tokens.directory import read_tokenizer
 from core.tokens.pieces import piece_bytes, spelling_of
 from core.tokens.vocabulary import build_tokenizer
+
+NO_TOKENIZER = (
+    "The server runs without a tokenizer (--skip-tokenizer-init): it takes token ids and gives token ids. Send the prompt as "
+    "a list of token ids to /v1/completions, without stop strings and bad words; or start it without that argument."
+)
 
 
 class TokenizerSnapshot(msgspec.Struct, frozen=True):
     """A tokenizer as a message.
 
     document: the library's JSON.
-    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template: see `Tokenizer`.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal: see `Tokenizer`.
     """
 
     document: str
@@ -34,6 +40,19 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
     pad_token_id: int | None
     unk_token_id: int | None
     chat_template: str | None
+    split_special_tokens: bool = False
+    refusal: str = ""
+
+
+class PairEncoding(NamedTuple):
+    """Two texts as one sequence of tokens.
+
+    ids: of all tokens.
+    type_ids: 0 for a token of the first text, 1 for one of the second; as many as `ids`.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
 
 
 class Tokenizer:
@@ -41,6 +60,9 @@ class Tokenizer:
 
     bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
     chat_template: Jinja source, or None.
+    named_templates: further chat templates by name (`tool_use`, ...); a snapshot leaves them out.
+    split_special_tokens: special tokens written out in a text are text.
+    refusal: why there is no text at all, as a sentence; empty when there is. Then every token's text is empty.
     vocab_size: number of ids, with added tokens.
     largest_id: of all tokens.
     special_ids: ids that `skip_special_tokens` leaves out.
@@ -57,8 +79,15 @@ class Tokenizer:
         pad_token_id: int | None = None,
         unk_token_id: int | None = None,
         chat_template: str | None = None,
+        named_templates: Mapping[str, str] | None = None,
+        split_special_tokens: bool = False,
+        refusal: str = "",
     ) -> None:
         self.backend = backend
+        backend.encode_special_tokens = split_special_tokens
+        self.split_special_tokens = split_special_tokens
+        self.refusal = refusal
+        self.named_templates = dict(named_templates or {})
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.pad_token_id = pad_token_id
@@ -72,20 +101,23 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def from_source(cls, source: TokenizerSource, override: str | None = None) -> Tokenizer:
-        """The tokenizer of a checkpoint, or of `override`: a directory with tokenizer.json, or that file.
+    def from_source(cls, source: TokenizerSource, override: str | None = None, mode: str = "auto") -> Tokenizer:
+        """The tokenizer of a checkpoint, or of `override`: a directory with a tokenizer's files, or one of them.
 
+        mode: which files are taken, see `core.tokens.files.find_tokenizer_file`.
         Raises CheckpointError when there is none or it cannot be read.
         """
-        if override is not None:
-            path = Path(override).expanduser()
-            directory = path.parent if path.name == "tokenizer.json" else path
-            return _from_directory(directory, source.chat_template)
-        if source.directory is not None:
-            return _from_directory(Path(source.directory), source.chat_template)
+        place = override or source.directory
+        if place is not None:
+            return cls._from_files(Path(place).expanduser(), source, mode)
         vocabulary = source.vocabulary
         if vocabulary is None:
             raise CheckpointError("The checkpoint has no tokenizer. Name one with --tokenizer.")
+        if mode in ("slow", "mistral"):
+            raise CheckpointError(
+                f"--tokenizer-mode {mode} reads files beside a model, and this checkpoint carries its tokenizer inside; leave "
+                "it out, or name a directory with --tokenizer."
+            )
         return cls(
             build_tokenizer(vocabulary),
             bos_token_id=vocabulary.bos_token_id,
@@ -93,7 +125,29 @@ class Tokenizer:
             pad_token_id=vocabulary.pad_token_id,
             unk_token_id=vocabulary.unk_token_id,
             chat_template=source.chat_template,
+            named_templates=source.named_templates,
         )
+
+    @classmethod
+    def _from_files(cls, path: Path, source: TokenizerSource, mode: str) -> Tokenizer:
+        read = read_tokenizer(path, mode)
+        templates = read.templates
+        own = source.chat_template is not None
+        return cls(
+            read.backend,
+            bos_token_id=read.named["bos_token"],
+            eos_token_id=read.named["eos_token"],
+            pad_token_id=read.named["pad_token"],
+            unk_token_id=read.named["unk_token"],
+            chat_template=source.chat_template if own else templates.default,
+            named_templates=source.named_templates if own else templates.named,
+            split_special_tokens=read.split_special_tokens,
+        )
+
+    @classmethod
+    def absent(cls) -> Tokenizer:
+        """In the place of a tokenizer where ids alone come in and go out: every text is empty, and encoding is refused."""
+        return cls(tokenizers.Tokenizer(models.BPE()), refusal=NO_TOKENIZER)
 
     @classmethod
     def restore(cls, snapshot: TokenizerSnapshot) -> Tokenizer:
@@ -105,6 +159,8 @@ class Tokenizer:
             pad_token_id=snapshot.pad_token_id,
             unk_token_id=snapshot.unk_token_id,
             chat_template=snapshot.chat_template,
+            split_special_tokens=snapshot.split_special_tokens,
+            refusal=snapshot.refusal,
         )
 
     @cached_property
@@ -117,6 +173,8 @@ class Tokenizer:
             pad_token_id=self.pad_token_id,
             unk_token_id=self.unk_token_id,
             chat_template=self.chat_template,
+            split_special_tokens=self.split_special_tokens,
+            refusal=self.refusal,
         )
 
     @cached_property
@@ -146,13 +204,26 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """As `encode`, for several texts. Other Python threads go on meanwhile, unlike with the library's `encode`."""
+        return [encoding.ids for encoding in self._encodings(list(texts), add_special_tokens)]
+
+    def encode_pair(self, text: str, text_pair: str, add_special_tokens: bool = True) -> PairEncoding:
+        """Two texts as one sequence, as cross-encoders read them. Raises RequestError for lone surrogates."""
+        return self.encode_pairs([(text, text_pair)], add_special_tokens)[0]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], add_special_tokens: bool = True) -> list[PairEncoding]:
+        """As `encode_pair`, for several pairs."""
+        batch = self._encodings(list(pairs), add_special_tokens)
+        return [PairEncoding(encoding.ids, encoding.type_ids) for encoding in batch]
+
+    def _encodings(self, texts: list[str] | list[tuple[str, str]], special: bool) -> list[tokenizers.Encoding]:
+        if self.refusal:
+            raise RequestError(self.refusal, param="prompt")
         try:
-            batch = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return self.backend.encode_batch_fast(texts, add_special_tokens=special)
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(
                 f"The text is not valid Unicode ({error}); send whole characters.", param="prompt"
             ) from error
-        return [encoding.ids for encoding in batch]
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
@@ -185,59 +256,3 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token; U+FFFD where it is part of a character."""
         return self.token_bytes(token_id).decode(errors="replace")
-
-
-def _from_directory(directory: Path, chat_template: str | None) -> Tokenizer:
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{directory}: there is no tokenizer.json. Name a directory that has one with --tokenizer."
-        )
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path}: cannot be read as a tokenizer ({error}).") from error
-    backend.no_truncation()
-    backend.no_padding()
-    settings = _read_settings(directory)
-    if chat_template is None:
-        chat_template = _template(directory, settings)
-    return Tokenizer(
-        backend,
-        bos_token_id=_token_id(backend, settings.get("bos_token")),
-        eos_token_id=_token_id(backend, settings.get("eos_token")),
-        pad_token_id=_token_id(backend, settings.get("pad_token")),
-        unk_token_id=_token_id(backend, settings.get("unk_token")),
-        chat_template=chat_template,
-    )
-
-
-def _read_settings(directory: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        path = directory / name
-        if path.is_file():
-            try:
-                found = json.loads(path.read_bytes())
-            except ValueError as error:
-                raise CheckpointError(f"{path}: is not valid JSON ({error}).") from error
-            if isinstance(found, dict):
-                settings.update(found)
-    return settings
-
-
-def _token_id(backend: tokenizers.Tokenizer, value: Any) -> int | None:
-    content = value.get("content") if isinstance(value, dict) else value
-    return backend.token_to_id(content) if isinstance(content, str) else None
-
-
-def _template(directory: Path, settings: dict[str, Any]) -> str | None:
-    """`chat_template.jinja`, or else the configuration's template; of several, the one named `default`."""
-    path = directory / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        named = {row.get("name"): row.get("template") for row in found if isinstance(row, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None

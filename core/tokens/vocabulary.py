@@ -1,24 +1,27 @@
 """A tokenizer from a vocabulary that a checkpoint carries as data.
 
-Owns: the translation of byte-level BPE and sentencepiece vocabularies into the `tokenizers` library's terms.
-Never does: read files. Called by: `core.tokens.tokenizer`.
+Owns: the choice of the builder, added tokens, and the tokens around a text. Never does: read files.
+Called by: `core.tokens.tokenizer`, `core.tokens.directory`.
 """
 
 from __future__ import annotations
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, processors
+from tokenizers import AddedToken, processors
 
 from core.api.checkpoint import Vocabulary
-from core.api.errors import CheckpointError, nearest
-from core.tokens.pretokenizers import PRE_TOKENIZERS
+from core.api.errors import CheckpointError
+from core.tokens.byte_level import build_byte_level
+from core.tokens.kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from core.tokens.sentencepiece import SPACE, build_sentencepiece
+from core.tokens.wordpiece import build_wordpiece
 
-# GGUF's token types.
-NORMAL = 1
-UNKNOWN = 2
-CONTROL = 3
-USER_DEFINED = 4
-SPACE = "▁"
+BUILDERS = {
+    "bpe": build_byte_level,
+    "spm": build_sentencepiece,
+    "unigram": build_sentencepiece,
+    "wordpiece": build_wordpiece,
+}
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
@@ -27,12 +30,14 @@ def build_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     if len(ids) != len(vocabulary.tokens):
         twice = _first_repeated(vocabulary.tokens)
         raise CheckpointError(f"The vocabulary holds the token {twice!r} twice; the checkpoint is damaged.")
-    build = _byte_level if vocabulary.model == "bpe" else _sentencepiece
+    build = BUILDERS[vocabulary.model]
     try:
         built = build(vocabulary, ids)
     except CheckpointError:
         raise
-    except Exception as error:  # the library raises plain Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises plain Exception, and PanicException for damaged rules
         raise CheckpointError(f"The vocabulary cannot be used ({error}); the checkpoint is damaged.") from error
     _add_tokens(built, vocabulary)
     _add_ends(built, vocabulary)
@@ -46,61 +51,6 @@ def _first_repeated(tokens: list[str]) -> str | None:
             return token
         seen.add(token)
     return None
-
-
-def _byte_level(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    row = PRE_TOKENIZERS.get(vocabulary.pre)
-    if row is None:
-        raise CheckpointError(
-            f"The checkpoint's pre-tokenizer '{vocabulary.pre}' is unknown.{nearest(vocabulary.pre, PRE_TOKENIZERS)} "
-            "Name a tokenizer with --tokenizer."
-        )
-    merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
-    model = models.BPE(vocab=ids, merges=merges, ignore_merges=row.whole_words)  # type: ignore[arg-type]
-    built = tokenizers.Tokenizer(model)
-    normalizer = row.normalizer()
-    if normalizer is not None:
-        built.normalizer = normalizer
-    built.pre_tokenizer = row.build()
-    built.decoder = decoders.ByteLevel()
-    return built
-
-
-def _sentencepiece(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    unknown = None
-    if vocabulary.unk_token_id is not None:
-        unknown = vocabulary.tokens[vocabulary.unk_token_id]
-    merges = _merges_from_scores(vocabulary)
-    model = models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    built = tokenizers.Tokenizer(model)
-    spaces = normalizers.Replace(" ", SPACE)
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if vocabulary.add_space_prefix:
-        built.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])
-        steps.append(decoders.Strip(" ", 1, 0))
-    else:
-        built.normalizer = spaces
-    built.decoder = decoders.Sequence(steps)
-    return built
-
-
-def _merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Sentencepiece joins the neighbours whose union scores best: every way to split a token, best tokens first."""
-    tokens = vocabulary.tokens
-    types = vocabulary.types or [NORMAL] * len(tokens)
-    indices = list(range(len(tokens)))
-    if vocabulary.scores:
-        indices.sort(key=vocabulary.scores.__getitem__, reverse=True)
-    best_first = [tokens[index] for index in indices if types[index] == NORMAL]
-    normal = set(best_first)
-    merges = []
-    for token in best_first:
-        for cut in range(1, len(token)):
-            left = token[:cut]
-            right = token[cut:]
-            if left in normal and right in normal:
-                merges.append((left, right))
-    return merges
 
 
 def _add_tokens(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
@@ -120,6 +70,7 @@ def _add_tokens(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
 def _guessed_types(vocabulary: Vocabulary) -> list[int]:
     """Types for a vocabulary without any: the tokens that it names for a purpose are control tokens."""
     named = {vocabulary.bos_token_id, vocabulary.eos_token_id, vocabulary.pad_token_id, vocabulary.unk_token_id}
+    named.add(vocabulary.sep_token_id)
     return [CONTROL if index in named else NORMAL for index in range(len(vocabulary.tokens))]
 
 
@@ -127,14 +78,35 @@ def _add_ends(built: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
     """Beginning and end of text around every encoded text, where the vocabulary asks for them."""
     bos = vocabulary.bos_token_id if vocabulary.add_bos else None
     eos = vocabulary.eos_token_id if vocabulary.add_eos else None
-    first = [] if bos is None else [vocabulary.tokens[bos]]
-    last = [] if eos is None else [vocabulary.tokens[eos]]
-    # The library has no place for a token without any text, which a damaged vocabulary may name.
-    names = [name for name in first + last if name]
-    if not names:
+    if vocabulary.add_sep:
+        eos = vocabulary.sep_token_id
+    # The library has no place for a token without any text, which a damaged vocabulary may name: `or None`.
+    first = None if bos is None else vocabulary.tokens[bos] or None
+    last = None if eos is None else vocabulary.tokens[eos] or None
+    if first is None and last is None:
         return
-    single = [name for name in [*first, "$A", *last] if name]
-    second = [piece.replace("$A", "$B") + ":1" for piece in single]
-    pair = single + second
-    special = [(name, built.token_to_id(name)) for name in names]
+    second = first
+    between = last
+    if vocabulary.add_sep:
+        # BERT writes `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s> </s> B </s>`.
+        second = None if vocabulary.model == "wordpiece" else last
+    set_ends(built, first, between, second, last)
+
+
+def set_ends(
+    built: tokenizers.Tokenizer, first: str | None, between: str | None, second: str | None, last: str | None
+) -> None:
+    """Put tokens around every encoded text; of a pair, what belongs to the second text has type 1.
+
+    first: before a text.
+    between: after the first text of a pair.
+    second: before the second text of a pair.
+    last: after a text, or after the second of a pair.
+    """
+    names = {name for name in (first, between, second, last) if name}
+    single = [part for part in (first, "$A", last) if part]
+    pair = [part for part in (first, "$A", between) if part]
+    tail = [part for part in (second, "$B", last) if part]
+    pair += [f"{part}:1" for part in tail]
+    special = [(name, built.token_to_id(name)) for name in sorted(names)]
     built.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)

@@ -15,6 +15,7 @@ from core.weights.dense import Dense
 from core.weights.fp8 import FP8
 from core.weights.int8_channel import Int8Channel
 from core.weights.int_groups import IntGroups
+from core.weights.super_groups import SuperGroups
 
 __all__ = [
     "FP8",
@@ -24,6 +25,7 @@ __all__ = [
     "HasGroups",
     "Int8Channel",
     "IntGroups",
+    "SuperGroups",
     "can_fuse",
     "fuse",
 ]

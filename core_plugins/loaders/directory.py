@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.api.checkpoint import TokenizerSource
 from core.api.declaration import FILES, KEYS, find_declaration, named
 from core.api.errors import CheckpointError
+from core.tokens.files import has_tokenizer
 
 
 class ModelDirectory(NamedTuple):
@@ -21,7 +23,7 @@ class ModelDirectory(NamedTuple):
     path: absolute.
     config: `config.json`, with the declaration of a quantization that stands in a file of its own.
     generation: `generation_config.json`, with the configuration's special tokens where it names none.
-    tokenizer: the directory itself, if it has a `tokenizer.json`.
+    tokenizer: the directory itself, if it has a tokenizer's files.
     """
 
     path: Path
@@ -30,17 +32,27 @@ class ModelDirectory(NamedTuple):
     tokenizer: TokenizerSource
 
 
-def read_directory(ref: str) -> ModelDirectory:
-    """Read the directory. Raises CheckpointError when it is none, or its configuration is missing or not understood."""
+def read_directory(
+    ref: str,
+    config_name: str = "config.json",
+    translate: Callable[[Path, dict[str, Any]], dict[str, Any]] | None = None,
+) -> ModelDirectory:
+    """Read the directory. Raises CheckpointError when it is none, or its configuration is missing or not understood.
+
+    config_name: the file with the configuration.
+    translate: that file's path and content to the style of `config.json`, where it is of another style.
+    """
     path = Path(os.path.abspath(Path(ref).expanduser()))
     if not path.exists():
-        raise CheckpointError(f"{ref}: there is no such directory; expected one with config.json.")
+        raise CheckpointError(f"{ref}: there is no such directory; expected one with {config_name}.")
     if not path.is_dir():
-        raise CheckpointError(f"{ref}: is a file; expected a directory with config.json.")
-    config_path = path / "config.json"
+        raise CheckpointError(f"{ref}: is a file; expected a directory with {config_name}.")
+    config_path = path / config_name
     if not config_path.is_file():
-        raise CheckpointError(f"{ref}: the directory has no config.json; expected a model in Hugging Face's layout.")
+        raise CheckpointError(f"{ref}: the directory has no {config_name}; expected a model with its configuration.")
     config = read_json(config_path)
+    if translate is not None:
+        config = translate(config_path, config)
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{config_path}: model_type is {model_type!r}, expected a name.")
@@ -53,8 +65,7 @@ def read_directory(ref: str) -> ModelDirectory:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if config.get(key) is not None:
             generation.setdefault(key, config[key])
-    has_tokenizer = (path / "tokenizer.json").is_file()
-    tokenizer = TokenizerSource(directory=str(path) if has_tokenizer else None)
+    tokenizer = TokenizerSource(directory=str(path) if has_tokenizer(path) else None)
     return ModelDirectory(path, config, generation, tokenizer)
 
 

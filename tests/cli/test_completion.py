@@ -44,7 +44,7 @@ def bash(scripts, *words):
 
 
 def test_bash_completes_commands_and_their_commands(scripts):
-    assert bash(scripts, "core", "s") == ["serve"]
+    assert bash(scripts, "core", "s") == ["serve", "save-sharded"]
     assert {"list", "show", "explain"} <= set(bash(scripts, "core", "plugins", ""))
     assert set(bash(scripts, "core", "completion", "")) == set(SHELLS)
 

@@ -212,20 +212,6 @@ def test_a_hub_name_without_a_hub_is_a_sentence(registry, monkeypatch):
     assert "'someone/some-model'" in problem and "Cannot reach the hub" in problem and "--hf-token" in problem
 
 
-def test_a_hub_name_becomes_its_snapshot(registry, monkeypatch, tiny_llama):
-    import huggingface_hub
-
-    asked = {}
-    monkeypatch.setattr(
-        huggingface_hub,
-        "snapshot_download",
-        lambda name, **options: asked.update(options, name=name) or str(tiny_llama),
-    )
-    done = engine(registry, "someone/some-model", revision="v1")
-    assert (asked["name"], asked["revision"]) == ("someone/some-model", "v1")
-    assert (done.engine.model.model, done.engine.model.served_names) == (str(tiny_llama), ("someone/some-model",))
-
-
 def test_without_the_embedded_model_the_error_says_how_to_get_it(registry, monkeypatch):
     import importlib_metadata
 

@@ -69,6 +69,8 @@ CASES = [
     ("unknown_keys_are_listed", [{}, model()], [{}, model(trained_by="us")], "trained_by"),
     ("remote_code_is_not_run", [{}], [{"trust_remote_code": True}], "no effect"),
     ("revision_needs_its_owner", [{"revision": "v", "model": "m"}], [{"revision": "v"}], "--revision"),
+    ("a_tokenizer_that_is_not_wanted", [{"skip_tokenizer_init": True}],
+     [{"skip_tokenizer_init": True, "tokenizer": "d"}], "--tokenizer has no effect"),
     ("served_names_swallow_the_model", [{"served_model_name": ["a", "b"]}],
      [{"served_model_name": ["a", "d/m.gguf"]}], "write the model"),
     ("cache_metrics_need_statistics", [{"kv_cache_metrics": True}],

@@ -6,7 +6,7 @@ Called by: the tests of rows, the command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import MixerSpec, StateSpec
@@ -22,7 +23,7 @@ from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
 from core.models.families import decoder_spec, weight_map
 from core.models.loading import WeightLoading
-from core.plugin.contracts import BatchView
+from core.plugin.contracts import BatchView, Loader, QuantizationMethod
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
@@ -57,16 +58,25 @@ class Harness:
 
     path: the checkpoint's directory.
     kernels: None: the reference's.
+    loader: None: of safetensors.
+    method: of quantization, for a manifest under canonical names; None: the checkpoint is not quantized.
     """
 
-    def __init__(self, path: Path, kernels: KernelSet | None = None) -> None:
-        loader = SafetensorsLoader()
+    def __init__(
+        self,
+        path: Path,
+        kernels: KernelSet | None = None,
+        loader: Loader | None = None,
+        method: Callable[[CheckpointManifest], QuantizationMethod] | None = None,
+    ) -> None:
+        loader = loader or SafetensorsLoader()
         manifest = loader.resolve(str(path))
         self.spec = decoder_spec(manifest.config)
         tensors = weight_map(manifest, self.spec)
         device = torch.device("cpu")
         kernels = kernels or KernelSet(())
-        loading = WeightLoading(self.spec, tensors.manifest, None, kernels, "float32", torch.float32, device)
+        quantization = method(tensors.manifest) if method else None
+        loading = WeightLoading(self.spec, tensors.manifest, quantization, kernels, "float32", torch.float32, device)
         weights = loading.run(tensors.loader(loader))
         tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device, LONGEST)
         workspace = Workspace(device)

@@ -56,11 +56,12 @@ static double e4m3(int byte) { // 4 bits of exponent, 3 of mantissa, no infiniti
 struct Weight {
     PackedLinear *packed;
     std::vector<double> values;
+    long group;
 };
 
 static Weight make_weight(int format, int activation, long n, long k) {
     const long group = 32;
-    Weight w = {nullptr, std::vector<double>(n * k)};
+    Weight w = {nullptr, std::vector<double>(n * k), group};
     PackSource s = {};
     s.format = format, s.activation = activation, s.n = n, s.k = k, s.group = group;
     s.zero = format == kInt4 ? 8 : format == kInt8 ? 128 : 0;
@@ -91,11 +92,43 @@ static Weight make_weight(int format, int activation, long n, long k) {
     return w;
 }
 
-static double rounded(const float *x, long k, int activation) { // the k-th of a row, as its product sees it
+static void put_field(std::vector<uint8_t> &plane, long bits, long i, int value) { // the lowest bits of a byte come first
+    plane[i * bits / 8] |= (uint8_t)(value << i * bits % 8);
+}
+
+// Planes of bits with sub-scales, in super-groups of a unit.
+static Weight make_planes(int format, int activation, long n, long k) {
+    const long all_bits[] = {2, 3, 4, 5, 6, 4}, bits = all_bits[format - kPlanes2], low = bits < 4 ? 2 : 4;
+    Weight w = {nullptr, std::vector<double>(n * k), bits == 6 ? 16 : 32};
+    std::vector<uint8_t> lows(n * k * low / 8), highs(n * k * (bits - low) / 8);
+    std::vector<uint16_t> scale(n * k / kUnit);
+    std::vector<int8_t> sub(n * k / w.group);
+    Floats codes(16);
+    for (int i = 0; i < 16; i++) codes[i] = (float)(i * i - 120);
+    for (size_t i = 0; i < scale.size(); i++) scale[i] = (uint16_t)(0x2000 + (i * 37 & 0x3ff));
+    for (size_t i = 0; i < sub.size(); i++) sub[i] = (int8_t)(i * 29);
+    PackSource s = {};
+    s.format = format, s.activation = activation, s.n = n, s.k = k, s.group = w.group, s.super = kUnit;
+    s.scale_type = kScaleF16, s.zero = format == kPlanesCode4 ? 128 : 1 << (bits - 1);
+    for (long i = 0; i < n * k; i++) {
+        const int value = (int)(i * 2654435761u >> 13 & ((1 << bits) - 1));
+        put_field(lows, low, i, value & ((1 << low) - 1));
+        if (bits > low) put_field(highs, bits - low, i, value >> low);
+        const uint16_t half = scale[i / kUnit];
+        const double factor = ldexp(1024 + (half & 0x3ff), (half >> 10) - 25) * sub[i / w.group];
+        w.values[i] = factor * (format == kPlanesCode4 ? codes[value] : value - s.zero);
+    }
+    s.values = lows.data(), s.high = highs.data(), s.scale = scale.data(), s.sub_scale = sub.data();
+    if (format == kPlanesCode4) s.codes = codes.data();
+    w.packed = pack_linear(&s);
+    return w;
+}
+
+static double rounded(const float *x, long k, int activation, long group) { // the k-th of a row, as its product sees it
     if (activation == kRoundBF16) return bf16(x[k]);
     if (activation != kQuantInt8) return x[k];
     float peak = 0;
-    for (long i = k / 32 * 32; i < k / 32 * 32 + 32; i++) peak = fmaxf(peak, fabsf(x[i]));
+    for (long i = k / group * group; i < k / group * group + group; i++) peak = fmaxf(peak, fabsf(x[i]));
     const float scale = peak / 127.0f;
     return rintf(x[k] * (1.0f / scale)) * (double)scale;
 }
@@ -103,17 +136,19 @@ static double rounded(const float *x, long k, int activation) { // the k-th of a
 static void test_linears() {
     const int kinds[][2] = {{kF32, kNone}, {kF16, kNone}, {kBF16, kNone}, {kBF16, kRoundBF16}, {kInt4, kNone},
                             {kInt4, kQuantInt8}, {kInt8, kNone}, {kInt8, kQuantInt8}, {kCode4, kNone},
-                            {kCode4, kRoundBF16}, {kE4M3, kNone}, {kE4M3, kRoundBF16}};
+                            {kCode4, kRoundBF16}, {kE4M3, kNone}, {kE4M3, kRoundBF16}, {kPlanes2, kQuantInt8},
+                            {kPlanes3, kQuantInt8}, {kPlanes4, kQuantInt8}, {kPlanes5, kQuantInt8}, {kPlanes6, kQuantInt8},
+                            {kPlanesCode4, kQuantInt8}, {kPlanes6, kNone}, {kPlanesCode4, kNone}};
     for (auto &kind : kinds)
         for (long rows : {1, 2, 3, 9, 14}) {
             const long n = 75, k = kind[0] >= kInt4 ? 96 : 77;
-            Weight w = make_weight(kind[0], kind[1], n, k);
+            Weight w = (kind[0] >= kPlanes2 ? make_planes : make_weight)(kind[0], kind[1], n, k);
             Floats x = random(rows * k), out(rows * n, 9), alone(n);
             run_linear({w.packed, x.data(), k, rows, out.data(), n, 0});
             std::vector<double> want(rows * n);
             for (long r = 0; r < rows; r++)
                 for (long i = 0; i < n; i++)
-                    for (long j = 0; j < k; j++) want[r * n + i] += rounded(&x[r * k], j, kind[1]) * w.values[i * k + j];
+                    for (long j = 0; j < k; j++) want[r * n + i] += rounded(&x[r * k], j, kind[1], w.group) * w.values[i * k + j];
             char what[64];
             snprintf(what, sizeof what, "linear of format %d, activation %d, %ld rows", kind[0], kind[1], rows);
             close(what, out, want, kind[1] == kRoundBF16 ? 2e-5 : 3e-6);
@@ -247,7 +282,7 @@ static void test_experts() {
     r.logits = logits.data(), r.stride = r.experts = experts, r.rows = tokens, r.top_k = top_k, r.renormalize = 1;
     r.groups = r.top_groups = 1, r.factor = 1, r.ids = ids.data(), r.weights = weights.data();
     run_route(r);
-    ExpertsLayer layer = {experts, 0, both, both + experts};
+    ExpertsLayer layer = {experts, {}, 0, 0, both, both + experts};
     run_experts({&layer, x.data(), hidden, tokens, top_k, ids.data(), weights.data(), out.data(), hidden, 0});
     std::vector<double> want(tokens * hidden), share(tokens * top_k);
     for (long t = 0; t < tokens; t++) {

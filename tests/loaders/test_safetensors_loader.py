@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
+from core_plugins.loaders import prefetch
 from core_plugins.loaders.safetensors import manifest as safetensors_manifest
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
@@ -108,6 +110,105 @@ def test_damaged_headers_are_refused(copy: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"model\.safetensors"):
             SafetensorsLoader().resolve(str(copy))
+
+
+def rewritten(path: Path, **places: list[int]) -> None:
+    """Write the file again with other places of tensors."""
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    for name, place in places.items():
+        header[name]["data_offsets"] = place
+    raw = json.dumps(header).encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + whole[8 + length :])
+
+
+@pytest.mark.parametrize(
+    ("places", "reason"),
+    [
+        ({"b": [0, 16]}, "'b' overlaps tensor 'a'"),
+        ({"a": [0, 8], "b": [16, 32]}, "'a' of shape"),
+        ({"a": [16, 32], "b": [16, 32]}, "'a' leaves a gap behind the header"),
+    ],
+)
+def test_places_that_lie_are_refused(places: dict[str, list[int]], reason: str, copy: Path) -> None:
+    path = copy / "model.safetensors"
+    save_file({"a": torch.arange(4.0), "b": torch.arange(4.0)}, path)
+    rewritten(path, **places)
+    with pytest.raises(CheckpointError, match=reason):
+        SafetensorsLoader().resolve(str(copy))
+
+
+def test_bytes_behind_the_last_tensor_are_refused(copy: Path) -> None:
+    path = copy / "model.safetensors"
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(CheckpointError, match="4 bytes follow"):
+        SafetensorsLoader().resolve(str(copy))
+
+
+def test_an_index_that_lies_is_refused(sharded: Path) -> None:
+    path = sharded / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["no.such.tensor"] = next(iter(index["weight_map"].values()))
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"index\.json.*no\.such\.tensor"):
+        SafetensorsLoader().resolve(str(sharded))
+
+
+def test_consolidated_copies_are_not_read_twice(copy: Path) -> None:
+    loader = SafetensorsLoader()
+    names = set(loader.resolve(str(copy)).tensors)
+    save_file({"layers.0.attention.wq.weight": torch.zeros(64)}, copy / "consolidated.safetensors")
+    assert set(loader.resolve(str(copy)).tensors) == names
+
+
+def test_links_stay_in_the_directory_or_the_cache_of_the_hub(copy: Path, tmp_path: Path) -> None:
+    loader = SafetensorsLoader()
+    weights = copy / "model.safetensors"
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    blobs = tmp_path / "models--a--b" / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    for path in copy.iterdir():
+        shutil.copy(path, blobs)
+        (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
+    assert loader.resolve(str(snapshot)).tensors == loader.resolve(str(copy)).tensors
+    elsewhere = shutil.move(weights, tmp_path / "elsewhere")
+    weights.symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: is a link to .*elsewhere"):
+        loader.resolve(str(copy))
+
+
+@pytest.mark.parametrize("strategy", ["lazy", "eager", "prefetch"])
+def test_every_strategy_reads_the_same(strategy: str, sharded: Path) -> None:
+    expected = SafetensorsLoader()
+    loader = SafetensorsLoader(strategy)
+    manifest = loader.resolve(str(sharded))
+    pairs = zip(
+        loader.iter(manifest, list(manifest.tensors)), expected.iter(manifest, list(manifest.tensors)), strict=True
+    )
+    for (name, tensor), (expected_name, expected_tensor) in pairs:
+        assert name == expected_name and torch.equal(tensor, expected_tensor)
+    assert all(thread.name != "prefetch-weights" for thread in threading.enumerate())
+
+
+def test_files_on_a_network_are_read_ahead(monkeypatch: pytest.MonkeyPatch, copy: Path, tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    monkeypatch.setattr(prefetch, "MOUNTS", mounts)
+    weights = [str(copy / "model.safetensors")]
+    mounts.write_text("/dev/vda / ext4 rw 0 0\n")
+    assert not prefetch.wants_prefetch(weights)
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/models {copy} nfs4 rw 0 0\n")
+    assert prefetch.wants_prefetch(weights)
+
+
+def test_a_file_that_shrank_is_a_sentence(copy: Path) -> None:
+    loader = SafetensorsLoader()
+    manifest = loader.resolve(str(copy))
+    path = copy / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: tensor .* changed meanwhile"):
+        list(loader.iter(manifest, list(manifest.tensors)))
 
 
 def test_resolve_imports_no_torch(tiny_llama: Path) -> None:

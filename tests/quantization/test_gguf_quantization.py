@@ -14,12 +14,26 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
+from core.weights.canonical import CanonicalWeight
 from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.platforms.cpu.kernels import NativeKernels
 from core_plugins.quantization.gguf import manifest as gguf_manifest
 from core_plugins.quantization.gguf.blocks import FORMATS
 from core_plugins.quantization.gguf.method import GGUFMethod
 from tests.real_models import gemma3_path, smollm2_path
 
+LARGER = {
+    "IQ3_S": 1.55,
+    "IQ3_XXS": 2.94,
+    "IQ2_S": 3.91,
+    "IQ2_XS": 4.33,
+    "IQ2_XXS": 4.37,
+    "IQ1_M": 5.72,
+    "IQ1_S": 3.84,
+    "TQ1_0": 1.38,
+    "TQ2_0": 1.13,
+}
+"""Type → bytes in memory over bytes in the file, where canonical formats have no place for points of a grid."""
 SPEC = LayerSpec("layer", "linear", (0, 0))
 
 
@@ -34,10 +48,27 @@ def random_blocks(dtype: str, rows: int, blocks: int) -> np.ndarray:
     raw = rng.integers(0, 256, (rows, blocks, FORMATS[dtype].block_bytes), dtype=np.uint8)
     scale = rng.standard_normal((rows, blocks, 2)).astype(np.float16).view(np.uint8)
     places = {"Q2_K": slice(80, 84), "Q3_K": slice(108, 110), "Q6_K": slice(208, 210), "Q4_0": slice(0, 2)}
-    places |= {"Q5_0": slice(0, 2), "Q8_0": slice(0, 2)}
+    places |= dict.fromkeys(("Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), slice(0, 2))
+    places |= dict.fromkeys(("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S"), slice(0, 2))
+    places |= {"TQ1_0": slice(52, 54), "TQ2_0": slice(64, 66), "MXFP4": slice(0, 0), "IQ1_M": slice(0, 0)}
     place = places.get(dtype, slice(0, 4))
     raw[:, :, place] = scale[:, :, : place.stop - place.start]
+    if dtype == "MXFP4":  # the largest powers of two overflow
+        raw[:, :, 0] %= 250
+    if dtype == "NVFP4":  # without a sign
+        raw[:, :, :4] = rng.integers(0, 127, (rows, blocks, 4), dtype=np.uint8)
+    if dtype == "IQ1_M":  # the highest bit of the factor's exponent, which is in pieces
+        raw[:, :, 55] &= 0xBF
     return raw.reshape(rows, -1)
+
+
+def packed(dtype: str, raw: np.ndarray) -> CanonicalWeight:
+    """The weight that rows of blocks become."""
+    rows, row_bytes = raw.shape
+    row = FORMATS[dtype]
+    shape = (rows, row_bytes // row.block_bytes * row.block_size)
+    method = GGUFMethod(one_tensor(dtype, shape), "int8")
+    return method.pack(SPEC, {"layer.weight": torch.from_numpy(raw)})
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -50,6 +81,18 @@ def test_random_blocks_equal_the_gguf_package(dtype: str) -> None:
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[dtype])
     assert np.array_equal(weight.dequantize().numpy(), expected)
     assert isinstance(plan, PartPlan) and plan.nbytes == weight.nbytes and plan.format == weight.name
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_weights_take_the_memory_of_their_file(dtype: str) -> None:
+    raw = random_blocks(dtype, 64, 4)
+    shape = (64, 4 * FORMATS[dtype].block_size)
+    weight = packed(dtype, raw)
+    kernels = NativeKernels(1)
+    assert weight.shape == shape
+    assert weight.nbytes <= LARGER.get(dtype, 1.05) * raw.nbytes
+    assert kernels.prepared_nbytes(weight, activation="int8") == weight.nbytes
+    assert kernels.linear(weight, activation="int8").nbytes == weight.nbytes
 
 
 @pytest.mark.parametrize("path", [smollm2_path, gemma3_path])
@@ -96,8 +139,10 @@ def test_plans() -> None:
     assert plan("BF16") == DensePlan(reads=("layer.weight",))
     assert plan("Q4_0").fuse_key != plan("Q4_1").fuse_key
     assert plan("Q4_K").fuse_key != plan("Q4_1").fuse_key
-    assert plan("Q4_1").format == "int4_groups" and plan("Q5_0").format == "int8_groups"
-    for dtype, spec in (("IQ2_XS", SPEC), ("Q4_0", LayerSpec("other", "linear", (1, 1)))):
+    assert plan("Q4_1").format == "int4_groups" and plan("Q5_0").format == "int5_super"
+    assert plan("IQ4_NL").format == plan("IQ4_XS").format == "iq4_super"
+    assert plan("IQ4_NL").fuse_key != plan("IQ4_XS").fuse_key
+    for dtype, spec in (("Q1_0", SPEC), ("Q4_0", LayerSpec("other", "linear", (1, 1)))):
         assert isinstance(plan(dtype, spec), Unsupported)
 
 
@@ -121,3 +166,17 @@ def test_wrong_input_is_named() -> None:
         method.pack(SPEC, {"layer.weight": torch.full((4, 36), 255, dtype=torch.uint8)})
     with pytest.raises(UserError, match="GGUF"):
         gguf_manifest.core_load(LoadContext())
+
+
+def test_nvfp4_may_have_a_scale_of_the_whole_matrix() -> None:
+    raw = random_blocks("NVFP4", 16, 4)
+    manifest = one_tensor("NVFP4", (16, 256))
+    scale = TensorInfo("layer.weight_scale_2", (1,), "F32", 4, 0, 0, "layer.scale")
+    manifest.tensors["layer.weight_scale_2"] = scale
+    method = GGUFMethod(manifest, "none")
+    plan = method.plan(SPEC)
+    assert isinstance(plan, PartPlan) and plan.reads == ("layer.weight", "layer.weight_scale_2")
+    weight = method.pack(SPEC, {"layer.weight": torch.from_numpy(raw), "layer.weight_scale_2": torch.tensor([0.375])})
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType.NVFP4)
+    assert np.array_equal(weight.dequantize().numpy(), 0.375 * expected)
+    assert plan.nbytes == weight.nbytes

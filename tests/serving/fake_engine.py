@@ -135,8 +135,9 @@ def make_engine(
     max_logprobs: int = 20,
     generation: dict[str, object] | None = None,
     scheduler: SchedulerConfig | None = None,
+    texts: bool = True,
 ) -> AsyncEngine:
-    """Call it inside the event loop that will use the engine."""
+    """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
     tokenizer = make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
@@ -154,7 +155,8 @@ def make_engine(
         plugins=PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
     )
-    return AsyncEngine(config, tokenizer, FakeClient(tokenizer))  # type: ignore[arg-type]
+    served = tokenizer if texts else Tokenizer.absent()
+    return AsyncEngine(config, served, FakeClient(tokenizer))  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

@@ -1,6 +1,6 @@
 """Canonical formats against torch's own types, the `gguf` package and the tables of the publications."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gguf
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 
 from core.weights.canonical import CanonicalWeight
 from core.weights.codebook import CODES
-from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, can_fuse, fuse
+from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, SuperGroups, can_fuse, fuse
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -34,6 +34,27 @@ def examples():
         "fp4": Codebook("fp4", 32, integers(6, 32), scale(6, 2).half()),
         "mxfp4": Codebook("mxfp4", 32, integers(6, 32), integers(6, 2) // 2 + 60),
         "nvfp4": Codebook("nvfp4", 16, integers(6, 32), scale(6, 4).to(E4M3), scale(6, 1)),
+        "int2_super": SuperGroups(
+            bits=2,
+            group_size=16,
+            super_size=64,
+            low=integers(6, 16),
+            scale=scale(6, 1).half(),
+            sub_scale=integers(6, 4),
+            minimum_scale=-scale(6, 1).half(),
+        ),
+        "int5_super": SuperGroups(
+            bits=5,
+            group_size=32,
+            super_size=64,
+            low=integers(6, 32),
+            high=integers(6, 8),
+            scale=scale(6, 1).half(),
+            sub_scale=integers(6, 2).view(torch.int8),
+            minimum_scale=-scale(6, 1).half(),
+            sub_minimum=integers(6, 2).view(torch.int8),
+        ),
+        "iq4_super": SuperGroups(4, 32, 32, integers(6, 32), scale(6, 2).half(), table="iq4"),
     }
 
 
@@ -65,6 +86,37 @@ def test_columns_are_whole_groups_with_their_scales(name):
     for wrong in (slice(8, 40), slice(0, 24), torch.tensor([1, 0]), torch.arange(64).flip(0), slice(0, 0)):
         with pytest.raises(ValueError, match=f"a {name} weight of 64 inputs .* whole groups"):
             weight.columns(wrong)
+
+
+def test_super_groups_that_are_not_cut_stay_whole():
+    weight = examples()["int5_super"]
+    twice = SuperGroups(
+        **weight.attributes(), **{name: torch.cat([t, t], dim=1) for name, t in weight.tensors().items()}
+    )
+    assert twice.shape == (6, 128)
+    assert twice.columns(slice(0, 64)).super_size == 64
+    assert twice.columns(slice(32, 96)).super_size == 32
+    swapped = torch.cat([torch.arange(64, 128), torch.arange(64)])
+    assert twice.columns(swapped).super_size == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bits": 7}, "bits are 2 to 6"),
+        ({"group_size": 64}, "group_size is 16 or 32"),
+        ({"super_size": 48}, "multiple of 32 that divides the 64 inputs; got 48"),
+        ({"table": "iq4"}, "for 4 bits without a zero"),
+        ({"sub_scale": None, "sub_minimum": None}, "without sub-scales super_size is group_size"),
+        ({"minimum_scale": None}, "sub_minimum needs minimum_scale"),
+        ({"sub_minimum": None}, "sub_scale is torch.int8 .* expected torch.uint8"),
+        ({"high": None}, "the plane of the high bits has 1 bits an input"),
+        ({"scale": torch.ones(6, 1)}, r"scale is torch.float32 \(6, 1\), expected torch.float16"),
+    ],
+)
+def test_super_groups_of_other_kinds_are_refused(change, words):
+    with pytest.raises(ValueError, match=f"^super-groups of . bits: .*{words}"):
+        replace(examples()["int5_super"], **change)
 
 
 def test_a_smaller_last_group_stays_the_last():

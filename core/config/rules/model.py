@@ -202,6 +202,12 @@ def revision_needs_its_owner(facts: Facts) -> Findings:
             yield Problem(f"{flag_of(name)}: names a revision, but of nothing; name its owner with --{owner}.")
 
 
+def a_tokenizer_that_is_not_wanted(facts: Facts) -> Findings:
+    """Without a tokenizer there is no use in naming one."""
+    if facts["skip_tokenizer_init"] and facts["tokenizer"] is not None:
+        yield Warn("--tokenizer has no effect: --skip-tokenizer-init runs without any.")
+
+
 def served_names_swallow_the_model(facts: Facts) -> Findings:
     """A list of names takes a model that is written behind it for one more name."""
     names = facts["served_model_name"] or []
@@ -216,6 +222,7 @@ def served_names_swallow_the_model(facts: Facts) -> Findings:
 
 RULES: tuple[Rule, ...] = (
     Rule(revision_needs_its_owner),
+    Rule(a_tokenizer_that_is_not_wanted),
     Rule(served_names_swallow_the_model),
     Rule(bitsandbytes_has_its_own_loader, "reference"),
     Rule(gguf_file_has_its_own_loader, "reference"),

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
@@ -19,7 +18,8 @@ from core.api.specs import LayerSpec
 from core.models.fallback.modules import put_embedding, put_linear
 from core.models.fallback.shape import Shaped
 from core.models.packing import Packing
-from core.models.pending import Pending
+from core.models.pending import Pending, pending_matrix
+from core.models.progress import loading_bar
 from core.plugin.contracts import LinearKernel, Loader
 
 UNREAD = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
@@ -58,7 +58,7 @@ class ModuleLoading:
         spec = self._spec
         matrices: dict[str, Pending[LinearKernel]] = {}
         for part in spec.linears():
-            matrices[part.name] = self._matrix(part)
+            matrices[part.name] = pending_matrix(self._packing, part)
         owners = {name: one for one in matrices.values() for name in one.missing}
         self._check_names(owners)
         self._read(loader, owners, progress=progress)
@@ -70,10 +70,6 @@ class ModuleLoading:
             put_linear(head, kernel, self._empty, own_bias=True)
         self._check_filled()
         return [one.built for one in matrices.values()]
-
-    def _matrix(self, part: LayerSpec) -> Pending[LinearKernel]:
-        reads = self._packing.reads([part])
-        return Pending(reads, lambda tensors: self._packing.matrix(part, tensors))
 
     def _put(self, part: LayerSpec, kernel: LinearKernel) -> None:
         module = self._model.get_submodule(part.name)
@@ -109,13 +105,13 @@ class ModuleLoading:
         gathered = self._names.gathered
         wanted = [name for name in self._manifest.tensors if name in owners or name in self._spec.tensors]
         wanted += gathered
-        with tqdm(total=len(wanted), desc="Loading weights", unit="tensor", disable=not progress, leave=False) as bar:
+        with loading_bar(self._manifest, wanted, shown=progress) as bar:
             for name, tensor in loader.iter(self._manifest, wanted):
                 if name in gathered:
                     self._gather(name, tensor, owners)
                 else:
                     self._take(name, tensor, owners)
-                bar.update()
+                bar.update(tensor.nbytes)
 
     def _check_filled(self) -> None:
         """No tensor was forgotten."""

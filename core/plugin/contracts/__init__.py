@@ -39,6 +39,8 @@ from core.plugin.contracts.kernels import (
     LinearKernel,
     PreparesInto,
     RouteKernel,
+    SavedKernel,
+    SavesKernels,
     SumsInSegments,
 )
 from core.plugin.contracts.loader import Loader
@@ -93,6 +95,8 @@ __all__ = [
     "RecordableBackend",
     "RouteKernel",
     "Runtime",
+    "SavedKernel",
+    "SavesKernels",
     "StateBackend",
     "SumsInSegments",
     "Uploads",

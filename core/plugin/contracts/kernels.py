@@ -7,7 +7,8 @@ Called by: plugins (they implement these), executor, models and config (they cal
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
@@ -96,6 +97,46 @@ class PreparesInto(Protocol):
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> LinearKernel:
         """As `Kernels.linear`. into: uint8 [prepared_nbytes], page-aligned, where the prepared weight then lies; or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedKernel:
+    """A prepared linear kernel, as it is saved.
+
+    facts: plain values for JSON, which only its provider understands.
+    tables: small tensors beside the weight, by name.
+    memory: uint8 [nbytes], page-aligned: the prepared weight.
+    """
+
+    facts: dict[str, Any]
+    tables: dict[str, Tensor]
+    memory: Tensor
+
+
+@runtime_checkable
+class SavesKernels(Protocol):
+    """A provider whose prepared kernels can be saved, and taken into use again without preparing.
+
+    layout: names the provider and the version of its layout; other bytes have another name.
+    """
+
+    layout: str
+
+    def save(
+        self,
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int,
+    ) -> SavedKernel | None:
+        """The kernel, which `linear` has just made of these; None for one that cannot be saved."""
+        ...
+
+    def restore(self, saved: SavedKernel) -> LinearKernel:
+        """The same kernel in `saved.memory`, whose bytes may still be on their way. Raises ValueError for wrong facts."""
         ...
 
 

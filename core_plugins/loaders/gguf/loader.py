@@ -1,43 +1,59 @@
 """The loader of GGUF files.
 
-Owns: the way from a file to a manifest, and from a manifest to tensors in canonical row order and values.
-Never does: unpack blocks. Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+Owns: the way from files to a manifest, and from a manifest to tensors in canonical row order and values.
+Never does: unpack blocks, but for the one matrix of latent attention that is stored transposed.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, Vocabulary
-from core.api.errors import CheckpointError, nearest
-from core_plugins.loaders.gguf.architectures import ARCHITECTURES, Architecture
+from core.api.decoder_spec import DecoderSpec
+from core.api.errors import CheckpointError, UserError, nearest
+from core.models.families import decoder_spec
+from core_plugins.loaders.gguf import layout
+from core_plugins.loaders.gguf.architectures import Architecture
 from core_plugins.loaders.gguf.metadata import Metadata
-from core_plugins.loaders.gguf.reader import open_map, read_header
-from core_plugins.loaders.gguf.translate import find_architecture, translate_config, translate_tensors
+from core_plugins.loaders.gguf.placement import JOINT, UNFOLDED, Placement
+from core_plugins.loaders.gguf.reader import GGUFTensor, open_map, read_architecture, read_header
+from core_plugins.loaders.gguf.source import Source
+from core_plugins.loaders.gguf.split import find_file, read_parts
+from core_plugins.loaders.gguf.translate import drafting_layers, find_architecture, translate_config
 from core_plugins.loaders.gguf.types import BY_NAME
 from core_plugins.loaders.gguf.vocabulary import read_generation, read_tokenizer
+from core_plugins.loaders.rotary_rows import half_split
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class GGUFLoader:
-    """Kind `loader`: one GGUF file, or a directory that holds exactly one."""
+    """Kind `loader`: one GGUF file, the parts of a split one, or a directory that holds exactly one model."""
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """Read header, configuration and tokenizer; no torch, no weights. Raises CheckpointError."""
-        path = _find_file(ref)
-        header = read_header(path)
-        metadata = Metadata(path, header.metadata)
-        if metadata.integer("split.count", 0, 65_535, 0) > 1:
-            raise CheckpointError(f"{path}: is one part of a split model; merge the parts into one file first.")
-        prefix, _ = find_architecture(metadata)
-        config = translate_config(metadata, header.tensors)
-        tensors = translate_tensors(path, prefix, config, header.tensors)
+        """Read headers, configuration and tokenizer; no torch, no weights. Raises CheckpointError."""
+        path = find_file(ref)
+        parts = read_parts(path)
+        metadata = Metadata(parts.files[0], parts.headers[0].metadata)
+        prefix = metadata.text("general.architecture")
+        row = find_architecture(metadata.path, prefix)
+        tensors = [tensor for header in parts.headers for tensor in header.tensors]
+        source = Source(metadata, prefix, tensors)
+        config = translate_config(source, row)
+        spec = _spec_of(metadata.path, config)
+        placement = Placement(
+            path=metadata.path,
+            prefix=prefix,
+            own=row.names_in(source),
+            shapes=spec.tensor_shapes(),
+            num_layers=len(spec.blocks),
+            drafting=drafting_layers(source),
+        )
+        placed = placement.run([header.tensors for header in parts.headers])
         tokenizer = read_tokenizer(metadata, config["vocab_size"])
         generation = read_generation(metadata, tokenizer.vocabulary)
         if tokenizer.vocabulary is not None:
@@ -45,8 +61,8 @@ class GGUFLoader:
         return CheckpointManifest(
             ref=ref,
             format="gguf",
-            files=[path],
-            tensors=tensors,
+            files=parts.files,
+            tensors=placed,
             config=config,
             tokenizer=tokenizer,
             generation=generation,
@@ -59,28 +75,105 @@ class GGUFLoader:
         unknown name or a file that changed since `resolve`.
         """
         path = manifest.files[0]
-        architecture = _architecture_of(manifest)
         for name in reads:
             if name not in manifest.tensors:
                 raise CheckpointError(f"{path}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
-        data = open_map(path)
+        reader = _Reader(manifest)
         wanted = [manifest.tensors[name] for name in set(reads)]
-        wanted.sort(key=lambda info: info.offset)
+        wanted.sort(key=lambda info: (info.file, info.offset))
         for info in wanted:
-            end = info.offset + info.nbytes
-            if end > len(data):
-                raise CheckpointError(
-                    f"{path}: tensor '{info.name}' ends after the file; was the file changed meanwhile?"
-                )
-            yield info.name, _canonical(_view(data, info), info, manifest, architecture)
-            # From the start of the file: a page fault also maps neighbouring pages, some of tensors already given back.
-            data.madvise(mmap.MADV_DONTNEED, 0, end)
+            yield info.name, reader.read(info)
+            reader.give_back(info)
 
 
-def _architecture_of(manifest: CheckpointManifest) -> Architecture:
-    """The row that `resolve` chose."""
-    model_type = manifest.config["model_type"]
-    return next(row for row in ARCHITECTURES.values() if row.model_type == model_type)
+class _Reader:
+    """The mapped files of one model, and the way from their bytes to canonical tensors."""
+
+    def __init__(self, manifest: CheckpointManifest) -> None:
+        self.manifest = manifest
+        self.row = find_architecture(manifest.files[0], read_architecture(manifest.files[0]))
+        self._maps: dict[int, mmap.mmap] = {}
+        self._tensors: dict[str, tuple[int, GGUFTensor]] = {}
+
+    def read(self, info: TensorInfo) -> Tensor:
+        """One canonical tensor. Raises CheckpointError when its file changed."""
+        names = info.source.split(JOINT)
+        if len(names) == 1:
+            return _canonical(self._view(info), info, self.manifest, self.row)
+        parts = [self._whole(name) for name in names]
+        if info.name.endswith(f"{UNFOLDED}.weight"):
+            return self._unfolded(parts, info)
+        import torch
+
+        joined = torch.cat([self._view(part) for part in parts])
+        return _canonical(joined, info, self.manifest, self.row)
+
+    def give_back(self, info: TensorInfo) -> None:
+        """Let the system have the pages of a tensor."""
+        # From the start of the file: a page fault also maps neighbouring pages, some of tensors already given back.
+        self._maps[info.file].madvise(mmap.MADV_DONTNEED, 0, info.offset + info.nbytes)
+
+    def _whole(self, name: str) -> TensorInfo:
+        """A tensor of the files by its own name; only those that were joined are looked for, so headers are read late."""
+        if not self._tensors:
+            for file, path in enumerate(self.manifest.files):
+                for tensor in read_header(path).tensors:
+                    self._tensors[tensor.name] = file, tensor
+        file, tensor = self._tensors[name]
+        return TensorInfo(name, tensor.shape, tensor.type.name, tensor.nbytes, file, tensor.offset, name)
+
+    def _unfolded(self, parts: list[TensorInfo], info: TensorInfo) -> Tensor:
+        """float32, whatever the halves are."""
+        halves = [self._floats(part) for part in parts]
+        return layout.unfolded(*halves).reshape(info.shape)
+
+    def _floats(self, info: TensorInfo) -> Tensor:
+        raw = self._view(info)
+        if not BY_NAME[info.dtype].packed:
+            return raw.float()
+        from core_plugins.quantization.gguf.method import dequantized
+
+        return dequantized(raw, info.dtype, info.shape[-1]).view(info.shape)
+
+    def _view(self, info: TensorInfo) -> Tensor:
+        """The bytes as they lie in the file, without a copy."""
+        import torch
+
+        data = self._map(info.file)
+        end = info.offset + info.nbytes
+        if end > len(data):
+            raise CheckpointError(
+                f"{self.manifest.files[info.file]}: tensor '{info.name}' ends after the file; was the file changed meanwhile?"
+            )
+        raw = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=info.offset)
+        kind = BY_NAME[info.dtype]
+        if kind.packed:
+            row_bytes = info.shape[-1] // kind.block_size * kind.block_bytes
+            return raw.view(-1, row_bytes)
+        plain = {
+            "F64": torch.float64,
+            "F32": torch.float32,
+            "F16": torch.float16,
+            "BF16": torch.bfloat16,
+            "I8": torch.int8,
+            "I16": torch.int16,
+            "I32": torch.int32,
+            "I64": torch.int64,
+        }
+        return raw.view(plain[info.dtype]).view(info.shape)
+
+    def _map(self, file: int) -> mmap.mmap:
+        if file not in self._maps:
+            self._maps[file] = open_map(self.manifest.files[file])
+        return self._maps[file]
+
+
+def _spec_of(path: str, config: dict[str, Any]) -> DecoderSpec:
+    """The model that a configuration says. Raises CheckpointError naming the file."""
+    try:
+        return decoder_spec(config)
+    except UserError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
@@ -91,54 +184,24 @@ def _add_special_tokens(config: dict[str, Any], vocabulary: Vocabulary) -> None:
             config[key] = token
 
 
-def _find_file(ref: str) -> str:
-    path = Path(ref).expanduser()
-    if path.is_dir():
-        models = sorted(path.glob("*.gguf"))
-        if len(models) != 1:
-            names = ", ".join(model.name for model in models) or "none"
-            raise CheckpointError(
-                f"{ref}: expected one .gguf file in the directory, found {names}. Name the file itself."
-            )
-        path = models[0]
-    if not path.is_file():
-        raise CheckpointError(f"{ref}: there is no such file; expected the path of a .gguf file.")
-    return os.path.abspath(path)
+def _heads(config: dict[str, Any]) -> tuple[int, int]:
+    """Of queries and of keys, under whichever names the configuration has them."""
+    heads = config.get("num_attention_heads") or config["n_head"]
+    if "num_kv_heads" in config:
+        return heads, config["num_kv_heads"]
+    return heads, config.get("num_key_value_heads", heads)
 
 
-def _view(data: mmap.mmap, info: TensorInfo) -> Tensor:
-    """The tensor as it lies in the file, without a copy."""
-    import torch
-
-    raw = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=info.offset)
-    if BY_NAME[info.dtype].packed:
-        return raw.view(info.shape[0], -1)
-    plain = {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "I8": torch.int8,
-        "I16": torch.int16,
-        "I32": torch.int32,
-        "I64": torch.int64,
-    }
-    return raw.view(plain[info.dtype]).view(info.shape)
-
-
-def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, architecture: Architecture) -> Tensor:
+def _canonical(tensor: Tensor, info: TensorInfo, manifest: CheckpointManifest, row: Architecture) -> Tensor:
     """Undo what the conversion to GGUF did to values and rows."""
-    if architecture.norm_offset and info.name.endswith("norm.weight"):
-        return tensor.float() - architecture.norm_offset
-    if architecture.rotary_interleaved and ".self_attn.q_proj." in info.name:
-        return _half_split(tensor, manifest.config["num_attention_heads"])
-    if architecture.rotary_interleaved and ".self_attn.k_proj." in info.name:
-        return _half_split(tensor, manifest.config["num_key_value_heads"])
+    if row.norm_offset and info.name.endswith("norm.weight"):
+        return tensor.float() - row.norm_offset
+    if info.name.endswith(".mixer.A_log"):
+        return (-tensor.float()).log()
+    if row.paired and ".self_attn.q_proj." in info.name:
+        return half_split(tensor, manifest.config["num_attention_heads"])
+    if row.paired and ".self_attn.k_proj." in info.name:
+        return half_split(tensor, manifest.config["num_key_value_heads"])
+    if row.grouped and ".self_attn.qkv_proj." in info.name:
+        return layout.by_group(tensor, *_heads(manifest.config))
     return tensor
-
-
-def _half_split(tensor: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from rotary pairs (2i, 2i + 1) to pairs (i, i + D/2); works on packed rows too."""
-    pairs_per_head = tensor.shape[0] // num_heads // 2
-    heads = tensor.view(num_heads, pairs_per_head, 2, -1)
-    return heads.transpose(1, 2).reshape(tensor.shape)

@@ -6,6 +6,7 @@ from typing import Any
 
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.loaders.gguf.filenames import models_among
 
 CONTRACT = 1
 
@@ -23,13 +24,10 @@ def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
         return None
     if facts.magic.startswith(b"GGUF"):
         return "the file starts with GGUF"
-    models = [name for name in facts.names if name.lower().endswith(".gguf")]
+    models = models_among(facts.names)
     if facts.is_directory:
-        return (
-            "the directory holds one .gguf file and no config.json"
-            if len(models) == 1 and "config.json" not in facts.names
-            else None
-        )
+        only = len(models) == 1 and "config.json" not in facts.names
+        return "the directory holds one GGUF model and no config.json" if only else None
     return "the file name ends in .gguf" if models or facts.ref.lower().endswith(".gguf") else None
 
 

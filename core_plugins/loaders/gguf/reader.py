@@ -91,6 +91,15 @@ def read_header(path: str) -> GGUFHeader:
         data.close()
 
 
+def read_architecture(path: str) -> str:
+    """The value of `general.architecture`, which usually comes first. Raises CheckpointError."""
+    data = open_map(path)
+    try:
+        return str(_Cursor(path, data).header(only="general.architecture").metadata.get("general.architecture"))
+    finally:
+        data.close()
+
+
 class _Cursor:
     """A position in the mapped file, and the checks of everything that is read there."""
 
@@ -103,7 +112,8 @@ class _Cursor:
     def fail(self, problem: str) -> NoReturn:
         raise CheckpointError(f"{self.path}: {problem}. The file is damaged or incomplete; download it again.")
 
-    def header(self) -> GGUFHeader:
+    def header(self, only: str | None = None) -> GGUFHeader:
+        """Everything; or what stands in front of the weights up to the metadata key `only`."""
         magic = self.data[:4]
         if magic != MAGIC:
             raise CheckpointError(f"{self.path}: starts with {magic!r}; a GGUF file starts with {MAGIC!r}.")
@@ -124,6 +134,8 @@ class _Cursor:
                 self.fail(f"metadata key '{key}' occurs twice")
             kind = self.scalar(UINT32)
             metadata[key] = self.value(kind, key)
+            if key == only:
+                return GGUFHeader(metadata, [])
         rows = [self.tensor_row() for _ in range(num_tensors)]
         return GGUFHeader(metadata, self.placed(rows, metadata))
 

@@ -14,42 +14,89 @@ from typing import Any
 import numpy as np
 
 from core.api.errors import CheckpointError
-from core_plugins.loaders.gguf.metadata import Metadata
+from core_plugins.loaders.gguf.keys import LONGEST
 from core_plugins.loaders.gguf.reader import GGUFTensor, open_map
+from core_plugins.loaders.gguf.source import Source
 
 FACTORS = "rope_freqs.weight"
+LONG = "rope_factors_long.weight"
+SHORT = "rope_factors_short.weight"
 LOW = 1.0
 HIGH = 4.0
 ORIGINAL_CONTEXTS = (8192, 4096, 16384, 32768)
 
 
-def rotary_scaling(
-    metadata: Metadata, prefix: str, head_dim: int, theta: float, by_name: dict[str, GGUFTensor]
-) -> dict[str, Any] | None:
-    """The value of `rope_scaling`, or None. Raises CheckpointError for a scaling that is not understood."""
-    kind = metadata.text(f"{prefix}.rope.scaling.type", "linear")
-    factor = _factor(metadata, prefix)
-    if kind not in ("none", "linear"):
-        raise CheckpointError(
-            f"{metadata.path}: rotary scaling '{kind}' is not supported in GGUF files; expected none or linear. "
-            "Use the model's safetensors checkpoint."
+def rotary_scaling(source: Source, size: int, theta: float) -> dict[str, Any] | None:
+    """The value of `rope_scaling`, or None. Raises CheckpointError for a scaling that is not understood.
+
+    size: numbers of a head that rotate.
+    """
+    kind = source.text("rope.scaling.type", "linear")
+    factor = _factor(source)
+    if LONG in source.tensors or SHORT in source.tensors:
+        return _longrope(source, size)
+    if kind not in ("none", "linear", "yarn"):
+        raise source.fail(
+            f"has the rotary scaling '{kind}', which is not supported in GGUF files; expected none, linear or yarn."
         )
-    if FACTORS in by_name:
-        if kind == "linear" and factor != 1.0:
-            raise CheckpointError(
-                f"{metadata.path}: has both rotary divisors in '{FACTORS}' and a rotary scaling by {factor:g}; expected one "
-                "of them. Use the model's safetensors checkpoint."
+    if FACTORS in source.tensors:
+        if kind != "none" and factor != 1.0:
+            raise source.fail(
+                f"has both rotary divisors in '{FACTORS}' and a rotary scaling by {factor:g}; expected one of them."
             )
-        return _llama3(metadata.path, by_name[FACTORS], head_dim, theta)
+        return _llama3(source.path, source.tensors[FACTORS], size, theta)
+    if kind == "yarn":
+        return _yarn(source, factor)
     if kind == "linear" and factor != 1.0:
         return {"rope_type": "linear", "factor": factor}
     return None
 
 
-def _factor(metadata: Metadata, prefix: str) -> float:
+def _yarn(source: Source, factor: float) -> dict[str, Any]:
+    """Of what has a default, only what the file says."""
+    found: dict[str, Any] = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": source.integer("rope.scaling.original_context_length", 1, LONGEST),
+    }
+    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if f"rope.scaling.{key}" in source:
+            found[name] = source.number(f"rope.scaling.{key}", 0.0, 1e6)
+    return found
+
+
+def _longrope(source: Source, size: int) -> dict[str, Any]:
+    """A divisor for each frequency in short texts, and one in long ones."""
+    source.integer("rope.scaling.original_context_length", 1, LONGEST)
+    return {
+        "rope_type": "longrope",
+        "short_factor": _divisors_of(source, SHORT, size),
+        "long_factor": _divisors_of(source, LONG, size),
+        "attention_factor": source.number("rope.scaling.attn_factor", 1e-6, 1e6, 1.0),
+        "original_max_position_embeddings": source.integer("rope.scaling.original_context_length", 1, LONGEST),
+    }
+
+
+def _divisors_of(source: Source, name: str, size: int) -> list[float]:
+    tensor = source.tensors.get(name)
+    if tensor is None or tensor.type.name != "F32" or tensor.shape != (size // 2,):
+        raise CheckpointError(
+            f"{source.path}: tensor '{name}' is missing or not {size // 2} numbers of type F32. The file is damaged."
+        )
+    data = open_map(source.path)
+    raw = data[tensor.offset : tensor.offset + tensor.nbytes]
+    divisors = np.frombuffer(raw, dtype="<f4").astype(np.float64)
+    if not np.isfinite(divisors).all() or divisors.min() <= 0:
+        raise CheckpointError(
+            f"{source.path}: tensor '{name}' holds numbers that are not positive. The file is damaged."
+        )
+    return [float(divisor) for divisor in divisors]
+
+
+def _factor(source: Source) -> float:
     """Of linear scaling, 1 without any; `scale_linear` is its older name, and 0 says that there is none."""
-    older = metadata.number(f"{prefix}.rope.scale_linear", 0.0, 1e6, 0.0)
-    factor = metadata.number(f"{prefix}.rope.scaling.factor", 0.0, 1e6, older)
+    older = source.number("rope.scale_linear", 0.0, 1e6, 0.0)
+    factor = source.number("rope.scaling.factor", 0.0, 1e6, older)
     return factor or 1.0
 
 

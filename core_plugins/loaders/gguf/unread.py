@@ -5,6 +5,8 @@ Owns: the list of what may. Never does: interpret it. Called by: `translate`, af
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.api.errors import CheckpointError
 from core_plugins.loaders.gguf.metadata import Metadata
 
@@ -37,13 +39,13 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 """Key after the architecture's name → values that change nothing."""
 
 
-def check_unread(metadata: Metadata, prefix: str) -> None:
+def check_unread(metadata: Metadata, prefix: str, neutral: Mapping[str, str]) -> None:
     """Raise CheckpointError for a key of the architecture that was not read and may change results."""
     namespace = f"{prefix}."
     for key in metadata.unread(namespace):
         name = key.removeprefix(namespace)
         value = metadata.values[key]
-        if name in NEUTRAL or value in NEUTRAL_VALUES.get(name, ()):
+        if name in NEUTRAL or name in neutral or value in NEUTRAL_VALUES.get(name, ()):
             continue
         raise CheckpointError(
             f"{metadata.path}: metadata key '{key}' is {value!r:.60}, which is not understood for this architecture, so "

@@ -30,4 +30,5 @@ def core_load(context: LoadContext) -> Any:
     """Build the loader."""
     from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
-    return SafetensorsLoader()
+    strategy = None if context.config is None else context.config.safetensors_load_strategy
+    return SafetensorsLoader(strategy)

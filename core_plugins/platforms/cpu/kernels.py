@@ -17,7 +17,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.plugin.contracts import LinearKernel
+from core.plugin.contracts import LinearKernel, SavedKernel
 from core.weights.formats import CanonicalWeight
 from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.platforms.cpu.checks import (
@@ -39,12 +39,14 @@ from core_plugins.platforms.cpu.native_linear import (
     linear_reasons,
     prepared_nbytes,
 )
+from core_plugins.platforms.cpu.saved_linear import LAYOUT, restored_linear, saved_linear
 
 
 class NativeKernels:
     """The operations of a forward pass, on the extension's own threads. Bit-identical for any batch and thread count."""
 
     name = "cpu_native"
+    layout = LAYOUT
     capturable = True
     max_segments = 8
     features = FEATURES | WEIGHT_FEATURES
@@ -83,6 +85,24 @@ class NativeKernels:
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
         """Bytes of the packed weight."""
         return prepared_nbytes(self._native, weight, activation)
+
+    def save(
+        self,
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int,
+    ) -> SavedKernel | None:
+        """The `SavesKernels` contract."""
+        if not isinstance(kernel, NativeLinear):
+            return None
+        return saved_linear(kernel, weight, activation, bias, min(segments, self.max_segments))
+
+    def restore(self, saved: SavedKernel) -> NativeLinear:
+        """The `SavesKernels` contract."""
+        return restored_linear(self._native, saved)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""

@@ -7,7 +7,7 @@ Called by: `NativeKernels.linear`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import torch
@@ -18,7 +18,8 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.activations import PAIRED, parse
 from core.plugin.contracts import GatedLinear
 from core.weights.canonical import INPUT_GROUP
-from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups, SuperGroups
+from core.weights.super_groups import TABLES
 from core_plugins.platforms.cpu.checks import check_rows, check_same
 
 FORMATS = {
@@ -34,18 +35,28 @@ FORMATS = {
     "nvfp4": 5,
     "fp8_e4m3": 6,
     "fp8_e5m2": 7,
+    "int2_super": 8,
+    "int3_super": 9,
+    "int4_super": 10,
+    "int5_super": 11,
+    "int6_super": 12,
+    "iq4_super": 13,
 }
+SUPER_FORMATS = ("int2_super", "int3_super", "int4_super", "int5_super", "int6_super", "iq4_super")
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2, "int8_row": 2}
 ALLOWED: dict[str, tuple[Activation, ...]] = {
     **dict.fromkeys(("float32", "float16", "bfloat16", "nf4", "fp4", "fp8_e4m3", "fp8_e5m2"), ("none", "bf16")),
-    **dict.fromkeys(("int4_groups", "int8_groups"), ("none", "int8")),
+    **dict.fromkeys(("int4_groups", "int8_groups", *SUPER_FORMATS), ("none", "int8")),
     **dict.fromkeys(("mxfp4", "nvfp4"), ("none", "bf16", "int8")),
     "int8_channel": ("none", "int8", "int8_row"),
 }
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3, torch.bfloat16: 4}
 DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
+TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
 GROUP_MULTIPLE = 16
-NUM_TABLES = 7
+NUM_TABLES = 10
+ORDER = 4
+"""The table with the order of inputs."""
 PAGE = 4096
 BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
 ACTIVATION_KINDS = {
@@ -71,25 +82,35 @@ class PackSource:
     format: a number of FORMATS.
     shape: (N, K).
     group: inputs that share a scale, 0 without scales.
+    super_size: inputs that share the upper one of two scales, 0 where there are no two.
     zero: is subtracted from each stored integer.
     scale_type: a number of SCALE_TYPES.
     input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0: the
-        whole group.
-    tables: values, scale, minimum, zeros, order, codes, row_scale; None is an absent one, and the last ones may be left out.
+         whole group.
+    tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum; None is
+        an absent one, and the last ones may be left out.
     """
 
     format: int
     shape: tuple[int, int]
     group: int = 0
+    super_size: int = 0
     zero: int = 0
     scale_type: int = 0
     input_group: int = 0
     tables: list[Tensor | None] = field(default_factory=list)
 
+    @property
+    def order(self) -> bytes | None:
+        """The order of inputs as a value that can be compared."""
+        table = self.tables[ORDER] if len(self.tables) > ORDER else None
+        return None if table is None else table.numpy().tobytes()
+
     def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
         """In the order of the extension."""
         n, k = self.shape
-        numbers = [self.format, ACTIVATIONS[activation], n, k, self.group, self.zero, self.scale_type, segments]
+        groups = [self.group, self.super_size]
+        numbers = [self.format, ACTIVATIONS[activation], n, k, *groups, self.zero, self.scale_type, segments]
         numbers.append(self.input_group)
         absent = [None] * (NUM_TABLES - len(self.tables))
         tables = [*self.tables, *absent, bias, into]
@@ -103,13 +124,14 @@ class NativeLinear:
     shape: (N, K).
     nbytes: of its packed memory.
     packed: its handle in the extension.
+    memory: the caller's, which it was packed into, or None.
     form: what decides how inputs are staged.
     gated: the product with a gated activation behind it, None where N does not allow that.
     """
 
     capturable = True
     features = frozenset(ACTIVATION_KINDS)
-    __slots__ = ("_gather", "_memory", "_native", "_run", "form", "gated", "nbytes", "packed", "shape")
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "memory", "nbytes", "packed", "shape")
 
     def __init__(
         self,
@@ -120,23 +142,53 @@ class NativeLinear:
         into: Tensor | None = None,
         segments: int = 1,
     ) -> None:
-        self.shape = weight.shape
         problem = weight.problem()
         if problem is not None:
             raise ValueError(problem)
-        n = self.shape[0]
         source = pack_source(weight, activation)
+        if into is not None:
+            _check_memory(into, prepared_nbytes(native, weight, activation))
+        self._hold(native, source, activation, bias, into, segments)
+
+    @classmethod
+    def held(
+        cls,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor,
+        segments: int,
+    ) -> NativeLinear:
+        """A weight that is packed in `into` already. source: without values. Raises ValueError."""
+        sizes = replace(source, tables=[table if table is into else None for table in source.tables])
+        without_tables = native.linear_pack(*sizes.arguments(activation, None, into, segments))
+        _check_memory(into, native.linear_bytes(without_tables))
+        kernel = cls.__new__(cls)
+        kernel._hold(native, source, activation, bias, into, segments)
+        return kernel
+
+    def _hold(
+        self,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None,
+        segments: int,
+    ) -> None:
+        """Pack the source, unless it has no values."""
+        self.shape = source.shape
+        n = self.shape[0]
         if bias is not None:
             bias = bias.detach().float().contiguous()
             if bias.shape != (n,):
                 raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
-        if into is not None:
-            _check_memory(into, prepared_nbytes(native, weight, activation))
-        self._memory = into  # it lives as long as the weight that is packed into it
+        self.memory = into  # it lives as long as the weight that is packed into it
         arguments = source.arguments(activation, bias, into, segments)
         self.packed = native.linear_pack(*arguments)
-        order = weight.order if isinstance(weight, IntGroups) else None
-        self.form = (self.shape, source.format, activation, source.group, source.zero, source.scale_type, order)
+        groups = (source.group, source.super_size, source.zero, source.scale_type)
+        self.form = (self.shape, source.format, activation, *groups, source.order)
         self.nbytes: int = native.linear_bytes(self.packed)
         self._native = native
         self._run = native.linear
@@ -191,10 +243,11 @@ def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Act
     Raises ValueError for an unknown format.
     """
     form = packed_form(weight, activation)
-    n, k = form.shape
-    minimum = isinstance(weight, IntGroups) and weight.minimum is not None
-    zeros = isinstance(weight, IntGroups) and weight.zeros is not None
-    return int(native.linear_prepared_bytes(form.format, n, k, form.group, form.scale_type, minimum, zeros))
+    held = weight.tensors()
+    minimum = "minimum" in held or "minimum_scale" in held
+    sizes = (form.format, *form.shape, form.group, form.super_size, form.scale_type)
+    parts = (minimum, "zeros" in held, "sub_scale" in held, "sub_minimum" in held)
+    return int(native.linear_prepared_bytes(*sizes, *parts))
 
 
 def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
@@ -204,12 +257,15 @@ def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
         if activation == "bf16":
             name = "bfloat16"
         return PackSource(FORMATS[name], weight.shape)
-    if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook):
+    if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook | SuperGroups):
         raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
     scale_type = SCALE_TYPES[weight.scale.dtype]
     form = PackSource(FORMATS[weight.name], weight.shape, weight.group_size, scale_type=scale_type)
     if isinstance(weight, IntGroups):
         form.zero = weight.zero
+    elif isinstance(weight, SuperGroups):
+        form.super_size = weight.super_size
+        form.zero = TABLE_ZERO if weight.table else weight.zero
     elif isinstance(weight, Codebook):
         form.zero = DOUBLED_ZERO if activation == "int8" else 0
     else:
@@ -232,6 +288,8 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
         zeros = None if weight.zeros is None else weight.zeros.contiguous()
         order = None if weight.order is None else weight.order.tensor()
         source.tables = [weight.values.contiguous(), weight.scale.contiguous(), minimum, zeros, order]
+    elif isinstance(weight, SuperGroups):
+        source.tables = _super_tables(weight)
     elif isinstance(weight, Codebook):
         row_scale = None if weight.row_scale is None else weight.row_scale.contiguous()
         codes = torch.tensor(weight.codes, dtype=torch.float32)
@@ -242,6 +300,13 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
             values = values ^ 128  # signed bytes become unsigned ones, 128 larger
         source.tables = [values, weight.scale.contiguous()]
     return source
+
+
+def _super_tables(weight: SuperGroups) -> list[Tensor | None]:
+    table = torch.tensor(TABLES[weight.table], dtype=torch.float32) if weight.table else None
+    first = [weight.low, weight.scale, weight.minimum_scale, None, None, table, None]
+    second = [weight.high, weight.sub_scale, weight.sub_minimum]
+    return [tensor if tensor is None else tensor.contiguous() for tensor in (*first, *second)]
 
 
 def _check_memory(into: Tensor, nbytes: int) -> None:
@@ -265,7 +330,7 @@ def linear_reasons(query: KernelQuery) -> list[Reason]:
     group = query.attributes.get("group_size", GROUP_MULTIPLE)
     inputs = query.shape[-1] if query.shape else 0
     is_codebook = FORMATS[query.format] == FORMATS["nf4"]
-    by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups")
+    by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups", *SUPER_FORMATS)
     multiple = GROUP_MULTIPLE if by_sixteen else BYTES_A_WORD
     one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
     if group % multiple and not one_group:

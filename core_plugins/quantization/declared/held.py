@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from core.api.specs import Activation, PartPlan, Unsupported
 from core_plugins.quantization.declared.arguments import activation_for
 from core_plugins.quantization.declared.part import StoredPart
@@ -136,9 +138,8 @@ class Integers:
             key += "/minimum"
         if not self.ordered:
             return run.plan(part, reads, self.form, key, nbytes, size)
-        # Parts of one parent multiply the same inputs; whether their order is the same is seen when they are read.
-        parent = part.name.rpartition(".")[0]
-        return run.plan(part, reads, self.form, f"{key}/{parent}", nbytes + ORDER_BYTES * k, k)
+        plan = run.plan(part, reads, self.form, key, nbytes + ORDER_BYTES * k, k)
+        return plan if isinstance(plan, Unsupported) else msgspec.structs.replace(plan, ordered=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The block types of GGUF as integers, scales and minima: one row a type.
+"""The block types of GGUF as canonical weights: one row a type.
 
 Owns: the sizes of a block, and which unpacker belongs to it. Never does: know where a bit lies (`unpack` does).
 Called by: `core_plugins.quantization.gguf.method`.
@@ -6,137 +6,108 @@ Called by: `core_plugins.quantization.gguf.method`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from core_plugins.quantization.gguf import codes, grids, unpack
+from core_plugins.quantization.gguf.bits import Bytes
+from core_plugins.quantization.gguf.unpack import Unpacked
 
-from core_plugins.quantization.gguf import unpack
-from core_plugins.quantization.gguf.unpack import Bytes, Unpacked
+K_BLOCK = 256
+"""Weights in a block of the K types."""
+PLAIN_BLOCK = 32
+"""Weights in a block of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
     """One type.
 
-    bits: of a canonical integer, 4 or 8.
+    form: name of the canonical format.
     block_size: weights a block.
     block_bytes: bytes a block in the file.
-    group_size: weights that share a scale.
-    scale_dtype: numpy type of scales and minima.
-    unpack: from blocks to integers, scales and minima.
-    zero: what is subtracted from an integer before it is scaled.
-    has_minimum: whether each group also has a minimum, which is added.
+    held_bytes: bytes a block in the canonical weight.
+    unpack: from blocks to the tensors of the canonical weight.
+    attributes: its other fields.
     """
 
-    bits: int
+    form: str
     block_size: int
     block_bytes: int
-    group_size: int
-    scale_dtype: type[np.floating[Any]]
+    held_bytes: int
     unpack: Callable[[Bytes], Unpacked]
-    zero: int = 0
-    has_minimum: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of a canonical weight [n, k]."""
-        value_bytes = k * self.bits // 8
-        numbers_per_group = 2 if self.has_minimum else 1
-        group_bytes = numbers_per_group * np.dtype(self.scale_dtype).itemsize
-        num_groups = k // self.group_size
-        return n * (value_bytes + num_groups * group_bytes)
+        return n * (k // self.block_size) * self.held_bytes
+
+
+def _groups(bits: int, block_bytes: int, unpacker: Callable[[Bytes], Unpacked], zero: int) -> BlockFormat:
+    attributes = {"bits": bits, "group_size": PLAIN_BLOCK, "zero": zero}
+    return BlockFormat(f"int{bits}_groups", PLAIN_BLOCK, block_bytes, block_bytes, unpacker, attributes)
+
+
+def _one_level(
+    bits: int, block_bytes: int, unpacker: Callable[[Bytes], Unpacked], zero: int = 0, table: str | None = None
+) -> BlockFormat:
+    attributes = {"bits": bits, "group_size": PLAIN_BLOCK, "super_size": PLAIN_BLOCK, "zero": zero, "table": table}
+    form = f"{table or f'int{bits}'}_super"
+    return BlockFormat(form, PLAIN_BLOCK, block_bytes, block_bytes, unpacker, attributes)
+
+
+def _two_levels(
+    bits: int,
+    sizes: tuple[int, int],
+    group_size: int,
+    unpacker: Callable[[Bytes], Unpacked],
+    zero: int = 0,
+    table: str | None = None,
+) -> BlockFormat:
+    """sizes: bytes a block in the file and in the canonical weight, where a scale of six bits takes a byte."""
+    attributes = {"bits": bits, "group_size": group_size, "super_size": K_BLOCK, "zero": zero, "table": table}
+    form = f"{table or f'int{bits}'}_super"
+    return BlockFormat(form, K_BLOCK, *sizes, unpacker, attributes)
+
+
+def _of_grid(block_bytes: int, group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
+    """Integers of a byte with scales in float32, which alone are exact here."""
+    attributes = {"bits": 8, "group_size": group_size, "zero": grids.SIGNED_ZERO}
+    held_bytes = K_BLOCK + 4 * K_BLOCK // group_size
+    return BlockFormat("int8_groups", K_BLOCK, block_bytes, held_bytes, unpacker, attributes)
+
+
+def _codebook(kind: str, sizes: tuple[int, int], group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
+    """sizes: weights and bytes a block."""
+    block_size, block_bytes = sizes
+    return BlockFormat(kind, block_size, block_bytes, block_bytes, unpacker, {"kind": kind, "block_size": group_size})
 
 
 FORMATS: dict[str, BlockFormat] = {
-    "Q4_0": BlockFormat(
-        bits=4,
-        block_size=32,
-        block_bytes=18,
-        group_size=32,
-        scale_dtype=np.float16,
-        unpack=unpack.q4_0,
-        zero=8,
+    "Q4_0": _groups(4, 18, unpack.q4_0, zero=8),
+    "Q4_1": _groups(4, 20, unpack.q4_1, zero=0),
+    "Q5_0": _one_level(5, 22, unpack.q5_0, zero=16),
+    "Q5_1": _one_level(5, 24, unpack.q5_1),
+    "Q8_0": _groups(8, 34, unpack.q8_0, zero=128),
+    "Q2_K": _two_levels(2, (84, 84), 16, unpack.q2_k),
+    "Q3_K": _two_levels(3, (110, 114), 16, unpack.q3_k, zero=4),
+    "Q4_K": _two_levels(4, (144, 148), 32, unpack.q4_k),
+    "Q5_K": _two_levels(5, (176, 180), 32, unpack.q5_k),
+    "Q6_K": _two_levels(6, (210, 210), 16, unpack.q6_k, zero=32),
+    "IQ4_NL": _one_level(4, 18, unpack.iq4_nl, table="iq4"),
+    "IQ4_XS": _two_levels(4, (136, 138), 32, unpack.iq4_xs, table="iq4"),
+    "IQ3_S": _two_levels(5, (110, 170), 32, grids.iq3_s, zero=15),
+    "IQ3_XXS": _of_grid(98, 32, grids.iq3_xxs),
+    "IQ2_S": _of_grid(82, 16, grids.iq2_s),
+    "IQ2_XS": _of_grid(74, 16, grids.iq2_xs),
+    "IQ2_XXS": _of_grid(66, 32, grids.iq2_xxs),
+    "IQ1_M": _of_grid(56, 16, grids.iq1_m),
+    "IQ1_S": BlockFormat(
+        "int4_groups", K_BLOCK, 50, 192, grids.iq1_s, {"bits": 4, "group_size": PLAIN_BLOCK, "zero": 0}
     ),
-    "Q4_1": BlockFormat(
-        bits=4,
-        block_size=32,
-        block_bytes=20,
-        group_size=32,
-        scale_dtype=np.float16,
-        unpack=unpack.q4_1,
-        has_minimum=True,
-    ),
-    "Q5_0": BlockFormat(
-        bits=8,
-        block_size=32,
-        block_bytes=22,
-        group_size=32,
-        scale_dtype=np.float16,
-        unpack=unpack.q5_0,
-        zero=16,
-    ),
-    "Q5_1": BlockFormat(
-        bits=8,
-        block_size=32,
-        block_bytes=24,
-        group_size=32,
-        scale_dtype=np.float16,
-        unpack=unpack.q5_1,
-        has_minimum=True,
-    ),
-    "Q8_0": BlockFormat(
-        bits=8,
-        block_size=32,
-        block_bytes=34,
-        group_size=32,
-        scale_dtype=np.float16,
-        unpack=unpack.q8_0,
-        zero=128,
-    ),
-    "Q2_K": BlockFormat(
-        bits=4,
-        block_size=256,
-        block_bytes=84,
-        group_size=16,
-        scale_dtype=np.float32,
-        unpack=unpack.q2_k,
-        has_minimum=True,
-    ),
-    "Q3_K": BlockFormat(
-        bits=4,
-        block_size=256,
-        block_bytes=110,
-        group_size=16,
-        scale_dtype=np.float32,
-        unpack=unpack.q3_k,
-        zero=4,
-    ),
-    "Q4_K": BlockFormat(
-        bits=4,
-        block_size=256,
-        block_bytes=144,
-        group_size=32,
-        scale_dtype=np.float32,
-        unpack=unpack.q4_k,
-        has_minimum=True,
-    ),
-    "Q5_K": BlockFormat(
-        bits=8,
-        block_size=256,
-        block_bytes=176,
-        group_size=32,
-        scale_dtype=np.float32,
-        unpack=unpack.q5_k,
-        has_minimum=True,
-    ),
-    "Q6_K": BlockFormat(
-        bits=8,
-        block_size=256,
-        block_bytes=210,
-        group_size=16,
-        scale_dtype=np.float32,
-        unpack=unpack.q6_k,
-        zero=32,
-    ),
+    "TQ1_0": _two_levels(2, (54, 74), 32, codes.tq1_0, zero=1),
+    "TQ2_0": _two_levels(2, (66, 74), 32, codes.tq2_0, zero=1),
+    "MXFP4": _codebook("mxfp4", (PLAIN_BLOCK, 17), PLAIN_BLOCK, codes.mxfp4),
+    "NVFP4": _codebook("nvfp4", (64, 36), 16, codes.nvfp4),
 }

@@ -29,7 +29,7 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="gguf",
-        summary="GGUF block types, held packed: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K to Q6_K, and plain floats",
+        summary="GGUF block types, held packed: Q4_0 to Q8_0, K types, IQ1 to IQ4, TQ, MXFP4, NVFP4, and plain floats",
         arguments=GGUFArguments,
     )
 

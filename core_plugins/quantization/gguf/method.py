@@ -6,6 +6,7 @@ Called by: the memory plan (`plan`), loading (`pack`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +19,12 @@ from core_plugins.quantization.gguf.blocks import FORMATS, BlockFormat
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.weights.formats import IntGroups
+    from core.weights.formats import Codebook, IntGroups, SuperGroups
 
+ROW_SCALE_BYTES = 4
 PLAIN = ("F32", "F16", "BF16", "F64")
 CHUNK_BYTES = 1 << 20
+SHARD_MULTIPLE = 32  # a canonical weight can be cut between any two runs of so many inputs
 
 
 class GGUFMethod:
@@ -36,7 +39,7 @@ class GGUFMethod:
         self.activation = activation
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
-        """Plain tensors are left to the core, block types become integer groups of exactly the same values."""
+        """Plain tensors are left to the core, block types become canonical weights of exactly the same values."""
         name = f"{spec.name}.weight"
         info = self.manifest.tensors.get(name)
         if info is None:
@@ -49,20 +52,20 @@ class GGUFMethod:
             return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {supported}")
         if len(info.shape) != 2:
             return Unsupported(f"tensor '{name}' has shape {info.shape}; packed tensors must be matrices")
-        form = f"int{row.bits}_groups"
-        scale_type = np.dtype(row.scale_dtype)
-        lowest = "minimum" if row.has_minimum else f"zero{row.zero}"
+        scales = self._scales(spec, row)
         return PartPlan(
-            reads=(name,),
-            format=form,
+            reads=(name, *scales),
+            format=row.form,
             activation=self.activation,
-            fuse_key=f"{form}/{row.group_size}/{scale_type}/{lowest}/{self.activation}",
-            nbytes=row.nbytes(*info.shape),
-            shard_multiple=row.group_size,
+            fuse_key=f"gguf/{info.dtype}/{self.activation}/{len(scales)}",
+            nbytes=row.nbytes(*info.shape) + len(scales) * info.shape[0] * ROW_SCALE_BYTES,
+            shard_multiple=SHARD_MULTIPLE,
         )
 
-    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups:
-        """The tensor's blocks (uint8 [N, bytes a row]) as integer groups; copies everything. Raises CheckpointError."""
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups | Codebook:
+        """The tensor's blocks (uint8 [N, bytes a row]) as a canonical weight; copies everything. Raises CheckpointError."""
+        from core.weights.formats import Codebook
+
         name = f"{spec.name}.weight"
         info = self.manifest.tensors[name]
         raw = tensors[name]
@@ -74,46 +77,54 @@ class GGUFMethod:
             raise CheckpointError(
                 f"Tensor '{name}' arrived as {tuple(raw.shape)} bytes; {info.dtype} needs {expected}."
             )
-        weight = translate(raw, row, k)
-        finite = bool(weight.scale.isfinite().all())
-        if weight.minimum is not None:
-            finite = finite and bool(weight.minimum.isfinite().all())
-        if not finite:
+        weight = translate(raw, row)
+        for scale in self._scales(spec, row):
+            assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"
+            weight = replace(weight, row_scale=tensors[scale].float().reshape(1, 1).repeat(n, 1))
+        problem = weight.problem()
+        if problem is not None:
             raise CheckpointError(
-                f"Tensor '{name}' holds scales that are not finite; the file is damaged, download it again."
+                f"Tensor '{name}' holds scales that are not finite ({problem}); the file is damaged, download it again."
             )
         return weight
 
+    def _scales(self, spec: LayerSpec, row: BlockFormat) -> list[str]:
+        """The tensor with the scale of the whole matrix, where there is one."""
+        name = f"{spec.name}.weight_scale_2"
+        return [name] if row.form == "nvfp4" and name in self.manifest.tensors else []
 
-def translate(raw: Tensor, row: BlockFormat, k: int) -> IntGroups:
-    """uint8 [N, bytes a row] to integer groups of shape (N, k), some rows at a time so that temporaries stay small."""
+
+def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebook:
+    """uint8 [N, bytes a row] to a canonical weight, some rows at a time so that temporaries stay small."""
     import torch
 
-    from core.weights.formats import IntGroups
+    from core.weights.formats import Codebook, IntGroups, SuperGroups
 
     source = raw.contiguous().numpy()
     n, row_bytes = source.shape
-    values = np.empty((n, k * row.bits // 8), dtype=np.uint8)
-    scale = np.empty((n, k // row.group_size), dtype=row.scale_dtype)
-    minimum = np.empty_like(scale) if row.has_minimum else None
     step = max(1, CHUNK_BYTES // row_bytes)
+    tensors: dict[str, Tensor] = {}
     for start in range(0, n, step):
-        stop = min(start + step, n)
-        part = slice(start, stop)
-        rows = stop - start
-        blocks = source[part].reshape(-1, row.block_bytes)
+        part = source[start : start + step]
+        rows = len(part)
+        blocks = part.reshape(-1, row.block_bytes)
         # A damaged file may hold infinite scales; `pack` looks for them afterwards.
         with np.errstate(invalid="ignore"):
-            unpacked, scales, minima = row.unpack(blocks)
-        values[part] = unpacked.reshape(rows, -1)
-        scale[part] = scales.reshape(rows, -1)
-        if minimum is not None and minima is not None:
-            minimum[part] = minima.reshape(rows, -1)
-    return IntGroups(
-        bits=row.bits,
-        group_size=row.group_size,
-        values=torch.from_numpy(values),
-        scale=torch.from_numpy(scale),
-        minimum=None if minimum is None else torch.from_numpy(minimum),
-        zero=row.zero,
-    )
+            parts = row.unpack(blocks)
+        for name, unpacked in parts.items():
+            by_row = torch.from_numpy(unpacked.reshape(rows, -1))
+            if name not in tensors:
+                tensors[name] = by_row.new_empty(n, by_row.shape[1])
+            tensors[name][start : start + rows] = by_row
+    if row.form == "nvfp4":
+        tensors["scale"] = tensors["scale"].view(torch.float8_e4m3fn)
+    if "kind" in row.attributes:
+        return Codebook(**row.attributes, **tensors)
+    build = IntGroups if row.form.endswith("_groups") else SuperGroups
+    return build(**row.attributes, **tensors)
+
+
+def dequantized(raw: Tensor, dtype: str, k: int) -> Tensor:
+    """float32 [N, k] of uint8 [N, bytes a row]. dtype: the block type. For matrices that are not kept packed."""
+    weight = translate(raw, FORMATS[dtype])
+    return weight.dequantize().view(-1, k)

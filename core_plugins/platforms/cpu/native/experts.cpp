@@ -4,6 +4,7 @@
 #include "native.h"
 #include "pool.h"
 
+#include <atomic>
 #include <string.h>
 
 namespace {
@@ -24,6 +25,7 @@ struct Product {
 struct Job {
     const KernelTable *table;
     const ExpertsCall *call;
+    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
     long token, tokens, pairs; // of this chunk
     long wanted;               // tiles of a product
     int32_t *start;            // [experts + 1] first sorted position of each expert
@@ -82,7 +84,8 @@ void gather_tile(const void *context, long tile) {
 void product_tile(const Job &job, const Product &product, const Tile &tile) {
     LinearCall call = product.call;
     call.weight = product.weights[tile.expert];
-    for (long panel = tile.panel; panel < tile.last; panel++) job.table->linear(&call, panel, tile.begin, tile.end);
+    for (long panel = tile.panel; panel < tile.last; panel++)
+        if (!job.table->linear(&call, panel, tile.begin, tile.end)) job.exhausted->store(true);
 }
 
 void up_tile(const void *context, long tile) {
@@ -170,15 +173,15 @@ size_t place(Job &job, Parts parts) {
     job.start = parts.take<int32_t>(c.layer->experts + 1);
     job.order = parts.take<int32_t>(job.pairs);
     job.where = parts.take<int32_t>(job.pairs);
-    job.stage = {up, c.x + job.token * c.x_stride, c.x_stride, nullptr, 0, job.tokens, 0, nullptr, 0, nullptr};
+    job.stage = {up, c.x + job.token * c.x_stride, c.x_stride, nullptr, 0, job.tokens, 0, nullptr, 0, nullptr, nullptr};
     job.weights = c.weights + job.token * c.top_k;
     if (!c.layer->weight_inputs) place_stage(job.stage, job.table, job.tokens, parts);
     const bool direct = job.table->staged_bytes(up) == 0 || c.layer->weight_inputs;
     const float *x = direct ? parts.take<float>(job.pairs * up->k) : nullptr;
     float *inner = parts.take<float>(job.pairs * up->n), *y = parts.take<float>(job.pairs * down->n);
-    job.up = {c.layer->gate_up, {up, x, up->k, inner, up->n, job.pairs, 0, nullptr, 0, nullptr}, nullptr};
+    job.up = {c.layer->gate_up, {up, x, up->k, inner, up->n, job.pairs, 0, nullptr, 0, nullptr, nullptr}, nullptr};
     place_stage(job.up.call, job.table, job.pairs, parts);
-    job.down = {c.layer->down, {down, inner, up->n, y, down->n, job.pairs, 0, nullptr, 0, nullptr}, nullptr};
+    job.down = {c.layer->down, {down, inner, up->n, y, down->n, job.pairs, 0, nullptr, 0, nullptr, nullptr}, nullptr};
     place_stage(job.down.call, job.table, job.pairs, parts);
     job.up.tiles = parts.take<Tile>(most_tiles(job, up));
     job.down.tiles = parts.take<Tile>(most_tiles(job, down));
@@ -234,6 +237,8 @@ bool run_route(const RouteCall &call) {
 bool run_experts(const ExpertsCall &call) {
     if (call.rows == 0) return true;
     Job job = {};
+    std::atomic<bool> exhausted{false};
+    job.exhausted = &exhausted;
     job.table = kernels_active(), job.call = &call, job.wanted = pool_size() * 8;
     job.tokens = 1, job.pairs = call.top_k;
     const long chunk = at_most(call.rows, kWorkBytes / place(job, Parts{nullptr}) + 1);
@@ -245,5 +250,5 @@ bool run_experts(const ExpertsCall &call) {
         place(job, Parts{(uint8_t *)scratch.memory});
         run_chunk(job);
     }
-    return true;
+    return !exhausted.load();
 }

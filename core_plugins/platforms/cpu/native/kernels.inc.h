@@ -1,6 +1,9 @@
 // Assembles one instruction set's table. The including file names the table and the lanes.
 #include <stdint.h>
 #include <string.h>
+
+#include "native.h"
+#include "pool.h"
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized" // in GCC 12's own header

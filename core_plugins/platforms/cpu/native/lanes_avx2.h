@@ -109,6 +109,10 @@ LANE I load_u8(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)p);
     return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
 }
+LANE I load_i8(const uint8_t *p) {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+}
 // Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
 LANE __m256 lookup_half(F table, __m256i index) {
     __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
@@ -158,12 +162,12 @@ LANE int32_t isum(I x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
-// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
-LANE __m256i dot_u4_half(__m256i acc, __m256i w, __m256i x) { // at most 2 * 15 * 127: 16 bits cannot saturate
+// acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
+LANE __m256i dot_u7_half(__m256i acc, __m256i w, __m256i x) { // below 128: 16 bits cannot saturate
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 }
-LANE I dot_u4(I acc, I w, I x) { return {dot_u4_half(acc.a, w.a, x.a), dot_u4_half(acc.b, w.b, x.b)}; }
+LANE I dot_u7(I acc, I w, I x) { return {dot_u7_half(acc.a, w.a, x.a), dot_u7_half(acc.b, w.b, x.b)}; }
 LANE I dot_u8(I acc, I w, I x) {
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
-    return iadd(dot_u4(acc, low, x), shift_left<4>(dot_u4(izero(), high, x)));
+    return iadd(dot_u7(acc, low, x), shift_left<4>(dot_u7(izero(), high, x)));
 }

@@ -66,6 +66,7 @@ LANE F as_float(I a) { return (F)a; }
 LANE I as_int(F a) { return (I)a; }
 LANE I load_u16(const uint16_t *p) { return (I)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
 LANE I load_u8(const uint8_t *p) { return (I)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+LANE I load_i8(const uint8_t *p) { return (I)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 // Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
 LANE F lookup(F table, I index) { return _mm512_permutexvar_ps((__m512i)index, table); }
 LANE I load_bytes(const uint8_t *p) { return (I)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
@@ -94,17 +95,17 @@ LANE float largest(F a) {
 }
 LANE int32_t isum(I a) { return _mm512_reduce_add_epi32((__m512i)a); }
 
-// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
+// acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
 #if defined(__AVX512VNNI__)
-LANE I dot_u4(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x); }
+LANE I dot_u7(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x); }
 LANE I dot_u8(I acc, I w, I x) { return (I)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x); }
 #else
-LANE I dot_u4(I acc, I w, I x) { // at most 2 * 15 * 127: the 16-bit pairs cannot saturate
+LANE I dot_u7(I acc, I w, I x) { // below 128, so that the 16-bit pairs cannot saturate
     return iadd(acc, (I)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)w, (__m512i)x), _mm512_set1_epi16(1)));
 }
 LANE I dot_u8(I acc, I w, I x) {
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
-    return iadd(dot_u4(acc, low, x), shift_left<4>(dot_u4(izero(), high, x)));
+    return iadd(dot_u7(acc, low, x), shift_left<4>(dot_u7(izero(), high, x)));
 }
 #endif
 

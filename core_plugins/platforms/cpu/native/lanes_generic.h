@@ -100,6 +100,10 @@ LANE F as_float(I a) { EACH(F, (f4)a.v[i]); }
 LANE I as_int(F a) { EACH(I, (i4)a.v[i]); }
 LANE I load_u16(const uint16_t *p) { EACH(I, (i4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]})); }
 LANE I load_u8(const uint8_t *p) { EACH(I, (i4{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]})); }
+LANE I load_i8(const uint8_t *p) {
+    const int8_t *s = (const int8_t *)p;
+    EACH(I, (i4{s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]}));
+}
 // Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
 LANE F lookup(F table, I index) {
     F r;
@@ -158,7 +162,7 @@ LANE int32_t isum(I a) {
     return c[0] + c[1] + c[2] + c[3];
 }
 
-// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
+// acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
 LANE I dot_u8(I acc, I w, I x) {
     I r = acc;
     for (int i = 0; i < 4; i++) {
@@ -169,6 +173,6 @@ LANE I dot_u8(I acc, I w, I x) {
     }
     return r;
 }
-LANE I dot_u4(I acc, I w, I x) { return dot_u8(acc, w, x); }
+LANE I dot_u7(I acc, I w, I x) { return dot_u8(acc, w, x); }
 
 #undef EACH

@@ -111,6 +111,10 @@ LANE I load_u8(const uint8_t *p) {
     const uint16x8_t halves[2] = {vmovl_u8(vld1_u8(p)), vmovl_u8(vld1_u8(p + 8))};
     EACH(I, vreinterpretq_s32_u32(i % 2 ? vmovl_high_u16(halves[i / 2]) : vmovl_u16(vget_low_u16(halves[i / 2]))));
 }
+LANE I load_i8(const uint8_t *p) {
+    const int16x8_t halves[2] = {vmovl_s8(vld1_s8((const int8_t *)p)), vmovl_s8(vld1_s8((const int8_t *)p + 8))};
+    EACH(I, i % 2 ? vmovl_high_s16(halves[i / 2]) : vmovl_s16(vget_low_s16(halves[i / 2])));
+}
 // Entries of a table of sixteen that the lower four bits of each lane, or of each byte below 16, name.
 LANE F lookup(F table, I index) {
     uint8x16x4_t bytes;
@@ -151,8 +155,8 @@ LANE float largest(F a) {
 }
 LANE int32_t isum(I a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[2]), vaddq_s32(a.v[1], a.v[3]))); }
 
-// acc + four products of unsigned bytes `w` and signed bytes `x` a lane; exact.
-LANE int32x4_t dot_small(int32x4_t acc, int32x4_t w, int32x4_t x) { // `w` at most 15: a signed byte
+// acc + four products of unsigned bytes `w` (u7: below 128) and signed bytes `x` a lane; exact.
+LANE int32x4_t dot_small(int32x4_t acc, int32x4_t w, int32x4_t x) { // `w` below 128: a signed byte
     int8x16_t a = vreinterpretq_s8_s32(w), b = vreinterpretq_s8_s32(x);
 #if defined(__ARM_FEATURE_DOTPROD)
     return vdotq_s32(acc, a, b);
@@ -160,13 +164,13 @@ LANE int32x4_t dot_small(int32x4_t acc, int32x4_t w, int32x4_t x) { // `w` at mo
     return vpadalq_s16(acc, vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b)));
 #endif
 }
-LANE I dot_u4(I acc, I w, I x) { EACH(I, dot_small(acc.v[i], w.v[i], x.v[i])); }
+LANE I dot_u7(I acc, I w, I x) { EACH(I, dot_small(acc.v[i], w.v[i], x.v[i])); }
 LANE I dot_u8(I acc, I w, I x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     EACH(I, vusdotq_s32(acc.v[i], vreinterpretq_u8_s32(w.v[i]), vreinterpretq_s8_s32(x.v[i])));
 #else
     I low = iand(w, iset1(0x0f0f0f0f)), high = iand(shift_right<4>(w), iset1(0x0f0f0f0f));
-    return iadd(dot_u4(acc, low, x), shift_left<4>(dot_u4(izero(), high, x)));
+    return iadd(dot_u7(acc, low, x), shift_left<4>(dot_u7(izero(), high, x)));
 #endif
 }
 

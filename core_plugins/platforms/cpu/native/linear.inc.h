@@ -33,6 +33,7 @@ struct Steps { // of a walk along k: single ones, pairs or groups, whatever a ki
 #include "linear_float.inc.h"
 #include "linear_groups.inc.h"
 #include "linear_int.inc.h"
+#include "linear_planes.inc.h"
 
 template <int R, int V> LANE void add_block(const F (&left)[R][V], F (&right)[R][V]) {
     for (int r = 0; r < R; r++)
@@ -52,7 +53,7 @@ template <class Kind, int R, int V> LANE void block(const LinearCall &c, long pa
             acc[r][v] = zero();
             if (R > 2) __builtin_prefetch(c.out + (row + r) * c.out_stride + panel * kPanel + (vector + v) * 16, 1);
         }
-    const uint8_t *data = l.data + panel * l.panel_bytes;
+    const uint8_t *data = c.panel ? c.panel : l.data + panel * l.panel_bytes;
     const long steps = Kind::steps(l) / l.segments;
     F waiting[kSegmentLevels][R][V]; // sums of whole subtrees whose right neighbours are not there yet
     for (long segment = 0;; segment++) {
@@ -114,27 +115,62 @@ template <class Decode> LANE void float_groups(const LinearCall &c, long panel, 
 
 template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long begin, long end) {
     const PackedLinear &l = *c.weight;
+    constexpr Integers kStored = Bits == 4 ? kNibbles : kBytes;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
-    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return panel_rows<RowDotKind<Bits>>(c, panel, begin, end);
-    if (l.input_parts > 1) return panel_rows<IntDotKind<Bits, false, true>>(c, panel, begin, end);
-    panel_rows<IntDotKind<Bits, false, false>>(c, panel, begin, end);
+    if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return panel_rows<RowDotKind<kStored>>(c, panel, begin, end);
+    if (l.input_parts > 1) return panel_rows<IntDotKind<kStored, true>>(c, panel, begin, end);
+    panel_rows<IntDotKind<kStored, false>>(c, panel, begin, end);
 }
 
-static void linear(const LinearCall *c, long panel, long begin, long end) {
-    const PackedLinear &l = *c->weight;
+// Few rows are multiplied by integers that are put together in registers, more by a panel that is spread once.
+template <int Bits, bool Table> static bool planes(const LinearCall &c, long panel, long begin, long end) {
+    const PackedLinear &l = *c.weight;
+    const bool integers = l.activation == kQuantInt8;
+    if (integers && end - begin <= kDirectRows) {
+        panel_rows<PlanesDotKind<Bits, Table>>(c, panel, begin, end);
+        return true;
+    }
+    const PackedLinear spread = spread_form(l);
+    Scratch scratch(spread.panel_bytes);
+    if (!scratch.memory) return false;
+    spread_panel<Bits, Table>(l, spread, l.data + panel * l.panel_bytes, (uint8_t *)scratch.memory);
+    LinearCall call = c;
+    call.weight = &spread, call.panel = (const uint8_t *)scratch.memory;
+    if (!integers)
+        panel_rows<GroupFloatKind<IntDecode<8>>>(call, panel, begin, end);
+    else
+        panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false>>(call, panel, begin, end);
+    return true;
+}
+
+LANE void plain_or_groups(const LinearCall &c, long panel, long begin, long end) {
+    const PackedLinear &l = *c.weight;
     switch (l.format) {
-    case kF32: return panel_rows<FloatKind<float>>(*c, panel, begin, end);
-    case kF16: return panel_rows<FloatKind<uint16_t>>(*c, panel, begin, end);
-    case kInt4: return int_groups<4>(*c, panel, begin, end);
-    case kInt8: return int_groups<8>(*c, panel, begin, end);
+    case kF32: return panel_rows<FloatKind<float>>(c, panel, begin, end);
+    case kF16: return panel_rows<FloatKind<uint16_t>>(c, panel, begin, end);
+    case kInt4: return int_groups<4>(c, panel, begin, end);
+    case kInt8: return int_groups<8>(c, panel, begin, end);
     case kCode4:
-        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<4, true, false>>(*c, panel, begin, end);
-        return float_groups<CodeDecode>(*c, panel, begin, end);
-    case kE4M3: return float_groups<NarrowDecode<E4M3>>(*c, panel, begin, end);
-    case kE5M2: return float_groups<NarrowDecode<E5M2>>(*c, panel, begin, end);
+        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<kTableNibbles, false>>(c, panel, begin, end);
+        return float_groups<CodeDecode>(c, panel, begin, end);
+    case kE4M3: return float_groups<NarrowDecode<E4M3>>(c, panel, begin, end);
+    case kE5M2: return float_groups<NarrowDecode<E5M2>>(c, panel, begin, end);
     }
 #ifdef CORE_BF16_DOT
-    if (l.activation == kRoundBF16) return panel_rows<BF16DotKind>(*c, panel, begin, end);
+    if (l.activation == kRoundBF16) return panel_rows<BF16DotKind>(c, panel, begin, end);
 #endif
-    panel_rows<BF16Kind>(*c, panel, begin, end);
+    panel_rows<BF16Kind>(c, panel, begin, end);
+}
+
+static bool linear(const LinearCall *c, long panel, long begin, long end) {
+    switch (c->weight->format) {
+    case kPlanes2: return planes<2, false>(*c, panel, begin, end);
+    case kPlanes3: return planes<3, false>(*c, panel, begin, end);
+    case kPlanes4: return planes<4, false>(*c, panel, begin, end);
+    case kPlanes5: return planes<5, false>(*c, panel, begin, end);
+    case kPlanes6: return planes<6, false>(*c, panel, begin, end);
+    case kPlanesCode4: return planes<4, true>(*c, panel, begin, end);
+    }
+    plain_or_groups(*c, panel, begin, end);
+    return true;
 }

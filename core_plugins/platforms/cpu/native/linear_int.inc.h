@@ -1,26 +1,30 @@
 // Products of integer weights and inputs quantized to signed bytes (stage.inc.h). Included by linear.inc.h.
 
-// acc + the products of `size` inputs of a group with unsigned integers of `Bits` bits, or with those that a table gives.
-template <int Bits, bool Table, int R, int V>
+enum Integers { kNibbles, kTableNibbles, kBytes, kSmallBytes }; // unsigned; those of a table below 16, small ones below 128
+
+// acc + the products of `size` inputs of a group with its integers.
+template <Integers Stored, int R, int V>
 LANE void int_dot(const uint8_t *w, const uint8_t *x, long stride, long size, I table, I (&dot)[R][V]) {
-    for (long k = 0; k < size; k += 32 / Bits, w += kPanel * 4, x += 32 / Bits) {
+    constexpr bool kPairs = Stored == kNibbles || Stored == kTableNibbles, kWhole = Stored == kBytes;
+    constexpr long kStep = kPairs ? 8 : 4;
+    for (long k = 0; k < size; k += kStep, w += kPanel * 4, x += kStep) {
         prefetch<R>(w);
         I low[V], high[V];
         for (int v = 0; v < V; v++) {
             low[v] = iload(w + v * 64);
-            if (Bits == 8) continue;
+            if (!kPairs) continue;
             high[v] = iand(shift_right<4>(low[v]), iset1(0x0f0f0f0f));
             low[v] = iand(low[v], iset1(0x0f0f0f0f));
-            if (Table) high[v] = lookup_bytes(table, high[v]), low[v] = lookup_bytes(table, low[v]);
+            if (Stored == kTableNibbles) high[v] = lookup_bytes(table, high[v]), low[v] = lookup_bytes(table, low[v]);
         }
         for (int r = 0; r < R; r++) {
             I value = iset1(read_i32(x + r * stride));
             for (int v = 0; v < V; v++)
-                dot[r][v] = Bits == 8 ? dot_u8(dot[r][v], low[v], value) : dot_u4(dot[r][v], low[v], value);
+                dot[r][v] = kWhole ? dot_u8(dot[r][v], low[v], value) : dot_u7(dot[r][v], low[v], value);
         }
-        for (int r = 0; r < R && Bits == 4; r++) {
+        for (int r = 0; r < R && kPairs; r++) {
             I value = iset1(read_i32(x + r * stride + 4));
-            for (int v = 0; v < V; v++) dot[r][v] = dot_u4(dot[r][v], high[v], value);
+            for (int v = 0; v < V; v++) dot[r][v] = dot_u7(dot[r][v], high[v], value);
         }
     }
 }
@@ -33,7 +37,8 @@ LANE long part_size(const PackedLinear &l, long part) {
 
 // Groups: exact within one, then one fused step a group. Parts: one for each part of a group whose inputs share a scale.
 // Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
-template <int Bits, bool Table, bool Parts> struct IntDotKind {
+template <Integers Stored, bool Parts> struct IntDotKind {
+    static constexpr long kBits = Stored == kNibbles || Stored == kTableNibbles ? 4 : 8;
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
     LANE long steps(const PackedLinear &l) { return l.input_groups; }
     template <int R, int V>
@@ -45,15 +50,15 @@ template <int Bits, bool Table, bool Parts> struct IntDotKind {
         const uint8_t *record = panel + first * record_bytes + vector * 64, *tail = panel + first * record_bytes + l.value_bytes;
         const uint8_t *w = record, *x = row_staged(c, row) + first * l.group;
         const GroupMeta *meta = c.meta + row * groups + steps.begin;
-        const I table = Table ? load_bytes(l.bytes) : izero();
+        const I table = Stored == kTableNibbles ? load_bytes(l.bytes) : izero();
         long part = Parts ? steps.begin % parts : 0, size = l.group;
-        if (Parts) x += part * l.input_group, w += part * l.input_group * (kPanel * Bits / 8);
+        if (Parts) x += part * l.input_group, w += part * l.input_group * (kPanel * kBits / 8);
         for (long g = steps.begin; g < steps.end; g++, meta++, x += size) {
             if (Parts) size = part_size(l, part);
             I dot[R][V];
             for (int r = 0; r < R; r++)
                 for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
-            int_dot<Bits, Table>(w, x, stride, size, table, dot);
+            int_dot<Stored>(w, x, stride, size, table, dot);
             F scale[V], low[V];
             for (int v = 0; v < V; v++) {
                 scale[v] = scales(tail, type, vector + v);
@@ -70,7 +75,7 @@ template <int Bits, bool Table, bool Parts> struct IntDotKind {
                 }
             }
             if (Parts && ++part < parts) {
-                w += size * (kPanel * Bits / 8);
+                w += size * (kPanel * kBits / 8);
             } else {
                 part = 0, record += record_bytes, tail += record_bytes, w = record;
             }
@@ -79,7 +84,7 @@ template <int Bits, bool Table, bool Parts> struct IntDotKind {
 };
 
 // One group for the whole row, of inputs too: integers to the end, exact, so all registers hold one kind of sum.
-template <int Bits> struct RowDotKind {
+template <Integers Stored> struct RowDotKind {
     static constexpr int kWide = kWideRows, kRows = kMaxRows;
     LANE long steps(const PackedLinear &) { return 1; }
     template <int R, int V>
@@ -88,7 +93,7 @@ template <int Bits> struct RowDotKind {
         I dot[R][V];
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) dot[r][v] = iset1(c.meta[row + r].correction);
-        int_dot<Bits, false>(panel + vector * 64, row_staged(c, row), (long)c.staged_stride, l.group, izero(), dot);
+        int_dot<Stored>(panel + vector * 64, row_staged(c, row), (long)c.staged_stride, l.group, izero(), dot);
         for (int v = 0; v < V; v++) {
             F scale = scales(panel + l.value_bytes, l.scale_type, vector + v);
             for (int r = 0; r < R; r++) acc[r][v] = mul(mul(to_float(dot[r][v]), set1(c.meta[row + r].scale)), scale);

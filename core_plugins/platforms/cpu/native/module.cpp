@@ -225,14 +225,16 @@ KERNEL(py_pool_size) { return (void)items, (void)count, PyLong_FromLong(pool_siz
 void destroy(PyObject *capsule) { free_linear((PackedLinear *)PyCapsule_GetPointer(capsule, kCapsule)); }
 
 KERNEL(py_linear_pack) {
-    Arguments a(items, count, 18);
+    Arguments a(items, count, 22);
     PackSource s = {};
     s.format = (int)a.integer(), s.activation = (int)a.integer(), s.n = a.integer(), s.k = a.integer();
-    s.group = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
+    s.group = a.integer(), s.super = a.integer(), s.zero = (int)a.integer(), s.scale_type = (int)a.integer();
     s.segments = a.integer(), s.input_group = a.integer();
     s.values = a.pointer<void>(), s.scale = a.pointer<void>(), s.minimum = a.pointer<void>();
     s.zeros = a.pointer<uint8_t>(), s.order = a.pointer<int32_t>();
-    s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>(), s.bias = a.pointer<float>();
+    s.codes = a.pointer<float>(), s.row_scale = a.pointer<float>();
+    s.high = a.pointer<void>(), s.sub_scale = a.pointer<void>(), s.sub_minimum = a.pointer<void>();
+    s.bias = a.pointer<float>();
     s.into = a.pointer<uint8_t>();
     if (!a.ok()) return nullptr;
     PackedLinear *linear = nullptr;
@@ -242,12 +244,13 @@ KERNEL(py_linear_pack) {
     return linear ? PyCapsule_New(linear, kCapsule, destroy) : PyErr_NoMemory();
 }
 
-KERNEL(py_linear_prepared_bytes) { // format, n, k, group, scale_type, has_minimum, has_zeros
-    Arguments a(items, count, 7);
+KERNEL(py_linear_prepared_bytes) { // format, n, k, group, super, scale_type; whether: minimum, zeros, sub_scale, sub_minimum
+    Arguments a(items, count, 10);
     PackSource s = {};
-    s.format = (int)a.integer(), s.n = a.integer(), s.k = a.integer(), s.group = a.integer();
+    s.format = (int)a.integer(), s.n = a.integer(), s.k = a.integer(), s.group = a.integer(), s.super = a.integer();
     s.scale_type = (int)a.integer(), s.minimum = a.integer() ? &s : nullptr;
     s.zeros = a.integer() ? (const uint8_t *)&s : nullptr;
+    s.sub_scale = a.integer() ? &s : nullptr, s.sub_minimum = a.integer() ? &s : nullptr;
     return a.ok() ? PyLong_FromSize_t(prepared_bytes(&s)) : nullptr;
 }
 

@@ -24,9 +24,16 @@ constexpr size_t kAttentionBytes = 944 * 1024; // that a task of attention works
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 inline long at_most(long a, long b) { return a < b ? a : b; }
 
-enum Format { kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7 };
+enum Format {
+    kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7,
+    kPlanes2 = 8, kPlanes3 = 9, kPlanes4 = 10, kPlanes5 = 11, kPlanes6 = 12, kPlanesCode4 = 13,
+};
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
 enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, kScaleBF16 = 4 };
+// How a group's scale follows from that of its super-group: it is the same; times a nibble (the high nibble is the
+// minimum's); times a signed byte.
+enum SubScales { kNoSubScales = 0, kSubNibbles = 1, kSubBytes = 2 };
+constexpr long kUnit = 32; // inputs whose planes of bits lie together
 
 // One weight matrix [n, k], cut into panels of 32 outputs. Within a panel, k runs outermost:
 //   f32, f16   [k][32]
@@ -37,6 +44,9 @@ enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, k
 //   code4      as int4, of indices into a table of sixteen numbers
 //   e4m3, e5m2 as int8, of 8-bit floats
 // Groups of 8-bit elements may reach beyond k, where inputs count as zero.
+//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32]?; then per unit of
+//              32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
+//              of the other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, ... from its low bits on
 struct PackedLinear {
     int format;
     int activation;
@@ -49,7 +59,13 @@ struct PackedLinear {
     int scale_type;      // of scale and minimum
     size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
-    size_t record_bytes; // of one group
+    size_t record_bytes; // of one group (planes: of one super-group)
+    long super;          // planes: inputs of a super-group,
+    int sub_scales;      // a SubScales,
+    size_t sub_bytes;    // of one group's sub-scales and sub-minima,
+    size_t head_bytes;   // of a super-group's own scales and minima,
+    size_t unit_head;    // of the sub-scales that a unit begins with,
+    size_t unit_bytes;   // of a unit
     size_t panel_bytes;
     uint8_t *data;
     int borrowed;     // the caller's memory
@@ -84,6 +100,7 @@ struct LinearCall {
     uint8_t *staged; // rows after the activation scheme, or null when `x` is read as it is
     size_t staged_stride;
     GroupMeta *meta; // [rows, input_groups]
+    const uint8_t *panel; // the panel that is multiplied, where it lies elsewhere than in the weight; or null
 };
 
 struct NormCall {
@@ -347,7 +364,7 @@ struct KernelTable {
     // Bytes of one staged row; 0 when rows are read in place.
     size_t (*staged_bytes)(const PackedLinear *);
     void (*stage)(const LinearCall *, long begin, long end);
-    void (*linear)(const LinearCall *, long panel, long begin, long end);
+    bool (*linear)(const LinearCall *, long panel, long begin, long end); // false: out of memory
     void (*norm)(const NormCall *, long begin, long end);
     void (*rotary)(const RotaryCall *, long begin, long end);
     void (*gated)(const RowsCall *, long begin, long end);
@@ -387,17 +404,19 @@ bool kernels_select(const char *name);
 // pack.cpp
 struct PackSource {
     int format, activation;
-    long n, k, group;
+    long n, k, group, super;
     int zero, scale_type;
     long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
     const uint8_t *zeros; // [n, groups], or null
     const int32_t *order; // [k], or null
     long input_group;     // 0: as many inputs as share a scale of weights
+    const void *high, *sub_scale, *sub_minimum; // of planes; null is an absent one
     const float *codes, *row_scale, *bias; // [16], [n], [n]; or null
-    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own
+    uint8_t *into; // prepared_bytes of memory that outlives the weight; null: its own. Without values it is packed already
 };
-size_t prepared_bytes(const PackSource *source); // of its sizes alone; minimum and zeros are any pointers but null
+// Of its sizes alone; minimum, zeros and sub-scales are any pointers but null.
+size_t prepared_bytes(const PackSource *source);
 PackedLinear *pack_linear(const PackSource *source); // null: out of memory
 void free_linear(PackedLinear *linear);
 void unpack_rows(const PackedLinear *linear, const int64_t *ids, long count, float *out, long out_stride);

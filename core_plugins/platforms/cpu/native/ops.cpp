@@ -2,6 +2,7 @@
 #include "native.h"
 #include "pool.h"
 
+#include <atomic>
 #include <string.h>
 
 namespace {
@@ -13,15 +14,20 @@ struct LinearJob {
     const KernelTable *table;
     LinearCall call;
     const LinearRun *run;
+    std::atomic<bool> *exhausted; // set by a thread that had no memory to work in
     long panels, panels_a_tile, panel_tiles, rows_a_tile;
 };
+
+void multiply(const LinearJob &job, const LinearCall &call, long panel, long begin, long end) {
+    if (!job.table->linear(&call, panel, begin, end)) job.exhausted->store(true);
+}
 
 // Rows [begin, end) of neighbouring panels, to `out` [end - begin, stride].
 void panels_apart(const LinearJob &job, long panel, long count, long begin, long end, float *out, long stride) {
     LinearCall call = job.call;
     call.out_stride = stride;
     call.out = (float *)((uintptr_t)out - sizeof(float) * (begin * stride + panel * kPanel)); // where row 0 would be
-    for (long i = 0; i < count; i++) job.table->linear(&call, panel + i, begin, end);
+    for (long i = 0; i < count; i++) multiply(job, call, panel + i, begin, end);
 }
 
 // Panels [panel, last) of the first half and their counterparts of the second, whose sums never leave the cache: as many at a
@@ -46,7 +52,7 @@ void linear_tile(const void *context, long tile) {
     long begin = tile / job.panel_tiles * job.rows_a_tile, end = at_most(begin + job.rows_a_tile, job.call.rows);
     long panel = tile % job.panel_tiles * job.panels_a_tile, last = at_most(panel + job.panels_a_tile, job.panels);
     if (job.run->gated) return gated_panels(job, panel, last, begin, end);
-    for (; panel < last; panel++) job.table->linear(&job.call, panel, begin, end);
+    for (; panel < last; panel++) multiply(job, job.call, panel, begin, end);
 }
 
 void stage_tile(const void *context, long tile) {
@@ -81,8 +87,9 @@ bool run_linear(const LinearRun &run) {
     const long rows = run.rows;
     if (rows == 0) return true;
     LinearJob job = {};
-    job.table = kernels_active(), job.run = &run;
-    job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr};
+    std::atomic<bool> exhausted{false};
+    job.table = kernels_active(), job.run = &run, job.exhausted = &exhausted;
+    job.call = {weight, run.x, run.x_stride, run.out, run.out_stride, rows, run.accumulate, nullptr, 0, nullptr, nullptr};
     size_t row_bytes = job.table->staged_bytes(weight);
     size_t meta_bytes = weight->input_groups * sizeof(GroupMeta);
     Scratch scratch((row_bytes + meta_bytes) * rows);
@@ -104,7 +111,7 @@ bool run_linear(const LinearRun &run) {
     job.panels_a_tile = panels < 1 ? 1 : at_most(panels, job.panels);
     job.panel_tiles = ceil_div(job.panels, job.panels_a_tile);
     pool_run(linear_tile, &job, job.panel_tiles * row_tiles);
-    return true;
+    return !exhausted.load();
 }
 
 long missing_row(const GatherCall &call) {

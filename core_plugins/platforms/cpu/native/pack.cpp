@@ -127,14 +127,31 @@ void pack_dense(const PackSource &s, const PackedLinear &l, long n, uint8_t *pan
     }
 }
 
-// From eight nibbles in the order k, k+1, ... to bytes (k, k+4), (k+1, k+5), (k+2, k+6), (k+3, k+7).
-uint32_t regroup(const uint8_t *b) {
-    uint32_t k0 = b[0] & 15, k1 = b[0] >> 4, k2 = b[1] & 15, k3 = b[1] >> 4;
-    uint32_t high = uint32_t(b[2] & 15) << 4 | uint32_t(b[2] >> 4) << 12 | uint32_t(b[3] & 15) << 20 | uint32_t(b[3] >> 4) << 28;
-    return k0 | k1 << 8 | k2 << 16 | k3 << 24 | high;
+// Four bytes of fields of 1, 2 or 4 bits in the order k, k+1, ... to a word whose byte j holds k+j, k+j+4, k+j+8, ...
+template <int Bits> uint32_t regroup(const uint8_t *b) {
+    constexpr uint32_t kField = (1u << Bits) - 1;
+    const uint32_t word = b[0] | uint32_t(b[1]) << 8 | uint32_t(b[2]) << 16 | uint32_t(b[3]) << 24;
+    uint32_t out = 0;
+    for (int at = 0; at < 8; at += Bits) {
+        const uint32_t quad = word >> 4 * at;
+        for (int j = 0; j < 4; j++) out |= (quad >> j * Bits & kField) << (8 * j + at);
+    }
+    return out;
 }
 
-long bits_of(int format) { return format == kInt4 || format == kCode4 ? 4 : 8; }
+long bits_of(int format) {
+    switch (format) {
+    case kPlanes2: return 2;
+    case kPlanes3: return 3;
+    case kPlanes5: return 5;
+    case kPlanes6: return 6;
+    case kInt4: case kCode4: case kPlanes4: case kPlanesCode4: return 4;
+    }
+    return 8;
+}
+
+bool has_planes(int format) { return format >= kPlanes2; }
+long low_bits(long bits) { return bits < 4 ? 2 : 4; } // of the plane that comes first
 
 void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
     const long bits = bits_of(l.format), row_bytes = l.k * bits / 8;
@@ -145,7 +162,7 @@ void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
         for (size_t unit = 0; unit < l.value_bytes / (kPanel * 4) && row < row_end; unit++, row += 4) {
             uint32_t word = 0;
             if (bits == 4)
-                word = regroup(row);
+                word = regroup<4>(row);
             else
                 memcpy(&word, row, row_end - row < 4 ? row_end - row : 4);
             memcpy(record + (unit * kPanel + lane) * 4, &word, 4);
@@ -157,21 +174,75 @@ void pack_groups(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
     }
 }
 
+// One lane of a plane of `Bits` bits; returns where the next plane begins.
+template <int Bits> uint8_t *pack_plane(const uint8_t *fields, uint8_t *plane, long lane) {
+    constexpr long kWords = kUnit * Bits / 32;
+    for (long i = 0; i < kWords; i++) {
+        const uint32_t word = regroup<Bits>(fields + 4 * i);
+        memcpy(plane + (i * kPanel + lane) * 4, &word, 4);
+    }
+    return plane + kWords * kPanel * 4;
+}
+
+void pack_unit(const PackSource &s, long bits, size_t unit, uint8_t *plane, long lane) {
+    const uint8_t *low = (const uint8_t *)s.values + unit * low_bits(bits) * kUnit / 8;
+    const uint8_t *high = (const uint8_t *)s.high + unit * (bits - low_bits(bits)) * kUnit / 8;
+    plane = bits < 4 ? pack_plane<2>(low, plane, lane) : pack_plane<4>(low, plane, lane);
+    if (bits == 3 || bits == 5) pack_plane<1>(high, plane, lane);
+    if (bits == 6) pack_plane<2>(high, plane, lane);
+}
+
+void pack_sub_scales(const PackSource &s, const PackedLinear &l, size_t unit, uint8_t *sub) {
+    const long groups = kUnit / l.group;
+    for (long g = 0; g < groups && l.sub_scales; g++, sub += l.sub_bytes) {
+        sub[0] = ((const uint8_t *)s.sub_scale)[unit * groups + g];
+        if (s.sub_minimum) sub[kPanel] = ((const uint8_t *)s.sub_minimum)[unit * groups + g];
+    }
+}
+
+void pack_planes(const PackSource &s, const PackedLinear &l, long n, uint8_t *panel, long lane) {
+    const long supers = l.k / l.super, units = l.super / kUnit, bits = bits_of(l.format);
+    for (long i = 0; i < supers; i++, panel += l.record_bytes) {
+        const size_t at = size_t(n) * supers + i;
+        memcpy(panel + lane * 2, (const uint8_t *)s.scale + at * 2, 2);
+        if (l.has_minimum) memcpy(panel + (kPanel + lane) * 2, (const uint8_t *)s.minimum + at * 2, 2);
+        for (long u = 0; u < units; u++) {
+            uint8_t *unit = panel + l.head_bytes + u * l.unit_bytes;
+            pack_sub_scales(s, l, at * units + u, unit + lane);
+            pack_unit(s, bits, at * units + u, unit + l.unit_head, lane);
+        }
+    }
+}
+
 void pack_panel(const void *context, long panel) {
     const PackJob &job = *(const PackJob *)context;
     uint8_t *data = job.linear->data + panel * job.linear->panel_bytes;
     memset(data, 0, job.linear->panel_bytes);
     for (long lane = 0; lane < kPanel && panel * kPanel + lane < job.linear->n; lane++) {
-        if (job.linear->format >= kInt4)
+        if (has_planes(job.linear->format))
+            pack_planes(*job.source, *job.linear, panel * kPanel + lane, data, lane);
+        else if (job.linear->format >= kInt4)
             pack_groups(*job.source, *job.linear, panel * kPanel + lane, data, lane);
         else
             pack_dense(*job.source, *job.linear, panel * kPanel + lane, data, lane);
     }
 }
 
+void set_plane_sizes(PackedLinear &l) {
+    l.groups = l.k / l.group;
+    l.sub_bytes = l.sub_scales == kNoSubScales ? 0 : l.sub_scales == kSubBytes && l.has_minimum ? 2 * kPanel : kPanel;
+    l.head_bytes = (l.has_minimum ? 2 : 1) * kPanel * sizeof(uint16_t);
+    l.unit_head = kUnit / l.group * l.sub_bytes;
+    l.unit_bytes = l.unit_head + kPanel * kUnit / 8 * bits_of(l.format);
+    l.record_bytes = l.head_bytes + l.super / kUnit * l.unit_bytes;
+    l.panel_bytes = l.record_bytes * (l.k / l.super);
+}
+
 void set_sizes(PackedLinear &l) {
     l.panels = (l.n + kPanel - 1) / kPanel;
-    if (l.format == kF32) {
+    if (has_planes(l.format)) {
+        set_plane_sizes(l);
+    } else if (l.format == kF32) {
         l.panel_bytes = size_t(l.k) * kPanel * 4;
     } else if (l.format == kF16) {
         l.panel_bytes = size_t(l.k) * kPanel * 2;
@@ -190,7 +261,8 @@ void set_sizes(PackedLinear &l) {
 // The most segments, at most as many as asked for, that divide k into equal runs of whole steps.
 long segments_of(const PackedLinear &l, long wanted) {
     const bool equal_parts = l.input_groups * l.input_group == l.k;
-    const long grouped = equal_parts ? l.input_groups : l.groups, steps = l.groups ? grouped : l.k % 2 ? 1 : l.k / 2;
+    const long grouped = equal_parts ? l.input_groups : l.groups, plain = l.k % 2 ? 1 : l.k / 2;
+    const long steps = has_planes(l.format) ? l.k / kUnit : l.groups ? grouped : plain;
     long segments = 1;
     while (2 * segments <= wanted && segments < 1 << kSegmentLevels && steps % (2 * segments) == 0) segments *= 2;
     return segments;
@@ -235,6 +307,37 @@ void unpack_groups(const PackedLinear &l, const uint8_t *panel, long n, float *o
     }
 }
 
+// Input k of a plane of `bits` bits.
+int plane_field(const uint8_t *plane, long bits, long k, long lane) {
+    const long quad = k / 4, quads = 8 / bits; // in a word
+    const uint8_t byte = plane[(quad / quads * kPanel + lane) * 4 + k % 4];
+    return byte >> (quad % quads * bits) & ((1 << bits) - 1);
+}
+
+int plane_integer(const PackedLinear &l, const uint8_t *unit, long k, long lane) {
+    const long bits = bits_of(l.format), low = low_bits(bits), high = bits - low;
+    const int value = plane_field(unit, low, k, lane);
+    return high ? value | plane_field(unit + kUnit * kPanel * low / 8, high, k, lane) << low : value;
+}
+
+void unpack_planes(const PackedLinear &l, const uint8_t *record, long lane, float *out) {
+    for (const uint8_t *end = record + l.panel_bytes; record < end; record += l.record_bytes) {
+        float scale = read_scale(record, kScaleF16, lane), minimum = 0;
+        if (l.has_minimum) minimum = read_scale(record, kScaleF16, kPanel + lane);
+        for (long k = 0; k < l.super; k++) {
+            const uint8_t *unit = record + l.head_bytes + k / kUnit * l.unit_bytes;
+            const uint8_t *group = unit + k % kUnit / l.group * l.sub_bytes + lane;
+            float group_scale = scale, group_minimum = minimum;
+            if (l.sub_scales == kSubNibbles) group_scale *= float(*group & 15), group_minimum *= float(*group >> 4);
+            if (l.sub_scales == kSubBytes) group_scale *= float((int8_t)*group);
+            if (l.sub_scales == kSubBytes && l.has_minimum) group_minimum *= float((int8_t)group[kPanel]);
+            const int integer = plane_integer(l, unit + l.unit_head, k % kUnit, lane);
+            const float value = l.format == kPlanesCode4 ? l.codes[integer] : float(integer - l.zero);
+            *out++ = value * group_scale + group_minimum;
+        }
+    }
+}
+
 struct UnpackJob {
     const PackedLinear *linear;
     const int64_t *ids;
@@ -248,7 +351,9 @@ void unpack_one(const void *context, long index) {
     long n = long(job.ids[index]);
     const uint8_t *panel = l.data + n / kPanel * l.panel_bytes;
     float *out = job.out + index * job.out_stride;
-    if (l.format >= kInt4)
+    if (has_planes(l.format))
+        unpack_planes(l, panel, n % kPanel, out);
+    else if (l.format >= kInt4)
         unpack_groups(l, panel, n, out);
     else
         unpack_dense(l, panel, n % kPanel, out);
@@ -269,23 +374,26 @@ static int32_t *copied(const int32_t *values, long count) {
     return copy;
 }
 
-// The tables of a 4-bit codebook. Doubled codes are integers where the format has an integer product at all.
+// The tables of a 4-bit codebook. Planes have integers for codes; others are integers when doubled, where the format has an
+// integer product at all.
 static void set_codes(PackedLinear &l, const float *codes) {
+    const float times = has_planes(l.format) ? 1 : 2;
     for (int i = 0; i < 16; i++) {
         uint32_t bits;
         memcpy(&bits, codes + i, 4);
         l.codes[i] = codes[i];
         l.products[i] = l.activation == kRoundBF16 ? from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000) : codes[i];
-        l.bytes[i] = (uint8_t)(int)(2 * codes[i] + float(l.zero));
+        l.bytes[i] = (uint8_t)(int)(times * codes[i] + float(l.zero));
     }
-    l.unit = 0.5f;
+    l.unit = 1 / times;
 }
 
 // What follows from a source's sizes.
 static void describe(PackedLinear &l, const PackSource &s) {
     l.format = s.format, l.activation = s.activation, l.n = s.n, l.k = s.k, l.group = s.group;
-    l.zero = s.zero, l.has_minimum = s.minimum != nullptr, l.scale_type = s.scale_type, l.unit = 1;
+    l.super = s.super, l.zero = s.zero, l.has_minimum = s.minimum != nullptr, l.scale_type = s.scale_type, l.unit = 1;
     l.has_zeros = s.zeros != nullptr;
+    if (s.sub_scale) l.sub_scales = s.minimum && !s.sub_minimum ? kSubNibbles : kSubBytes;
     set_sizes(l);
     if (l.activation != kQuantInt8) return;
     l.input_group = s.input_group ? at_most(s.input_group, l.group) : l.group;
@@ -315,7 +423,7 @@ PackedLinear *pack_linear(const PackSource *s) {
         return nullptr;
     }
     PackJob job = {s, l};
-    pool_run(pack_panel, &job, l->panels);
+    if (s->values) pool_run(pack_panel, &job, l->panels); // else `into` holds the packed weight already
     return l;
 }
 

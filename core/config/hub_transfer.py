@@ -1,0 +1,153 @@
+"""Large files of a repository, with a bar of bytes and rate, going on where an interrupted download has stopped.
+
+Owns: the partial files beside the blobs of the hub's cache. Never does: choose files, or keep the cache's layout (the hub's
+client links a blob that is there). Called by: hub.
+
+The client itself drops a partial file when its process ends. Files in the hub's chunk storage (Xet) are left to it where its
+library is installed, which is faster than one connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from core.api.errors import UserError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+CONNECTIONS = 8
+SHA256_DIGITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One commit of one repository.
+
+    name: `owner/model`.
+    commit: 40 digits.
+    endpoint, token, cache: as in `Hub`.
+    """
+
+    name: str
+    commit: str
+    endpoint: str | None
+    token: str | None
+    cache: Path
+
+
+def transfer(source: Source, sizes: Mapping[str, int], *, progress: bool) -> None:
+    """Bring the files into the cache. sizes: bytes by name. Raises whatever the client raises."""
+    from tqdm import tqdm
+
+    stop = threading.Event()
+    total = sum(sizes.values())
+    label = f"Downloading {source.name}"
+    bar = tqdm(total=total, desc=label, unit="B", unit_scale=True, unit_divisor=1024, disable=not progress)
+    share = _share_of(bar, stop)
+    with bar, ThreadPoolExecutor(CONNECTIONS) as pool:
+        try:
+            for done in [pool.submit(_fetch, source, file, share) for file in sizes]:
+                done.result()
+        except BaseException:
+            stop.set()  # the others end at their next chunk; their partial files stay
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def silent_bar() -> type[Any]:
+    """A bar that shows nothing, for downloads of a few kilobytes."""
+    from tqdm import tqdm
+
+    class Silent(tqdm):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "disable": True})
+
+    return Silent
+
+
+def _share_of(bar: tqdm[Any], stop: threading.Event) -> type[Any]:
+    """The bar of one file: it adds to the bar of all."""
+    silent = silent_bar()
+
+    class Share(silent):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            here = int(options.get("initial") or 0)
+            if not bar.disable:
+                bar.initial += here  # bytes of an earlier attempt count, but not for the rate
+                bar.n += here
+
+        def update(self, count: float | None = 1) -> None:
+            if stop.is_set():
+                raise InterruptedError("another file could not be downloaded")
+            bar.update(count)
+
+    return Share
+
+
+def _fetch(source: Source, file: str, bar: type[Any]) -> None:
+    """One file."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.file_download import is_xet_available  # type: ignore[attr-defined]
+
+    url = hf_hub_url(source.name, file, revision=source.commit, endpoint=source.endpoint)
+    found = get_hf_file_metadata(url, token=source.token, endpoint=source.endpoint)
+    by_chunks = found.xet_file_data is not None and is_xet_available()
+    if found.etag is not None and found.size is not None and not by_chunks:
+        _resume(source, file, url, found, bar)
+    hf_hub_download(
+        source.name,
+        file,
+        revision=source.commit,
+        cache_dir=source.cache,
+        token=source.token,
+        endpoint=source.endpoint,
+        tqdm_class=bar,
+    )
+
+
+def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> None:
+    """The file's blob, from the end of its partial file on. found: the client's metadata of the file."""
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers  # type: ignore[attr-defined]
+
+    folder = repo_folder_name(repo_id=source.name, repo_type="model")
+    blob = source.cache / folder / "blobs" / found.etag
+    lock = source.cache / ".locks" / folder / f"{found.etag}.partial.lock"
+    for parent in (blob.parent, lock.parent):
+        parent.mkdir(parents=True, exist_ok=True)
+    headers = build_hf_headers(token=source.token)
+    if urlsplit(found.location)[:2] != urlsplit(url)[:2]:
+        headers.pop("authorization", None)  # a signed address of a storage, which has no business with the token
+    partial = blob.with_name(f"{found.etag}.partial.incomplete")
+    with WeakFileLock(lock):
+        if blob.exists():
+            return
+        here = partial.stat().st_size if partial.exists() else 0
+        if here > found.size:
+            partial.unlink()
+            here = 0
+        with partial.open("ab") as stream:
+            http_get(
+                found.location, stream, resume_size=here, headers=headers, expected_size=found.size, tqdm_class=bar
+            )
+        if here and len(found.etag) == SHA256_DIGITS:
+            _check(partial, found.etag, file)
+        partial.replace(blob)
+
+
+def _check(partial: Path, expected: str, file: str) -> None:
+    """A file of two attempts must be what the hub says. Raises UserError, and starts over the next time."""
+    with partial.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != expected:
+        partial.unlink()
+        raise UserError(f"{file}: an interrupted download was not what the hub has; start again to download it anew.")

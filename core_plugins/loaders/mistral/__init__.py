@@ -1,0 +1,1 @@
+"""The loader of directories in Mistral's own layout: params.json and consolidated files."""

@@ -1,0 +1,1 @@
+"""The loader that keeps torch's files as numpy files beside them."""

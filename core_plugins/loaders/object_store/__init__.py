@@ -1,0 +1,1 @@
+"""The loader of models in object stores: s3, gs and az."""

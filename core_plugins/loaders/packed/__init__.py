@@ -1,0 +1,1 @@
+"""The loader of directories that `core convert` wrote."""

@@ -1,0 +1,1 @@
+"""The loader of torch's own files: `*.bin`, `*.pt`, `*.pth`."""

@@ -1,0 +1,1 @@
+"""The loader that reads safetensors through the Run:ai model streamer."""

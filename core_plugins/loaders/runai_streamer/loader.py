@@ -1,0 +1,87 @@
+"""Safetensors files through the Run:ai model streamer: several threads fill a buffer of limited size.
+
+Owns: the calls of that library. Never does: read headers (the safetensors loader's `resolve` does).
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.errors import CheckpointError
+from core_plugins.loaders.extras import require
+from core_plugins.loaders.reads import names_by_source, wanted_of
+from core_plugins.loaders.runai_streamer.manifest import StreamerArguments
+from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RunaiStreamerLoader:
+    """Kind `loader`."""
+
+    def __init__(self, arguments: StreamerArguments) -> None:
+        self._arguments = arguments
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read configuration and headers; no torch, no weights. Raises CheckpointError, UserError."""
+        require("runai_model_streamer", "runai-streamer", "--load-format runai_streamer")
+        return SafetensorsLoader().resolve(ref)
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors as the streamer delivers them. Raises CheckpointError."""
+        from runai_model_streamer import SafetensorsStreamer
+
+        wanted = wanted_of(manifest, reads)
+        if not wanted:
+            return
+        names = names_by_source(wanted)
+        paths = [manifest.files[number] for number in dict.fromkeys(info.file for info in wanted)]
+        with _environment(self._variables()), SafetensorsStreamer() as streamer:
+            try:
+                streamer.stream_files(paths, tensor_names=list(names))
+                coming = streamer.get_tensors()
+            except Exception as error:
+                raise _failure(paths, error) from error
+            while True:
+                try:
+                    source, tensor = next(coming)
+                except StopIteration:
+                    return
+                except Exception as error:
+                    raise _failure(paths, error) from error
+                for name in names[source]:
+                    yield name, tensor
+
+    def _variables(self) -> dict[str, str]:
+        """The arguments as the library takes them."""
+        arguments = self._arguments
+        given = {
+            "RUNAI_STREAMER_CONCURRENCY": arguments.concurrency,
+            "RUNAI_STREAMER_MEMORY_LIMIT": arguments.memory_limit,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while: the library has no other way to be told."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _failure(paths: Sequence[str], error: Exception) -> CheckpointError:
+    return CheckpointError(f"{', '.join(paths)}: cannot be read ({error}).")

@@ -1,0 +1,44 @@
+"""Manifest of the `runai_streamer` loader."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--model-loader-extra-config`."""
+
+    concurrency: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
+        msgspec.Meta(description="Threads that read. Unset: the streamer's own default."),
+    ] = None
+    memory_limit: Annotated[
+        Annotated[int, msgspec.Meta(ge=-1)] | None,
+        msgspec.Meta(
+            description="Bytes of the buffer: 0 for the largest tensor, -1 for no limit. Unset: the streamer's own default."
+        ),
+    ] = None
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is. It claims nothing: users get it only when they ask for it."""
+    return PluginSpec(
+        name="runai_streamer",
+        summary="safetensors through the Run:ai model streamer; only when asked for",
+        arguments=StreamerArguments,
+    )
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the loader."""
+    from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
+
+    return RunaiStreamerLoader(context.arguments or StreamerArguments())

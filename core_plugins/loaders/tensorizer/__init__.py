@@ -1,0 +1,1 @@
+"""The loader of files that CoreWeave's tensorizer writes."""

@@ -1,0 +1,172 @@
+// Weights in planes of bits whose scales have two levels: their integers, put together. Included by linear.inc.h.
+//
+// The product of a spread panel is that of groups of 8-bit integers with float32 scales, and the direct one adds the same
+// numbers in the same order: the bits are equal, and those of the same weight held as such groups.
+
+constexpr long kDirectRows = 30; // measured: more rows are worth a spread panel
+constexpr long kPlanesPrefetch = 2048; // bytes ahead: measured, the processor's own prefetching is late here
+
+template <int Shift> LANE I moved(I x) { // up by so many bits, or down
+    if constexpr (Shift > 0) return shift_left<Shift>(x);
+    if constexpr (Shift < 0) return shift_right<-Shift>(x);
+    return x;
+}
+
+// Bits `At`... of each byte: the quad of a plane of `Bits` bits in which its word has the place `Quad`.
+template <int Bits, int At, int Quad> LANE I field(const uint8_t *plane) {
+    constexpr int kQuads = 8 / Bits; // in a word
+    constexpr int32_t kMask = (int32_t)(0x01010101u * (((1u << Bits) - 1) << At));
+    return iand(moved<At - Quad % kQuads * Bits>(iload(plane + Quad / kQuads * kPanel * 4)), iset1(kMask));
+}
+
+// Inputs 4 * Quad ... 4 * Quad + 3 of a unit, one a byte, of 16 outputs.
+template <int Bits, bool Table, int Quad> LANE I quad(const uint8_t *unit, I table) {
+    constexpr int kLow = Bits < 4 ? 2 : 4, kHigh = Bits - kLow;
+    I value = field<kLow, 0, Quad>(unit);
+    if constexpr (kHigh > 0) value = ior(value, field<kHigh, kLow, Quad>(unit + kUnit * kPanel * kLow / 8));
+    if constexpr (Table) value = lookup_bytes(table, value);
+    return value;
+}
+
+template <int V> struct Scales {
+    F scale[V], minimum[V];
+};
+
+template <int V> LANE Scales<V> super_scales(const PackedLinear &l, const uint8_t *record, long vector) {
+    Scales<V> s;
+    for (int v = 0; v < V; v++) {
+        s.scale[v] = scales(record, kScaleF16, vector + v);
+        s.minimum[v] = l.has_minimum ? scales(record + kPanel * 2, kScaleF16, vector + v) : zero();
+    }
+    return s;
+}
+
+// Products of a float16 and a small integer are exact.
+template <int V> LANE Scales<V> group_scales(const PackedLinear &l, const Scales<V> &super, const uint8_t *sub, long vector) {
+    Scales<V> s = super;
+    for (int v = 0; v < V && l.sub_scales; v++, sub += 16) {
+        const uint8_t *lanes = sub + vector * 16;
+        if (l.sub_scales == kSubNibbles) {
+            const I both = load_u8(lanes);
+            s.scale[v] = mul(super.scale[v], to_float(iand(both, iset1(15))));
+            s.minimum[v] = mul(super.minimum[v], to_float(shift_right<4>(both)));
+        } else {
+            s.scale[v] = mul(super.scale[v], to_float(load_i8(lanes)));
+            if (l.has_minimum) s.minimum[v] = mul(super.minimum[v], to_float(load_i8(lanes + kPanel)));
+        }
+    }
+    return s;
+}
+
+template <int Bits, bool Table, int Quad, int R, int V>
+LANE void quad_dot(const uint8_t *unit, const uint8_t *x, long stride, I table, I (&dot)[R][V]) {
+    I weights[V];
+    for (int v = 0; v < V; v++) weights[v] = quad<Bits, Table, Quad>(unit + v * 64, table);
+    for (int r = 0; r < R; r++) {
+        const I value = iset1(read_i32(x + r * stride + 4 * Quad));
+        for (int v = 0; v < V; v++)
+            dot[r][v] = Table ? dot_u8(dot[r][v], weights[v], value) : dot_u7(dot[r][v], weights[v], value);
+    }
+}
+
+// A half of a unit, from the quad `First` on.
+template <int Bits, bool Table, int First, int R, int V>
+LANE void half_dot(const uint8_t *unit, const uint8_t *x, long stride, I table, I (&dot)[R][V]) {
+    quad_dot<Bits, Table, First>(unit, x, stride, table, dot);
+    quad_dot<Bits, Table, First + 1>(unit, x, stride, table, dot);
+    quad_dot<Bits, Table, First + 2>(unit, x, stride, table, dot);
+    quad_dot<Bits, Table, First + 3>(unit, x, stride, table, dot);
+}
+
+template <int R, int V> LANE void begin_group(const GroupMeta *meta, long groups, I (&dot)[R][V]) {
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
+}
+
+template <int R, int V>
+LANE void end_group(const PackedLinear &l, const GroupMeta *meta, const Scales<V> &s, const I (&dot)[R][V], F (&acc)[R][V]) {
+    for (int r = 0; r < R; r++) {
+        const F factor = set1(meta[r * l.groups].scale), total = set1(meta[r * l.groups].sum);
+        for (int v = 0; v < V; v++) {
+            acc[r][v] = fma(mul(to_float(dot[r][v]), factor), s.scale[v], acc[r][v]);
+            if (l.has_minimum) acc[r][v] = fma(s.minimum[v], total, acc[r][v]);
+        }
+    }
+}
+
+template <int Bits, bool Table> struct PlanesDotKind {
+    static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
+    LANE long steps(const PackedLinear &l) { return l.k / kUnit; }
+    template <int R, int V>
+    LANE void run(const LinearCall &c, const uint8_t *panel, long vector, long row, Steps steps, F (&acc)[R][V]) {
+        const PackedLinear &l = *c.weight;
+        const long stride = (long)c.staged_stride, units = l.super / kUnit;
+        const bool halves = l.group < kUnit;
+        const I table = Table ? load_bytes(l.bytes) : izero();
+        const uint8_t *x = row_staged(c, row) + steps.begin * kUnit;
+        const GroupMeta *meta = c.meta + row * l.groups + steps.begin * (kUnit / l.group);
+        for (long unit = steps.begin; unit < steps.end;) {
+            const long super = unit / units, first = super * units;
+            const long stop = first + units < steps.end ? first + units : steps.end;
+            const uint8_t *record = panel + super * l.record_bytes;
+            const uint8_t *sub = record + l.head_bytes + (unit - first) * l.unit_bytes;
+            const Scales<V> upper = super_scales<V>(l, record, vector);
+            for (; unit < stop; unit++, x += kUnit, sub += l.unit_bytes) {
+                const uint8_t *w = sub + l.unit_head + vector * 64;
+                I dot[R][V];
+                for (int line = 0; line <= 2 * Bits; line++) __builtin_prefetch(sub + kPlanesPrefetch + line * 64);
+                begin_group(meta, l.groups, dot);
+                half_dot<Bits, Table, 0>(w, x, stride, table, dot);
+                if (halves) {
+                    end_group(l, meta++, group_scales(l, upper, sub, vector), dot, acc);
+                    begin_group(meta, l.groups, dot);
+                }
+                half_dot<Bits, Table, 4>(w, x, stride, table, dot);
+                end_group(l, meta++, group_scales(l, upper, w - vector * 64 - l.sub_bytes, vector), dot, acc);
+            }
+        }
+    }
+};
+
+// The same weight as groups of 8-bit integers with float32 scales: its layout, for a panel that lies elsewhere.
+static PackedLinear spread_form(const PackedLinear &l) {
+    PackedLinear spread = l;
+    spread.format = kInt8, spread.scale_type = kScaleF32, spread.scale_bytes = kPanel * sizeof(float);
+    spread.value_bytes = (size_t)l.group * kPanel;
+    spread.record_bytes = spread.value_bytes + spread.scale_bytes * (l.has_minimum ? 2 : 1);
+    spread.panel_bytes = spread.record_bytes * l.groups;
+    return spread;
+}
+
+template <int Bits, bool Table, int First> LANE void spread_half(const uint8_t *unit, I table, uint8_t *out) {
+    istore(out, quad<Bits, Table, First>(unit, table));
+    istore(out + kPanel * 4, quad<Bits, Table, First + 1>(unit, table));
+    istore(out + kPanel * 8, quad<Bits, Table, First + 2>(unit, table));
+    istore(out + kPanel * 12, quad<Bits, Table, First + 3>(unit, table));
+}
+
+LANE void spread_scales(const PackedLinear &l, const Scales<2> &s, uint8_t *tail) {
+    for (int v = 0; v < 2; v++) {
+        store((float *)tail + v * 16, s.scale[v]);
+        if (l.has_minimum) store((float *)tail + kPanel + v * 16, s.minimum[v]);
+    }
+}
+
+template <int Bits, bool Table>
+static void spread_panel(const PackedLinear &l, const PackedLinear &spread, const uint8_t *panel, uint8_t *out) {
+    const bool halves = l.group < kUnit;
+    const I table = Table ? load_bytes(l.bytes) : izero();
+    const size_t second = halves ? spread.record_bytes : kUnit / 2 * kPanel; // where the other half of a unit goes
+    for (const uint8_t *end = panel + l.panel_bytes; panel < end; panel += l.record_bytes) {
+        const Scales<2> upper = super_scales<2>(l, panel, 0);
+        for (const uint8_t *unit = panel + l.head_bytes; unit < panel + l.record_bytes; unit += l.unit_bytes) {
+            const uint8_t *sub = unit, *w = unit + l.unit_head;
+            for (int v = 0; v < 2; v++) {
+                spread_half<Bits, Table, 0>(w + v * 64, table, out + v * 64);
+                spread_half<Bits, Table, 4>(w + v * 64, table, out + second + v * 64);
+            }
+            for (long group = 0; group < kUnit / l.group; group++, sub += l.sub_bytes, out += spread.record_bytes)
+                spread_scales(l, group_scales(l, upper, sub, 0), out + spread.value_bytes);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+"""Products of weights in planes of bits, as GGUF stores them: the bits of the same weights as 8-bit groups, everywhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core.api.specs import KernelQuery
+from core.weights.formats import IntGroups, SuperGroups
+from core.weights.super_groups import TABLES
+from core_plugins.quantization.gguf.blocks import FORMATS
+from tests.kernels.linear_check import check
+from tests.kernels.test_native_experts import choice, layer
+from tests.quantization.test_gguf_quantization import packed, random_blocks
+
+TYPES = [dtype for dtype, row in FORMATS.items() if row.form.endswith("_super")]
+TABLE_ZERO = 128
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 100)
+
+
+def random_weight(dtype: str, n: int, k: int) -> SuperGroups:
+    weight = packed(dtype, random_blocks(dtype, n, k // FORMATS[dtype].block_size))
+    assert isinstance(weight, SuperGroups)
+    return weight
+
+
+def widened(weight: SuperGroups) -> IntGroups:
+    """The same weight as groups of 8-bit integers with float32 scales."""
+    scale, minimum = weight.wide_scales()
+    integers = weight.integers()
+    zero = weight.zero
+    if weight.table is not None:
+        zero = TABLE_ZERO
+        table = torch.tensor(TABLES[weight.table]) + zero
+        integers = table[integers.int()].to(torch.uint8)
+    return IntGroups(8, weight.group_size, integers, scale, minimum, zero)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_have_the_bits_of_groups_of_bytes(kernels, isa, dtype):
+    weight = random_weight(dtype, 70, 768)
+    wide = widened(weight)
+    assert torch.equal(weight.dequantize(), wide.dequantize())
+    for activation in ("none", "int8"):
+        for segments in (1, 8):
+            mine = kernels.linear(weight, activation=activation, segments=segments)
+            other = kernels.linear(wide, activation=activation, segments=segments)
+            for rows in ROWS:
+                x = torch.randn(rows, 768)
+                got, expected = torch.empty(rows, 70), torch.empty(rows, 70)
+                mine(x, got)
+                other(x, expected)
+                assert torch.equal(got, expected), (activation, segments, rows)
+
+
+@pytest.mark.parametrize("activation", ["none", "int8"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_equal_float64(kernels, isa, dtype, activation):
+    for n in (1, 33):
+        check(kernels, random_weight(dtype, n, 256), activation, rows=11)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gated_products_are_the_product_and_then_the_gate(kernels, dtype):
+    linear = kernels.linear(random_weight(dtype, 128, 256), activation="int8")
+    for rows in (1, 40):
+        x = torch.randn(rows, 256) * 0.01
+        both, gated, expected = torch.empty(rows, 128), torch.empty(rows, 64), torch.empty(rows, 64)
+        linear(x, both)
+        kernels.gated(both, "silu", expected)
+        linear.gated(x, "silu", gated)
+        assert torch.equal(gated, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 40])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_experts_have_the_bits_of_groups_of_bytes(kernels, dtype, tokens):
+    gate_up = [random_weight(dtype, 512, 256) for _ in range(4)]
+    down = [random_weight(dtype, 256, 256) for _ in range(4)]
+    x = torch.randn(tokens, 256) * 0.01
+    ids, weights = choice(tokens, 4, 2)
+    got, expected = torch.empty(tokens, 256), torch.empty(tokens, 256)
+    layer(kernels, gate_up, down, activation="int8")(x, ids, weights, got)
+    layer(kernels, list(map(widened, gate_up)), list(map(widened, down)), activation="int8")(x, ids, weights, expected)
+    assert torch.equal(got, expected)
+
+
+def test_parts_of_the_inputs_add_up_to_the_bits_of_the_whole(kernels, isa):
+    """A cut between any two units of 32 inputs, through super-groups too."""
+    weight = random_weight("Q6_K", 40, 768)
+    x = torch.randn(3, 768)
+    whole = torch.empty(3, 40)
+    kernels.linear(weight, activation="int8", segments=8)(x, whole)
+    halves = []
+    for columns in (slice(0, 384), slice(384, 768)):
+        part = weight.columns(columns)
+        out = torch.empty(3, 40)
+        kernels.linear(part, activation="int8", segments=4)(x[:, columns], out)
+        halves.append(out)
+    assert torch.equal(halves[0] + halves[1], whole)
+
+
+def test_activations_that_are_not_served_are_named(kernels):
+    query = KernelQuery("linear", "cpu", "int4_super", "bf16", (64, 256), {"group_size": 32})
+    (reason,) = kernels.supports(query)
+    assert "none or int8" in str(reason)

@@ -1,0 +1,60 @@
+"""Files of every architecture, made by llama.cpp's own converter, against the models of transformers that they were made from.
+
+The files and logits are in `tests/checkpoints/gguf`, see `make.py` there.
+"""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from core_plugins.loaders.gguf.architectures import architectures
+from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_plugins.loaders.gguf.reader import read_architecture
+from core_plugins.quantization.gguf.blocks import FORMATS
+from tests.checkpoints.gguf.cases import CASES, IDS
+from tests.families.harness import Harness, Piece
+
+FILES = Path(__file__).parents[1] / "checkpoints" / "gguf"
+TOLERANCE = 2e-5
+"""Largest absolute difference of a logit; the largest logits are about 5."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny models only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.gguf"
+    path.write_bytes(lzma.decompress((FILES / f"{name}.gguf.xz").read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+    path = unpacked(name, tmp_path)
+    found = Harness(path, loader=GGUFLoader()).logits([Piece(0, IDS, 0)])
+    expected = np.load(FILES / f"{name}.npy")
+    assert np.abs(found.numpy() - expected).max() < TOLERANCE
+
+
+def test_every_row_has_a_file(tmp_path: Path) -> None:
+    seen = {read_architecture(str(unpacked(name, tmp_path))) for name in CASES}
+    assert seen == set(architectures())
+    assert len(seen) >= 20
+
+
+def test_the_document_lists_every_row_and_type() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
+    assert all(f"`{name}`" in document for name in architectures())
+    for name, row in FORMATS.items():
+        assert f"| {name} | {row.form} | {row.held_bytes / row.block_bytes:.2f} |" in document

@@ -1,0 +1,21 @@
+"""Progress of loading, in bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.models.progress import loading_bar
+from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+
+
+def test_the_bar_counts_bytes_and_tells_their_rate(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = SafetensorsLoader().resolve(str(tiny_llama))
+    with loading_bar(manifest, manifest.tensors, shown=True) as bar:
+        for info in manifest.tensors.values():
+            bar.update(info.nbytes)
+        assert bar.n == bar.total == sum(info.nbytes for info in manifest.tensors.values())
+        bar.refresh()
+    shown = capsys.readouterr().err
+    assert "B/s" in shown and "100%" in shown
