@@ -158,22 +158,30 @@ def medians(rows: list[Figures]) -> Figures:
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-def measure(engine: Engine, scenarios: list[str], repeats: int, peer: tuple[str, str] | None) -> dict[str, Any]:
-    """{scenario: figures}, and {scenario + " llama.cpp": figures} when peer = (llama-bench, GGUF file) is given."""
+def measure(
+    engine: Engine, scenarios: list[str], repeats: int, peers: dict[str, str], model: str = ""
+) -> dict[str, Any]:
+    """{scenario: figures}, and {scenario + " " + peer: figures} for each peer, in turns.
+
+    peers: llama-bench binaries by name. model: the GGUF file that they run.
+    """
     prompts = PromptMaker(engine.encode)
     results: dict[str, Any] = {}
     for name in scenarios:
-        rows, peer_rows = [], []
+        rows = []
+        peer_rows: dict[str, list[Figures]] = {peer: [] for peer in peers}
         for repetition in range(repeats + 1):
             row = SCENARIOS[name](engine, prompts)
             if repetition == 0:
                 continue
             rows.append(row)
-            if peer is not None and name in ("s1", "s2"):
-                peer_rows.append(llama_bench(*peer, name))
+            if name in ("s1", "s2"):
+                for peer, binary in peers.items():
+                    peer_rows[peer].append(llama_bench(binary, model, name))
         results[name] = medians(rows)
-        if peer_rows:
-            results[f"{name} llama.cpp"] = medians(peer_rows)
+        for peer, measured in peer_rows.items():
+            if measured:
+                results[f"{name} {peer}"] = medians(measured)
     return results
 
 
@@ -184,7 +192,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--repeats", type=int, default=3, help="counted repetitions, after one that is not")
     parser.add_argument("--no-prefix-caching", action="store_true")
-    parser.add_argument("--llama-bench", default=shutil.which("llama-bench"), help="binary to run in between (S1, S2)")
+    parser.add_argument(
+        "--llama-bench",
+        nargs="*",
+        default=[shutil.which("llama-bench")],
+        help="binaries to run in between (S1, S2): PATH, or NAME=PATH for one of another name than llama.cpp",
+    )
     parser.add_argument(
         "--engine-arguments", type=json.loads, default={}, help='more for LLM(...), as JSON: {"seed": 1}'
     )
@@ -197,8 +210,12 @@ def main() -> None:
     engine: Engine = CoreEngine(options) if options.engine == "core" else LlamaCppEngine(options)
     engine.generate([engine.encode("Once upon a time")], 2)
     ready = time.perf_counter() - start
-    peer = (options.llama_bench, gguf_path(options.model)) if options.llama_bench else None
-    results = {"ready": {"seconds": ready}} | measure(engine, options.scenarios, options.repeats, peer)
+    peers = {}
+    for given in filter(None, options.llama_bench):
+        name, _, binary = given.rpartition("=")
+        peers[name or "llama.cpp"] = binary
+    model = gguf_path(options.model) if peers else ""
+    results = {"ready": {"seconds": ready}} | measure(engine, options.scenarios, options.repeats, peers, model)
     results["machine"] = {
         "read GB/s": read_bandwidth(),
         "peak RSS MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

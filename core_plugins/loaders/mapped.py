@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
-from core.api.errors import CheckpointError, nearest
+from core.api.errors import CheckpointError
 from core_plugins.loaders.prefetch import prefetching, wants_prefetch
+from core_plugins.loaders.reads import wanted_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,16 +41,6 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def in_file_order(manifest: CheckpointManifest, reads: Sequence[str]) -> list[TensorInfo]:
-    """The tensors named, in the order in which they lie. Raises CheckpointError for a name that is not there."""
-    for name in reads:
-        if name not in manifest.tensors:
-            raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
-    wanted = [manifest.tensors[name] for name in set(reads)]
-    wanted.sort(key=lambda info: (info.file, info.offset, info.name))
-    return wanted
-
-
 def mapped_tensors(
     manifest: CheckpointManifest, reads: Sequence[str], strategy: str | None = None, make: Make | None = None
 ) -> Iterator[tuple[str, Tensor]]:
@@ -60,7 +51,7 @@ def mapped_tensors(
     make: a tensor from a file's bytes, for tensors that do not lie there element after element.
     Raises CheckpointError for an unknown name, or a file that is not as it was when it was resolved.
     """
-    wanted = in_file_order(manifest, reads)
+    wanted = wanted_of(manifest, reads)
     by_file: dict[int, list[TensorInfo]] = {}
     for info in wanted:
         by_file.setdefault(info.file, []).append(info)
@@ -120,13 +111,13 @@ def read_whole(path: str) -> bytearray:
 
 
 def view(data: Bytes, info: TensorInfo) -> Tensor:
-    """The tensor as it lies in the file; a copy only where the file does not align it."""
+    """The tensor as it lies in the file; a copy only where it is not aligned there."""
     import torch
 
     dtype = torch_dtype(info.dtype)
     if info.nbytes == 0:
         return torch.empty(info.shape, dtype=dtype)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=info.nbytes, offset=info.offset)
-    if info.offset % dtype.itemsize:
+    if raw.data_ptr() % dtype.itemsize:
         raw = raw.clone()
     return raw.view(dtype).view(info.shape)

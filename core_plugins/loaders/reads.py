@@ -1,6 +1,6 @@
 """The tensors that a call asks for, by the names that they have in the files.
 
-Owns: that check and that order. Never does: read. Called by: loaders whose library reads whole sets of names.
+Owns: that check and that order. Never does: read. Called by: loaders, once a reading.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def wanted_of(manifest: CheckpointManifest, reads: Sequence[str]) -> list[Tensor
         if name not in manifest.tensors:
             raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
     wanted = [manifest.tensors[name] for name in set(reads)]
-    wanted.sort(key=lambda info: (info.file, info.offset))
+    wanted.sort(key=lambda info: (info.file, info.offset, info.name))
     return wanted
 
 

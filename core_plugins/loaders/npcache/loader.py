@@ -14,9 +14,10 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
-from core_plugins.loaders.mapped import in_file_order, torch_dtype
+from core_plugins.loaders.mapped import torch_dtype
 from core_plugins.loaders.npcache.folder import Folder, open_folder
 from core_plugins.loaders.pt.loader import PtLoader
+from core_plugins.loaders.reads import wanted_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +36,7 @@ class NpcacheLoader:
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield mapped tensors of the folder, which is written first unless it is there. Raises CheckpointError."""
-        wanted = in_file_order(manifest, reads)
+        wanted = wanted_of(manifest, reads)
         files = [Path(file) for file in manifest.files]
         folder = open_folder(files)
         if folder is None:

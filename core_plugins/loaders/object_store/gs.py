@@ -49,7 +49,7 @@ def open_bucket(name: str, endpoint: str | None, connections: int) -> GoogleBuck
     try:
         credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_only"])
     except DefaultCredentialsError:
-        credentials = AnonymousCredentials()
+        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
     options = {"api_endpoint": endpoint} if endpoint else None
     client = storage.Client(project=project or "none", credentials=credentials, client_options=options)
     return GoogleBucket(client, name)

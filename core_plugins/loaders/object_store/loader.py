@@ -12,15 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError
 from core_plugins.loaders.directory import read_directory, read_json
+from core_plugins.loaders.mapped import view
 from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
 from core_plugins.loaders.object_store.store import Bucket, Place, StoredObject, failure, open_bucket, place_of
 from core_plugins.loaders.object_store.stream import spans_of, stream
 from core_plugins.loaders.reads import wanted_of
 from core_plugins.loaders.safetensors.header import Header, header_bytes, parsed, together
-from core_plugins.loaders.safetensors.views import tensor_view
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +88,8 @@ class ObjectStoreLoader:
         )
         for span, buffer in coming:
             for info in span.tensors:
-                yield info.name, tensor_view(buffer, info, info.offset - span.begin)
+                placed = msgspec.structs.replace(info, offset=info.offset - span.begin)
+                yield info.name, view(buffer, placed)
 
     def _copied(self, place: Place, bucket: Bucket, listed: dict[str, StoredObject]) -> Path:
         """A local directory with the small files, named by what they are."""
