@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack test test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack fuzz test test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -54,6 +54,9 @@ format: $(TEST_STAMP)
 
 attack: $(TEST_STAMP)  ## ten minutes of hostile clients, signals and full disks; writes attack-report.md and .html
 	$(PYTHON) -m tests.attack.run
+
+fuzz: $(TEST_STAMP)  ## ten minutes of damaged files for every reader; keeps what it finds in tests/fuzz/corpus
+	$(PYTHON) -m tests.fuzz.run --minutes 10
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run

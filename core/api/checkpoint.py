@@ -105,6 +105,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     config:     the model's configuration in the style of Hugging Face's `config.json` (translated when the format has
                 its own metadata); always holds `model_type`.
     generation: the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
+    metadata:   what the files say about their tensors besides, as strings by name, of all files together.
     """
 
     ref: str
@@ -114,6 +115,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     tokenizer: TokenizerSource
     generation: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
 
     def facts(self) -> CheckpointFacts:
         """The short form that selection works with."""

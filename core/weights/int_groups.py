@@ -24,7 +24,7 @@ def unpack_nibbles(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class IntGroups(CanonicalWeight):
-    """Unsigned 4- or 8-bit integers in groups along K, with a scale and either a zero point or a minimum a group.
+    """Unsigned 4- or 8-bit integers in groups along K, with a scale and a zero point or a minimum a group.
 
     W[n, order[k]] = scale[n, k // group_size] * (value[n, k] - zero) + minimum[n, k // group_size]
 
@@ -33,7 +33,8 @@ class IntGroups(CanonicalWeight):
     values: uint8, [N, K] for 8 bits, [N, K // 2] for 4 bits (the low nibble is the even k).
     scale: float16, bfloat16 or float32, [N, K // group_size].
     minimum: None, or the dtype and shape of `scale`.
-    zero: one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with a minimum or zeros).
+    zero: one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with zeros); also beside a
+        minimum.
     zeros: a zero point a group in place of `zero`, uint8 in the shape of `scale`, or None.
     order: the input of each stored column, of checkpoints with act-order, or None: the columns lie in order.
     """

@@ -1,5 +1,7 @@
 """The packed product against float64, on every instruction set; the same bits in any company."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -34,6 +36,12 @@ def test_dense_product_is_exact_to_rounding_and_independent_of_the_batch(kernels
 def test_integer_product_matches_dequantized_weights(kernels, isa, bits, group, minimum, dtype, activation):
     for n, k in ((32, group), (45, 3 * group), (70, 384)):
         check(kernels, int_groups(bits, n, k, group, minimum, dtype), activation)
+
+
+@pytest.mark.parametrize(("bits", "activation"), [(4, "none"), (4, "int8"), (8, "none"), (8, "int8")])
+def test_a_minimum_is_added_beside_a_zero_point(kernels, isa, bits, activation):
+    weight = int_groups(bits, 45, 192, 32, True, torch.bfloat16)
+    check(kernels, replace(weight, zero=1 << (bits - 1)), activation)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 96, 97, 300])

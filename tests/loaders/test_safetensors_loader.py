@@ -82,6 +82,11 @@ def test_incomplete_directories_end_in_sentences(copy: Path, tmp_path: Path) -> 
         SafetensorsLoader().resolve(str(copy))
 
 
+def test_the_metadata_of_all_files_is_handed_on(copy: Path) -> None:
+    save_file({"extra": torch.zeros(1)}, copy / "other.safetensors", metadata={"extra": "a word"})
+    assert SafetensorsLoader().resolve(str(copy)).metadata == {"format": "pt", "extra": "a word"}
+
+
 def test_damaged_headers_are_refused(copy: Path) -> None:
     path = copy / "model.safetensors"
     whole = path.read_bytes()
@@ -97,6 +102,9 @@ def test_damaged_headers_are_refused(copy: Path) -> None:
         {"shape": [-1]},
     ):
         raw = json.dumps({**header, name: {**header[name], **fields}}).encode()
+        changed.append(len(raw).to_bytes(8, "little") + raw + whole[8 + length :])
+    for metadata in (["pt"], {"format": 1}):
+        raw = json.dumps({**header, "__metadata__": metadata}).encode()
         changed.append(len(raw).to_bytes(8, "little") + raw + whole[8 + length :])
     for content in (b"", whole[:100], whole[:-50], b"\xff" * 8 + whole[8:], whole[:8] + b"[" + whole[9:], *changed):
         path.write_bytes(content)

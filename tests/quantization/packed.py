@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -34,7 +35,8 @@ class Packed:
         self.path = path
         self.manifest = SafetensorsLoader().resolve(str(path))
         arguments = hooks.core_spec().arguments(activation=activation)
-        context = LoadContext(manifest=self.manifest, dtype=dtype, arguments=arguments)
+        facts = self.manifest.facts()
+        context = LoadContext(manifest=self.manifest, facts=facts, dtype=dtype, arguments=arguments)
         self.method = hooks.core_load(context)
         self.spec = decoder_spec(self.manifest.config)
 
@@ -142,11 +144,13 @@ def changed(
         config(written["quantization_config"])
     (directory / "config.json").write_text(json.dumps(written))
     state = load_file(source / "model.safetensors")
+    with safe_open(source / "model.safetensors", framework="pt") as file:
+        metadata = file.metadata()
     for name, tensor in tensors.items():
         dotted = name.replace("__", ".")
         if tensor is None:
             del state[dotted]
         else:
             state[dotted] = tensor
-    save_file(state, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(state, directory / "model.safetensors", metadata=metadata)
     return directory

@@ -1,6 +1,7 @@
 """Checkpoints of narrow numbers with scales: 8-bit floats, integers, mxfp4 of gpt-oss, ModelOpt's.
 
-The packers here follow the publications of these formats; of mxfp4 transformers' own unpacking is the judge.
+The packers here follow the publications of these formats; of mxfp4 transformers' own unpacking is the judge. Blocks of 8-bit
+floats are also those that transformers itself writes, in checkpoints that are kept.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from core.api.errors import ConfigError
+from core.api.errors import CheckpointError, ConfigError
 from core.config.resolve import resolve
 from core.weights.codebook import E2M1
+from core_plugins.quantization.online.manifest import FP8
+from tests.quantization.packed import KEPT, Packed, changed, check_tokens, differing
 
 LARGEST = 448.0
 BLOCK = 32
@@ -117,6 +120,24 @@ def test_packed_checkpoints_give_the_numbers_of_plain_ones(case: str, llama: Pat
     assert_same_numbers(*write_twins(llama, tmp_path, declaration, pack))
 
 
+BLOCKS = sorted(path.parent.name for path in (KEPT / "fp8").glob("*/digests.json"))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_as_transformers_writes_them(name: str, tmp_path: Path) -> None:
+    packed = Packed(KEPT / "fp8" / name, FP8)
+    assert not differing(packed, torch.float32)
+    check_tokens(packed, tmp_path / "plain")
+
+
+def test_exponents_that_stand_for_no_number_are_told(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight_scale_inv".replace(".", "__")
+    scale = torch.full((2, 2), 255, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    packed = Packed(changed(KEPT / "fp8" / "exponents", tmp_path / "copy", **{name: scale}), FP8)
+    with pytest.raises(CheckpointError, match=r"q_proj' has a scale that is not a number \(e8m0 byte 255\)"):
+        packed.weights()
+
+
 def gpt_oss(folder: Path) -> tuple[Path, Path]:
     """A tiny gpt-oss with packed experts, and the same with transformers' idea of their numbers."""
     torch.manual_seed(0)
@@ -185,6 +206,8 @@ def test_what_is_not_understood_is_refused_by_name(llama: Path, tmp_path: Path) 
     assert "a key 'rotation' that is not known" in refused(redeclared(packed, rotation="hadamard"))
     assert "weight_block_size [0, 1]" in refused(redeclared(packed, rotation=None, weight_block_size=[0, 1]))
     assert "has shape [2, 2], but its declared scheme needs" in refused(redeclared(packed, weight_block_size=[64, 64]))
+    assert "expert_dtype 'fp4'; expected one of fp8" in refused(redeclared(packed, expert_dtype="fp4"))
+    redeclared(packed, expert_dtype="fp8")
     assert "fmt 'e3m4'" in refused(redeclared(packed, weight_block_size=[BLOCK, BLOCK], fmt="e3m4"))
     assert "head int8: the checkpoint is packed already" in refused(
         redeclared(packed, fmt="e4m3"), quantization_config={"head": "int8"}

@@ -45,7 +45,7 @@ class MistralLoader:
         if not names:
             raise CheckpointError(f"{ref}: there is no {FILES} next to params.json. Is the download complete?")
         files = [inside(directory.path, name) for name in names]
-        stored = read_all(files)
+        stored = read_all(files).tensors
         check_index(directory.path / INDEX, index, files, stored)
         config = dict(directory.config)
         tensors = _canonical(files, stored, config)

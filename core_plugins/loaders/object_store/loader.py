@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo
+from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError
 from core_plugins.loaders.directory import read_directory, read_json
 from core_plugins.loaders.mapped import view
@@ -22,7 +22,7 @@ from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
 from core_plugins.loaders.object_store.store import Bucket, Place, StoredObject, failure, open_bucket, place_of
 from core_plugins.loaders.object_store.stream import spans_of, stream
 from core_plugins.loaders.reads import wanted_of
-from core_plugins.loaders.safetensors.header import header_bytes, tensors_of
+from core_plugins.loaders.safetensors.header import Header, header_bytes, parsed, together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,20 +55,16 @@ class ObjectStoreLoader:
         files = _weight_objects(place, directory.path, listed)
         with ThreadPoolExecutor(self._arguments.concurrency) as pool:
             headers = list(pool.map(lambda number: _header(place, bucket, files[number], number), range(len(files))))
-        tensors: dict[str, TensorInfo] = {}
-        for header in headers:
-            for name, info in header.items():
-                if name in tensors:
-                    raise CheckpointError(f"{files[info.file].key}: tensor '{name}' is also in another file.")
-                tensors[name] = info
+        whole = together(headers, [found.key for found in files])
         return CheckpointManifest(
             ref=ref,
             format="safetensors",
             files=[_pinned(place, found) for found in files],
-            tensors=tensors,
+            tensors=whole.tensors,
             config=directory.config,
             tokenizer=directory.tokenizer,
             generation=directory.generation,
+            metadata=whole.metadata,
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
@@ -137,8 +133,8 @@ def _weight_objects(place: Place, directory: Path, listed: dict[str, StoredObjec
     return [listed[name] for name in names]
 
 
-def _header(place: Place, bucket: Bucket, found: StoredObject, number: int) -> dict[str, TensorInfo]:
-    """The tensors of one object, by one request, or two when its header is long."""
+def _header(place: Place, bucket: Bucket, found: StoredObject, number: int) -> Header:
+    """The header of one object, by one request, or two when its header is long."""
     url = f"{place.scheme}://{place.bucket}/{found.key}"
     first = _read(place, bucket, found, 0, min(FIRST_READ, found.size)) if found.size else b""
     length = header_bytes(url, first[:8], found.size)
@@ -146,7 +142,7 @@ def _header(place: Place, bucket: Bucket, found: StoredObject, number: int) -> d
     raw = first[8:end]
     if len(first) < end:
         raw += _read(place, bucket, found, len(first), end)
-    return tensors_of(url, raw, found.size, number)
+    return parsed(url, raw, found.size, number)
 
 
 def _read(place: Place, bucket: Bucket, found: StoredObject, begin: int, end: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Headers of safetensors files: names, shapes and places, without torch.
+"""Headers of safetensors files: names, shapes, places and metadata, without torch.
 
 Owns: the format and its checks. Never does: read weights. Called by: the safetensors loader.
 """
@@ -10,27 +10,46 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
+METADATA = "__metadata__"
 
 
-def read_all(files: Sequence[Path]) -> dict[str, TensorInfo]:
-    """The tensors of all files of one model. Raises CheckpointError, also for a name that is in two of them."""
-    tensors: dict[str, TensorInfo] = {}
-    for number, file in enumerate(files):
-        for name, info in read_tensors(file, number).items():
-            if name in tensors:
-                raise CheckpointError(f"{file}: tensor '{name}' is also in {files[tensors[name].file].name}.")
-            tensors[name] = info
-    return tensors
+class Header(NamedTuple):
+    """What headers say, of one file or of all.
+
+    tensors: by name.
+    metadata: strings by name, about the tensors or the tool that wrote them.
+    """
+
+    tensors: dict[str, TensorInfo]
+    metadata: dict[str, str]
 
 
-def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
-    """The tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming the file."""
+def read_all(files: Sequence[Path]) -> Header:
+    """The headers of all files of one model. Raises CheckpointError, also for a name that is in two of them."""
+    return together([read_header(file, number) for number, file in enumerate(files)], [str(file) for file in files])
+
+
+def together(headers: Sequence[Header], files: Sequence[str]) -> Header:
+    """One header for all files. files: their names. Raises CheckpointError for a tensor that is in two of them."""
+    whole = Header({}, {})
+    for number, header in enumerate(headers):
+        whole.metadata.update(header.metadata)
+        for name, info in header.tensors.items():
+            if name in whole.tensors:
+                other = Path(files[whole.tensors[name].file]).name
+                raise CheckpointError(f"{files[number]}: tensor '{name}' is also in {other}.")
+            whole.tensors[name] = info
+    return whole
+
+
+def read_header(path: Path, file: int) -> Header:
+    """The header of one file, which is number `file` of the manifest. Raises CheckpointError naming the file."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as stream:
@@ -38,7 +57,7 @@ def read_tensors(path: Path, file: int) -> dict[str, TensorInfo]:
             raw = stream.read(length)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
-    return tensors_of(path, raw, size, file)
+    return parsed(path, raw, size, file)
 
 
 def header_bytes(path: Path | str, first: bytes, size: int) -> int:
@@ -51,8 +70,8 @@ def header_bytes(path: Path | str, first: bytes, size: int) -> int:
     return length
 
 
-def tensors_of(path: Path | str, raw: bytes, size: int, file: int) -> dict[str, TensorInfo]:
-    """The tensors that the header `raw` of a file of `size` bytes describes. path: for sentences. Raises CheckpointError."""
+def parsed(path: Path | str, raw: bytes, size: int, file: int) -> Header:
+    """What the header `raw` of a file of `size` bytes says. path: for sentences. Raises CheckpointError."""
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
@@ -62,10 +81,16 @@ def tensors_of(path: Path | str, raw: bytes, size: int, file: int) -> dict[str, 
     base = 8 + len(raw)
     tensors = {}
     for name, entry in header.items():
-        if name != "__metadata__":
+        if name != METADATA:
             tensors[name] = _tensor(path, file, name, entry, base, size)
     _check_places(path, tensors.values(), base, size)
-    return tensors
+    return Header(tensors, _metadata(path, header.get(METADATA) or {}))
+
+
+def _metadata(path: Path | str, found: object) -> dict[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise CheckpointError(f"{path}: its metadata is no table of strings. The file is damaged.")
+    return found
 
 
 def _check_places(path: Path | str, tensors: Iterable[TensorInfo], base: int, size: int) -> None:

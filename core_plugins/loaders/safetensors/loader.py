@@ -38,16 +38,17 @@ class SafetensorsLoader:
         index = read_index(directory.path / INDEX)
         names = sorted(set(index.values())) if index else _names_of(directory.path)
         files = [inside(directory.path, name) for name in names]
-        tensors = read_all(files)
-        check_index(directory.path / INDEX, index, files, tensors)
+        header = read_all(files)
+        check_index(directory.path / INDEX, index, files, header.tensors)
         return CheckpointManifest(
             ref=ref,
             format="safetensors",
             files=[str(file) for file in files],
-            tensors=tensors,
+            tensors=header.tensors,
             config=directory.config,
             tokenizer=directory.tokenizer,
             generation=directory.generation,
+            metadata=header.metadata,
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

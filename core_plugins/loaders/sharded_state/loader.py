@@ -39,7 +39,7 @@ class ShardedStateLoader:
             ref=ref,
             format="sharded_state",
             files=[str(file) for file in files],
-            tensors=read_all(files),
+            tensors=read_all(files).tensors,
             config=directory.config,
             tokenizer=directory.tokenizer,
             generation=directory.generation,

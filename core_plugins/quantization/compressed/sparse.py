@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from core.api.specs import Activation, PartPlan, Unsupported
+from core.api.specs import PartPlan, Unsupported
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from core.weights.formats import CanonicalWeight
 
 SPARSE: Final = ("compressed", "bitmask", "shape", "row_offsets")
-ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
-ACTIVATIONS: Final[dict[str, Activation]] = {"bfloat16": "bf16"}
 
 
 class SparseLayout:
@@ -48,9 +46,9 @@ class SparseLayout:
         numbers = part.tensors.get("compressed")
         if numbers is None:
             return Unsupported(f"module '{part.own_name}' has a bitmask and no tensor 'compressed'")
-        reads = part.names(*SPARSE)
         if self._inner is None:
-            return self._plain(part, reads)
+            return self._plain(part)
+        reads = part.names(*SPARSE)
         plan = self._inner.plan(self._whole(part))
         if isinstance(plan, Unsupported):
             return plan
@@ -73,15 +71,11 @@ class SparseLayout:
         whole["weight"] = matrix
         return self._inner.pack(self._whole(part), whole)
 
-    def _plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan | Unsupported:
-        """A plain matrix of the run's own dtype, which fuses with its plain neighbours."""
+    def _plain(self, part: StoredPart) -> PartPlan | Unsupported:
         kind = part.tensors["compressed"].dtype
         if kind not in PLAIN:
             return Unsupported(f"module '{part.own_name}' is sparse and of type {kind}, but has no scale")
-        dtype = self._run.dtype
-        rows, inputs = part.shape
-        nbytes = rows * inputs * ITEM_BYTES[dtype]
-        return PartPlan(reads, dtype, ACTIVATIONS.get(dtype, "none"), "dense", nbytes)
+        return self._run.plan_plain(part, SPARSE)
 
     def _whole(self, part: StoredPart) -> StoredPart:
         """The module as if its matrix were not sparse."""

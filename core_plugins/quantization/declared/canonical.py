@@ -19,7 +19,12 @@ SIGN = 128
 
 
 def integer_weight(
-    how: Integers, values: Tensor, scale: Tensor, zeros: Tensor | None = None, groups: Tensor | None = None
+    how: Integers,
+    values: Tensor,
+    scale: Tensor,
+    zeros: Tensor | None = None,
+    groups: Tensor | None = None,
+    minimum: Tensor | None = None,
 ) -> CanonicalWeight:
     """Integers of a matrix [N, K] as it is held.
 
@@ -27,6 +32,7 @@ def integer_weight(
     scale: floats [N, K / group] or one number.
     zeros: uint8 [N, K / group] or one number, where groups have their own.
     groups: the group of each column, integers [K], where columns are permuted.
+    minimum: floats [N, K / group] that are added, where groups have their own; they are rounded to the scales' type.
     Raises ValueError for groups of unequal sizes.
     """
     n = values.shape[0]
@@ -53,6 +59,7 @@ def integer_weight(
         zero=0 if how.zeros else how.zero,
         zeros=points,
         order=None if order is None else InputOrder.of(order),
+        minimum=None if minimum is None else minimum.to(scale.dtype).contiguous(),
     )
 
 

@@ -16,6 +16,7 @@ from core_plugins.quantization.declared.part import StoredPart
 
 GROUP_MULTIPLE: Final = 16
 SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 ORDER_BYTES: Final = 4
 """Of an input, in the order of permuted ones."""
 OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
@@ -68,6 +69,13 @@ class Run:
             shard_multiple=multiple,
         )
 
+    def plan_plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan:
+        """The plan of a part that is unpacked to the run's own dtype. It fuses with plain neighbours. reads: see `plan`."""
+        rows, inputs = part.shape
+        activation: Activation = "bf16" if self.dtype == "bfloat16" else "none"
+        nbytes = rows * inputs * ITEM_BYTES[self.dtype]
+        return PartPlan(part.names(*reads), self.dtype, activation, "dense", nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Integers:
@@ -79,6 +87,7 @@ class Integers:
     channel: whether a scale belongs to a whole row.
     ordered: whether the inputs are permuted (act-order).
     scale: type of the scales in the checkpoint.
+    minimum: whether each group has a float that is added, of the scales' type.
     """
 
     bits: int
@@ -87,6 +96,7 @@ class Integers:
     channel: bool
     ordered: bool
     scale: str
+    minimum: bool = False
 
     @property
     def held_bits(self) -> int:
@@ -101,7 +111,8 @@ class Integers:
     @property
     def form(self) -> str:
         """The canonical format."""
-        if self.held_bits == 8 and self.channel and not self.zeros and not self.ordered:
+        only_scales = not self.zeros and not self.ordered and not self.minimum
+        if self.held_bits == 8 and self.channel and only_scales:
             return "int8_channel"
         return f"int{self.held_bits}_groups"
 
@@ -118,10 +129,13 @@ class Integers:
                 f"its groups of {size} inputs are no multiple of {GROUP_MULTIPLE}; quantize it again with groups of 32 to 128"
             )
         zero_bytes = 1 if self.zeros else 0
-        group_bytes = SCALE_BYTES[self.scale] + zero_bytes
+        floats = 2 if self.minimum else 1
+        group_bytes = floats * SCALE_BYTES[self.scale] + zero_bytes
         nbytes = n * (k * self.held_bits // 8 + k // size * group_bytes)
         lowest = "zeros" if self.zeros else f"zero{self.zero}"
         key = f"{size}/{self.scale}/{lowest}"
+        if self.minimum:
+            key += "/minimum"
         if not self.ordered:
             return run.plan(part, reads, self.form, key, nbytes, size)
         plan = run.plan(part, reads, self.form, key, nbytes + ORDER_BYTES * k, k)

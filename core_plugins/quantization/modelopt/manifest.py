@@ -18,7 +18,7 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="modelopt",
-        summary="checkpoints of NVIDIA ModelOpt: 8-bit floats (tensor, row, block), nvfp4, mxfp4-like blocks, int8",
+        summary="checkpoints of NVIDIA ModelOpt: 8-bit floats (tensor, row, block), nvfp4, mxfp4, mxfp8, int8",
         arguments=DeclaredArguments,
     )
 

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from core.api.errors import UserError
+from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.held import Run
+from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.scaled.method import BY_TENSORS, choose, scaled_layouts
 
 ALGORITHMS: Final = (
@@ -22,9 +25,11 @@ ALGORITHMS: Final = (
     "FP8_PER_CHANNEL_PER_TOKEN",
     "MIXED_PRECISION",
     "MXFP4",
+    "MXFP8",
     "NVFP4",
     "W4A16_NVFP4",
     "W4A8_NVFP4_FP8",
+    "W8A16",
     "W8A8_SQ_PER_CHANNEL",
 )
 """Served: the tensors of each say the rest."""
@@ -38,6 +43,8 @@ REFUSED: Final = {
 """Algorithms that are not served, and what to do."""
 BLOCK: Final = (128, 128)
 """Rows and columns that share a scale in FP8_PB_WO."""
+SMOOTHED: Final = "pre_quant_scale"
+"""What inputs of a module are multiplied with, where neighbours could not take it over."""
 NEUTRAL: Final = {
     "quant_method": "it chose the method",
     "producer": "it says who made the checkpoint",
@@ -49,7 +56,7 @@ NEUTRAL: Final = {
     "kv_cache_quant_algo": "scales of the KV cache are found by their names",
     "kv_cache_scheme": "scales of the KV cache are found by their names",
     "has_zero_point": "nothing that is served has zero points",
-    "pre_quant_scale": "a tensor of that name is refused",
+    SMOOTHED: "a tensor of that name is refused",
     "is_checkpoint_nvfp4_serialized": BY_TENSORS,
     "is_checkpoint_fp8_serialized": BY_TENSORS,
 }
@@ -66,7 +73,16 @@ def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
         declaration.update(inner)
     _check(declaration)
     layouts = scaled_layouts(Run(asked, context.dtype), BLOCK)
-    return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
+
+    def served(part: StoredPart) -> Layout | Unsupported | None:
+        if SMOOTHED in part.tensors:
+            return Unsupported(
+                f"'{part.own_name}' has a tensor '{SMOOTHED}': its inputs are scaled before the product; export the model "
+                "without AWQ or SmoothQuant"
+            )
+        return choose(part, layouts)
+
+    return DeclaredMethod(context.manifest, served)
 
 
 def _check(declaration: Mapping[str, Any]) -> None:

@@ -2,13 +2,13 @@
 
 Never does: read a declaration. Called by: methods whose checkpoints store matrices so.
 
-fp8:   `weight` float8 [N, K] and `weight_scale` (one, one a row, or one a block of rows and columns), or its other name
-       `weight_scale_inv`, which multiplies as well.
+fp8:   `weight` float8 [N, K] and `weight_scale` (one, one a row, or one a block of rows and columns, [R, C] or [R, 1, C, 1]),
+       or its other name `weight_scale_inv`, which multiplies as well; floats, or powers of two as bytes.
 int8:  `weight` int8 [N, K] and `weight_scale` of the same shapes but for blocks.
 mxfp4: `weight_blocks` uint8 [N, K / 32, 16] and `weight_scales` uint8 [N, K / 32], powers of two; or `weight_packed` uint8
        [N, K / 2] and `weight_scale`. The low nibble is the even input.
-nvfp4: `weight` or `weight_packed` uint8 [N, K / 2], `weight_scale` float8 [N, K / 16], and a scale of the tensor: one that
-       multiplies, `weight_scale_2`, or one that divides, `weight_global_scale`.
+nvfp4: `weight` or `weight_packed` uint8 [N, K / 2], `weight_scale` float8 [N, K / 16] or [N, K / 32], and a scale of the
+       tensor: one that multiplies, `weight_scale_2`, or one that divides, `weight_global_scale`.
 
 `input_scale`, the size of inputs that somebody measured, is planned as read and not used: inputs are rounded by their own.
 """
@@ -34,6 +34,8 @@ EXPONENTS: Final = ("U8", "F8_E8M0")
 UNREAD: Final = ("input_scale", "input_global_scale", "activation_scale", "activation_scale_ub", "input_scale_ub")
 MX_BLOCK: Final = 32
 NV_BLOCK: Final = 16
+WIDE_NV_BLOCK: Final = 32
+"""Of nvfp4 for inputs of 8 bits."""
 
 
 class Float8:
@@ -53,19 +55,29 @@ class Float8:
         shapes = [*one_number(), *a_row(n)]
         if self._block is not None:
             rows, columns = self._block
-            shapes.append((-(-n // rows), -(-k // columns)))
+            down = -(-n // rows)
+            across = -(-k // columns)
+            shapes += [(down, across), (down, 1, across, 1)]
         scale = _scale_of(part)
-        found = problem(part, [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, FLOATS, shapes)])
+        types = (*FLOATS, *EXPONENTS)
+        found = problem(part, [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, types, shapes)])
         if found is not None:
             return Unsupported(found)
         return self._how(part).plan(part, self._run, ("weight", scale, *UNREAD))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
-        from core_plugins.quantization.declared.canonical import float8_weight
+        import torch
 
-        block = self._block if self._is_blocked(part) else None
-        return float8_weight(self._how(part), tensors["weight"], tensors[_scale_of(part)], block)
+        from core_plugins.quantization.declared.canonical import float8_weight, from_exponents
+
+        scale = tensors[_scale_of(part)]
+        if part.tensors[_scale_of(part)].dtype in EXPONENTS:
+            scale = from_exponents(scale.view(torch.uint8))
+        if not self._is_blocked(part):
+            return float8_weight(self._how(part), tensors["weight"], scale)
+        of_blocks = scale.squeeze((1, 3)) if scale.dim() == 4 else scale
+        return float8_weight(self._how(part), tensors["weight"], of_blocks, self._block)
 
     def _how(self, part: StoredPart) -> Floats8:
         size = part.shape[1]
@@ -112,16 +124,17 @@ class Float4:
     """4-bit floats in blocks. form: `mxfp4` or `nvfp4`. run: what the user wants."""
 
     def __init__(self, form: str, run: Run) -> None:
-        self._how = Floats4(form, MX_BLOCK if form == "mxfp4" else NV_BLOCK)
+        self._form = form
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
         """See `Layout`."""
         n, k = part.shape
-        size = self._how.block_size
+        how = self._how(part)
+        size = how.block_size
         values, scales = _names(part)
         packed = (n, -(-k // size), size // 2) if values == "weight_blocks" else (n, k // 2)
-        types = EXPONENTS if self._how.form == "mxfp4" else tuple(FORMS)
+        types = EXPONENTS if how.form == "mxfp4" else tuple(FORMS)
         wanted = [Wanted(values, ("U8",), [packed]), Wanted(scales, types, [(n, -(-k // size))])]
         for whole in ("weight_scale_2", "weight_global_scale"):
             if whole in part.tensors:
@@ -130,7 +143,7 @@ class Float4:
         if found is not None:
             return Unsupported(found)
         reads = tuple(one.suffix for one in wanted)
-        return self._how.plan(part, self._run, (*reads, *UNREAD))
+        return how.plan(part, self._run, (*reads, *UNREAD))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -142,13 +155,22 @@ class Float4:
         values, scales = _names(part)
         pairs = tensors[values].reshape(n, k // 2)
         scale = tensors[scales]
-        if self._how.form == "mxfp4":
-            return float4_weight(self._how, pairs, scale.view(torch.uint8))
+        how = self._how(part)
+        if how.form == "mxfp4":
+            return float4_weight(how, pairs, scale.view(torch.uint8))
         divisor = tensors.get("weight_global_scale")
         factor = tensors.get("weight_scale_2")
         if divisor is None and factor is None:
             factor = torch.ones(1)
-        return float4_weight(self._how, pairs, scale, divisor, factor)
+        return float4_weight(how, pairs, scale, divisor, factor)
+
+    def _how(self, part: StoredPart) -> Floats4:
+        if self._form == "mxfp4":
+            return Floats4(self._form, MX_BLOCK)
+        n, k = part.shape
+        scale = part.tensors.get(_names(part)[1])
+        wide = scale is not None and tuple(scale.shape) == (n, k // WIDE_NV_BLOCK)
+        return Floats4(self._form, WIDE_NV_BLOCK if wide else NV_BLOCK)
 
 
 def _scale_of(part: StoredPart) -> str:

@@ -12,11 +12,13 @@ from typing import Any, Final
 from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
+from core_plugins.quantization.declared.floats import DeclaredFloat8
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN, DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.scaled.layouts import FORMS, Float4, Float8, Int8
+from core_plugins.quantization.declared.shares import Shares
+from core_plugins.quantization.scaled.layouts import EXPONENTS, FORMS, MX_BLOCK, Float4, Float8, Int8
 
 BY_TENSORS: Final = "the type of each tensor says whether it is packed"
 BY_SIZE: Final = "inputs are rounded by their own sizes"
@@ -28,6 +30,7 @@ NEUTRAL: Final = {
     "dequantize": "it tells other programs to unpack",
     "ignored_layers": BY_TENSORS,
     "kv_cache_scheme": "scales of the KV cache are found by their names",
+    "modules_to_convert": BY_TENSORS,
     "modules_to_not_convert": BY_TENSORS,
     "scale_fmt": "scales are read as they are stored",
     "weight_per_channel": "the shape of the scales says it",
@@ -36,6 +39,13 @@ NEUTRAL: Final = {
 }
 """Keys of a declaration that change nothing here, and why."""
 FLOATS: Final = ("e4m3", "e5m2", "float8_e4m3fn", "float8_e5m2")
+ONE_OF: Final = {
+    "expert_dtype": ("fp8",),
+    "fmt": FLOATS,
+    "format": FLOATS,
+    "quantization_type": FLOATS,
+}
+"""Keys that have one of these values."""
 
 
 def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
@@ -55,6 +65,7 @@ def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]
     """By kind of number. block: of 8-bit floats."""
     return {
         "fp8": Float8(block, run),
+        "mxfp8": DeclaredFloat8(Shares("group", MX_BLOCK), run),
         "int8": Int8(run),
         "mxfp4": Float4("mxfp4", run),
         "nvfp4": Float4("nvfp4", run),
@@ -70,7 +81,7 @@ def choose(part: StoredPart, layouts: Mapping[str, Layout]) -> Layout | Unsuppor
         return None
     scale = part.tensors.get("weight_scale")
     if info.dtype in FORMS:
-        return layouts["fp8"]
+        return layouts["mxfp8" if scale is not None and scale.dtype in EXPONENTS else "fp8"]
     if info.dtype == "I8":
         return layouts["int8"]
     if info.dtype == "U8" and scale is not None:
@@ -86,10 +97,10 @@ def _read_keys(declaration: Mapping[str, Any], method: str) -> tuple[int, int] |
             continue
         if key == "weight_block_size":
             block = _block(value)
-        elif key in ("fmt", "quantization_type", "format"):
-            if value not in FLOATS:
+        elif key in ONE_OF:
+            if value not in ONE_OF[key]:
                 raise UserError(
-                    f"the checkpoint declares {method} with {key} {value!r}; expected one of {', '.join(FLOATS)}."
+                    f"the checkpoint declares {method} with {key} {value!r}; expected one of {', '.join(ONE_OF[key])}."
                 )
         elif key not in NEUTRAL:
             raise UserError(

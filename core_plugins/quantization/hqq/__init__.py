@@ -1,0 +1,1 @@
+"""Checkpoints of HQQ: integers in groups with float zero points."""

@@ -1,0 +1,103 @@
+"""Makes the checkpoints beside it with transformers: `python make.py` in an environment with torch and transformers.
+
+8-bit floats in blocks, as DeepSeek publishes them. Transformers asks for a GPU, but rounds without one. It saves the scales of
+a layer's experts as one tensor; they are written as published checkpoints have them. Random weights: only the packing matters.
+`digests.json` of each has, by module, the sha256 of the float32 bytes of the matrix [N, K] that transformers itself makes of
+the packed tensors (`dequantize`), and the versions of the tools.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, FineGrainedFP8Config, LlamaConfig, Qwen3MoeConfig
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+
+KEPT = ("config.json", "model.safetensors", "tokenizer.json")
+WORK = Path("/tmp/make-fp8")
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "vocab_size": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "blocks": (LlamaConfig(**SHAPE), {"weight_block_size": (32, 16)}),
+    "experts": (Qwen3MoeConfig(**SHAPE, **EXPERTS), {"weight_block_size": (32, 32)}),
+    "exponents": (LlamaConfig(**SHAPE), {"weight_block_size": (32, 32), "scale_fmt": "ue8m0"}),
+}
+
+
+def make(name: str) -> None:
+    """One checkpoint."""
+    config, settings = CHECKPOINTS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.mul_(3.0)
+    model.bfloat16().save_pretrained(WORK / name)
+    FineGrainedFP8HfQuantizer.validate_environment = lambda self, *args, **kwargs: None
+    asked = FineGrainedFP8Config(**settings)
+    packed = AutoModelForCausalLM.from_pretrained(WORK / name, dtype=torch.bfloat16, quantization_config=asked)
+    saved = WORK / f"{name}-packed"
+    packed.save_pretrained(saved)
+    save_tokenizer(saved)
+    target = HERE / name
+    target.mkdir(exist_ok=True)
+    for file in KEPT:
+        shutil.copy(saved / file, target / file)
+    state = with_scales_of_experts(load_file(target / "model.safetensors"))
+    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    digests = {}
+    for full, scale in state.items():
+        module, _, suffix = full.rpartition(".")
+        if suffix == "weight_scale_inv":
+            matrix = Fp8Dequantize(None)._dequantize_one(state[f"{module}.weight"], scale, torch.float32)
+            unsigned = matrix + 0.0  # zero has no sign here
+            digests[module] = hashlib.sha256(unsigned.contiguous().numpy().tobytes()).hexdigest()
+    tools = {tool: version(tool) for tool in ("torch", "transformers")}
+    found = {"versions": tools, "float32": digests}
+    (target / "digests.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def with_scales_of_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The scales of all experts of a layer, each under the name of its own matrix."""
+    found: dict[str, Tensor] = {}
+    for full, tensor in state.items():
+        module, _, stacked = full.rpartition(".")
+        parts = {"gate_up_proj_scale_inv": ("gate_proj", "up_proj"), "down_proj_scale_inv": ("down_proj",)}.get(stacked)
+        if parts is None:
+            found[full] = tensor
+            continue
+        for expert, own in enumerate(tensor):
+            for part, scale in zip(parts, own.chunk(len(parts)), strict=True):
+                found[f"{module}.{expert}.{part}.weight_scale_inv"] = scale.contiguous()
+    return found
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or CHECKPOINTS:
+        make(wanted)

@@ -1,0 +1,149 @@
+"""The readers that are tried: which good files each begins with, and what it does with a damaged one.
+
+Owns: this table. Never does: damage a file. Called by: the workers, the replay of kept files.
+
+A target reads a folder. It may return or raise CoreError; everything else is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    make: writes a good folder.
+    damaged: the names of the files that are damaged, one at a time.
+    read: reads the folder with everything that a start reads before weights are packed, and the weights.
+    """
+
+    make: Callable[[Path], None]
+    damaged: tuple[str, ...]
+    read: Callable[[Path], None]
+
+
+def _loaded(loader: str, ref: Path) -> None:
+    """Resolve and read every tensor, as the engine's loading does."""
+    from core.plugin.hookspecs import LoadContext
+    from core.plugin.registry import PluginRegistry
+    from core.plugin.table import load_plugin
+
+    manifest = PluginRegistry().get("loader", loader)
+    reader = load_plugin(manifest, LoadContext(arguments={}))
+    found = reader.resolve(str(ref))
+    for _, tensor in reader.iter(found, list(found.tensors)):
+        tensor.flatten()[:1].tolist()
+
+
+def _config(folder: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 64,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 128,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _state() -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0).standard_normal
+    layer = "model.layers.0."
+    shapes = {
+        "model.embed_tokens.weight": (64, 32),
+        f"{layer}self_attn.q_proj.weight": (32, 32),
+        f"{layer}self_attn.k_proj.weight": (16, 32),
+        f"{layer}self_attn.v_proj.weight": (16, 32),
+        f"{layer}self_attn.o_proj.weight": (32, 32),
+        f"{layer}mlp.gate_proj.weight": (48, 32),
+        f"{layer}mlp.up_proj.weight": (48, 32),
+        f"{layer}mlp.down_proj.weight": (32, 48),
+        f"{layer}input_layernorm.weight": (32,),
+        f"{layer}post_attention_layernorm.weight": (32,),
+        "model.norm.weight": (32,),
+        "lm_head.weight": (64, 32),
+    }
+    return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _safetensors(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    _config(folder)
+    save_file(_state(), folder / "model.safetensors")
+
+
+def _sharded(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    _config(folder)
+    names = sorted(_state())
+    places = {}
+    for number, part in enumerate((names[:6], names[6:]), 1):
+        file = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: _state()[name] for name in part}, folder / file)
+        places.update(dict.fromkeys(part, file))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def _gguf(folder: Path) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(str(folder / "model.gguf"), "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([chr(65 + index) for index in range(64)])
+    writer.add_token_types([1] * 64)
+    writer.add_token_merges(["A B"])
+    draw = np.random.default_rng(0).standard_normal
+    sizes = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
+    sizes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64)}
+    for name, shape in sizes.items():
+        kind = gguf.GGMLQuantizationType.Q8_0 if name.startswith("ffn") else gguf.GGMLQuantizationType.F32
+        values = gguf.quants.quantize(draw(shape).astype(np.float32), kind)
+        writer.add_tensor(f"blk.0.{name}.weight", values, raw_dtype=kind)
+    for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
+        writer.add_tensor(name, np.ones(32, dtype=np.float32))
+    writer.add_tensor("token_embd.weight", draw((64, 32)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _explained(folder: Path) -> None:
+    """Everything that the command line does before it starts an engine."""
+    from core.config.resolve import resolve
+
+    resolve({"model": str(folder)}, context="explain")
+
+
+TARGETS = {
+    "safetensors": Target(_safetensors, ("model.safetensors",), lambda folder: _loaded("safetensors", folder)),
+    "index": Target(_sharded, ("model.safetensors.index.json",), lambda folder: _loaded("safetensors", folder)),
+    "gguf": Target(_gguf, ("model.gguf",), lambda folder: _loaded("gguf", folder / "model.gguf")),
+    "config": Target(_safetensors, ("config.json",), _explained),
+}
+sys.path.insert(0, str(ROOT / "tests"))

@@ -1,0 +1,124 @@
+"""Checkpoints that ModelOpt exported: the matrices that its own classes mean, the model's tokens, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from core.api.errors import UserError
+from core.api.sampling_params import SamplingParams
+from core.api.specs import LayerSpec, PartPlan, Unsupported
+from core.cli.main import main
+from core.llm import LLM
+from core.weights.formats import Codebook
+from core_plugins.quantization.modelopt import manifest as hooks
+from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
+
+HERE = KEPT / "modelopt"
+FORMATS = {
+    "fp8": "fp8_e4m3",
+    "fp8_blocks": "fp8_e4m3",
+    "fp8_rows": "fp8_e4m3",
+    "int8": "int8_channel",
+    "mxfp4": "mxfp4",
+    "mxfp8": "fp8_e4m3",
+    "nvfp4": "nvfp4",
+    "nvfp4_of_32": "nvfp4",
+}
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The matrices are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_matrices_and_tokens_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
+    packed = Packed(HERE / name, hooks)
+    told = json.loads((packed.path / "digests.json").read_text())["float32"]
+    stored = load_file(packed.path / "model.safetensors")
+    weights = packed.weights()
+    assert weights.keys() == told.keys()
+    for module, weight in weights.items():
+        assert weight.name == FORMATS[name]
+        if isinstance(weight, Codebook) and weight.row_scale is not None:  # told without the scale of the whole matrix
+            assert (weight.row_scale == stored[f"{module}.weight_scale_2"]).all()
+            weight = replace(weight, row_scale=None)
+        assert digest(weight.dequantize() + 0.0) == told[module], module
+    check_tokens(packed, tmp_path / "plain")
+
+
+def test_blocks_of_inputs_have_their_own_scales() -> None:
+    """The tool writes scales of blocks with two sides more, and one number where there is but one block."""
+    packed = Packed(HERE / "fp8_blocks", hooks)
+    down = "model.layers.0.mlp.down_proj"
+    assert packed.manifest.tensors[f"{down}.weight_scale"].shape == (1, 1, 2, 1)
+    assert packed.manifest.tensors[f"{Q_PROJ}.weight_scale"].shape == ()
+    weights = packed.weights()
+    assert weights[down].group_size == 128
+    assert weights[Q_PROJ].group_size == 64
+
+
+def test_the_engine_serves_the_same_tokens_with_a_cache_of_8_bits_declared() -> None:
+    settings: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory_bytes": 1 << 22}
+    path = HERE / "fp8"
+    llm = LLM(model=str(path), dtype="float32", use_tqdm_on_load=False, **settings)
+    try:
+        params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+        found = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0].outputs[0].token_ids
+    finally:
+        llm.close()
+    logits = Packed(path, hooks).logits([*PROMPT, *found])
+    assert logits[len(PROMPT) - 1 : -1].argmax(-1).tolist() == found
+
+
+def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "explain", str(HERE / "nvfp4"), "--device", "cpu"]) == 0
+    assert "modelopt" in capsys.readouterr().out
+
+
+def test_inputs_that_are_scaled_first_are_refused(tmp_path: Path) -> None:
+    name = f"{Q_PROJ}.pre_quant_scale".replace(".", "__")
+    path = changed(HERE / "int8", tmp_path / "copy", **{name: torch.ones(64)})
+    plan = Packed(path, hooks).method.plan(LayerSpec(Q_PROJ, "linear", (64, 64)))
+    assert isinstance(plan, Unsupported) and "inputs are scaled before the product" in plan.reason
+
+
+def test_scales_of_other_blocks_are_refused(tmp_path: Path) -> None:
+    name = f"{Q_PROJ}.weight_scale".replace(".", "__")
+    layer = LayerSpec(Q_PROJ, "linear", (64, 64))
+    other = torch.ones(2, 1, 2, 1)
+    plan = Packed(changed(HERE / "fp8_blocks", tmp_path / "a", **{name: other}), hooks).method.plan(layer)
+    assert isinstance(plan, Unsupported) and "has shape [2, 1, 2, 1]" in plan.reason
+    narrow = torch.ones(64, 3).to(torch.float8_e4m3fn)
+    plan = Packed(changed(HERE / "nvfp4", tmp_path / "b", **{name: narrow}), hooks).method.plan(layer)
+    assert isinstance(plan, Unsupported) and "needs [64, 4]" in plan.reason
+
+
+def test_other_algorithms_are_refused(tmp_path: Path) -> None:
+    def other(declaration: dict[str, Any]) -> None:
+        declaration["quant_algo"] = "W3A16"
+
+    with pytest.raises(UserError, match=r"quant_algo 'W3A16'; expected one of FP8"):
+        Packed(changed(HERE / "int8", tmp_path / "copy", other), hooks)
+
+
+def test_weights_are_as_small_as_in_the_file() -> None:
+    packed = Packed(HERE / "nvfp4_of_32", hooks)
+    plan = packed.plans()[Q_PROJ][1]
+    assert isinstance(plan, PartPlan)
+    stored = sum(packed.manifest.tensors[f"{Q_PROJ}.{suffix}"].nbytes for suffix in ("weight", "weight_scale"))
+    rows_with_the_whole_scale = 64 * 4
+    assert plan.nbytes == stored + rows_with_the_whole_scale
