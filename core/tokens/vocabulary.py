@@ -109,4 +109,8 @@ def set_ends(
     tail = [part for part in (second, "$B", last) if part]
     pair += [f"{part}:1" for part in tail]
     special = [(name, built.token_to_id(name)) for name in sorted(names)]
-    built.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    try:
+        built.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    except ValueError as error:
+        names = ", ".join(repr(name) for name, _ in special)
+        raise CheckpointError(f"The tokens around a text ({names}) cannot be used: {error}.") from error

@@ -53,6 +53,8 @@ def cut(data: bytes, dice: random.Random) -> bytes:
 def flip(data: bytes, dice: random.Random) -> bytes:
     """Some bits are others, mostly in the header."""
     changed = bytearray(data)
+    if not changed:
+        return data
     for _ in range(dice.choice((1, 1, 2, 8))):
         place = _place(changed, dice)
         changed[place] ^= 1 << dice.randrange(8)

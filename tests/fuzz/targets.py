@@ -8,6 +8,8 @@ A target reads a folder. It may return or raise CoreError; everything else is a 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,13 +139,96 @@ def _explained(folder: Path) -> None:
     """Everything that the command line does before it starts an engine."""
     from core.config.resolve import resolve
 
-    resolve({"model": str(folder)}, context="explain")
+    resolve({"model": str(folder), "skip_tokenizer_init": True}, context="explain")
+
+
+def _torch_file(folder: Path) -> None:
+    import torch
+
+    _config(folder)
+    state = {name: torch.from_numpy(values) for name, values in _state().items()}
+    torch.save(state, folder / "pytorch_model.bin")
+
+
+def _mistral(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    params = {
+        "dim": 32,
+        "n_layers": 1,
+        "head_dim": 16,
+        "hidden_dim": 48,
+        "n_heads": 2,
+        "n_kv_heads": 1,
+        "norm_eps": 1e-5,
+        "vocab_size": 64,
+        "max_seq_len": 128,
+    }
+    (folder / "params.json").write_text(json.dumps(params))
+    own = {
+        "model.embed_tokens": "tok_embeddings",
+        "model.norm": "norm",
+        "lm_head": "output",
+        "model.layers.0.self_attn.q_proj": "layers.0.attention.wq",
+        "model.layers.0.self_attn.k_proj": "layers.0.attention.wk",
+        "model.layers.0.self_attn.v_proj": "layers.0.attention.wv",
+        "model.layers.0.self_attn.o_proj": "layers.0.attention.wo",
+        "model.layers.0.mlp.gate_proj": "layers.0.feed_forward.w1",
+        "model.layers.0.mlp.down_proj": "layers.0.feed_forward.w2",
+        "model.layers.0.mlp.up_proj": "layers.0.feed_forward.w3",
+        "model.layers.0.input_layernorm": "layers.0.attention_norm",
+        "model.layers.0.post_attention_layernorm": "layers.0.ffn_norm",
+    }
+    state = {}
+    for name, values in _state().items():
+        state[f"{own[name.removesuffix('.weight')]}.weight"] = values
+    save_file(state, folder / "consolidated.safetensors")
+
+
+def _copied(*place: str) -> Callable[[Path], None]:
+    """Copies kept files."""
+
+    def copy(folder: Path) -> None:
+        shutil.copytree(ROOT.joinpath("tests", "checkpoints", *place), folder, dirs_exist_ok=True)
+
+    return copy
+
+
+def _packed(folder: Path) -> None:
+    source = folder.with_name("source")
+    source.mkdir()
+    _safetensors(source)
+    command = [sys.executable, "-m", "core", "convert", str(source), str(folder / "out"), "--skip-tokenizer-init"]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    for file in (folder / "out").iterdir():
+        file.rename(folder / file.name)
+    (folder / "out").rmdir()
+
+
+def _tokenized(folder: Path) -> None:
+    """A tokenizer that is read also has to take a text."""
+    from core.tokens.directory import read_tokenizer
+
+    tokenizer = read_tokenizer(folder).backend
+    tokenizer.decode(tokenizer.encode("The quick brown fox, 1234; \U0001f98a ü").ids)
+
+
+def _tokenizer(name: str, file: str) -> Target:
+    return Target(_copied("tokenizers", name), (file,), _tokenized)
 
 
 TARGETS = {
     "safetensors": Target(_safetensors, ("model.safetensors",), lambda folder: _loaded("safetensors", folder)),
     "index": Target(_sharded, ("model.safetensors.index.json",), lambda folder: _loaded("safetensors", folder)),
     "gguf": Target(_gguf, ("model.gguf",), lambda folder: _loaded("gguf", folder / "model.gguf")),
+    "pt": Target(_torch_file, ("pytorch_model.bin",), lambda folder: _loaded("pt", folder)),
+    "mistral": Target(_mistral, ("params.json",), lambda folder: _loaded("mistral", folder)),
+    "packed": Target(_packed, ("prepared.json",), lambda folder: _loaded("packed", folder)),
     "config": Target(_safetensors, ("config.json",), _explained),
+    "declaration": Target(_copied("gptq", "order"), ("config.json",), _explained),
+    "sentencepiece": _tokenizer("sentencepiece_bpe", "tokenizer.model"),
+    "unigram": _tokenizer("sentencepiece_unigram", "spiece.model"),
+    "tiktoken": _tokenizer("llama3", "tokenizer.model"),
+    "tekken": _tokenizer("tekken", "tekken.json"),
 }
 sys.path.insert(0, str(ROOT / "tests"))
