@@ -13,6 +13,7 @@ Owns: the text (`prose.txt`, written for this purpose: no model has seen it) and
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.formats import put
 from benchmarks.offline import gguf_path
 from benchmarks.peer.checkpoints import TO_SAFETENSORS
 from core import LLM, SamplingParams
@@ -145,12 +147,28 @@ def main() -> None:
     parser.add_argument("--model", help="a plain checkpoint or a GGUF file; default: the embedded model")
     parser.add_argument("--quantization", nargs="+", default=METHODS, metavar="NAME[/ACTIVATION]")
     parser.add_argument("--keep", type=Path, help="where the plain copy of a GGUF file stays")
+    parser.add_argument("--out", type=Path, help="a JSON file in whose part `accuracy` the model's scores are replaced")
+    parser.add_argument("--called", default="default", help="the model's name there")
     asked = parser.parse_args()
     text = PROSE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as passing:
         model = plain_checkpoint(asked.model, asked.keep or Path(passing))
         scores = [score(model, method, text) for method in ("bfloat16", *asked.quantization)]
     Console().print(table(scores))
+    if asked.out:
+        known = json.loads(asked.out.read_text()).get("accuracy", {}) if asked.out.exists() else {}
+        put(asked.out, "accuracy", {**known, asked.called: [_recorded(one, scores[0]) for one in scores[1:]]})
+
+
+def _recorded(one: Score, best: Score) -> dict[str, Any]:
+    loss, error = one.loss(best)
+    return {
+        "method": one.name,
+        "bytes": round(2 * one.nbytes / best.nbytes, 3),
+        "loss": round(loss, 5),
+        "error": round(error, 5),
+        "divergence": round(one.divergence(best), 5),
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times products with the block types of GGUF beside plain bfloat16 and groups of bytes.
 
-    python -m benchmarks.formats [--threads 2] [--types Q4_K,...] [--rows 1,64,512]
+    python -m benchmarks.formats [--threads 2] [--types Q4_K,...] [--rows 1,64,512] [--out docs/quantization.json]
 
 For each type: bytes in memory over bytes in the file, and for each number of rows GB/s of packed weights and GFLOP/s.
 Matrices are walked in turn and together exceed the caches, so that one row comes from memory as in decoding; a figure is the
@@ -10,8 +10,11 @@ mean of each one's fastest product.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,10 +67,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--types", default=",".join(FORMATS))
     parser.add_argument("--rows", default="1,64,512")
+    parser.add_argument("--out", type=Path, help="a JSON file whose part `formats` is replaced")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     kernels = NativeKernels(args.threads)
-    print(f"{kernels.numerics}, {args.threads} threads, {read_bandwidth(args.threads):.1f} GB/s read")
+    read = read_bandwidth(args.threads)
+    print(f"{kernels.numerics}, {args.threads} threads, {read:.1f} GB/s read")
+    figures: dict[str, Any] = {"read": read}
     weights = {
         "bfloat16": (Dense(torch.randn(SIZE, SIZE).bfloat16()), 1.0, "bf16"),
         "int8_groups": (byte_groups(), 1.0, "int8"),
@@ -83,7 +89,17 @@ def main() -> None:
             rate = linears[0].nbytes / seconds / 1e9
             operations = 2 * rows * SIZE * SIZE / seconds / 1e9
             line += f", rows {rows}: {rate:5.1f} GB/s {operations:6.0f} GFLOP/s"
-        print(line)
+            figures.setdefault(name, {})[str(rows)] = {"GB/s": round(rate, 1), "GFLOP/s": round(operations)}
+        print(line, flush=True)
+    if args.out:
+        put(args.out, "formats", figures)
+
+
+def put(path: Path, part: str, figures: Any) -> None:
+    """Replace one part of a JSON file of figures."""
+    whole = json.loads(path.read_text()) if path.exists() else {}
+    whole[part] = figures
+    path.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m benchmarks.gguf_formats --quantize llama-quantize --llama-bench llama-bench ik_llama.cpp=PATH [--repeats 3]
 
 The model is a llama of about 1B with random weights, whose widths are multiples of 256, so that every matrix takes the
-format that it is asked to. Files are made once in --folder. Writes a table, and its figures as JSON with --out.
+format that it is asked to. Files are made once in --folder. Writes a table; with --out its figures are a part of
+a JSON file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.formats import put
 
 FORMATS = ("Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS")
 HIDDEN = 2048
@@ -143,7 +146,7 @@ def main() -> None:
             table.add_row("", "", f"{decode:.1f}", f"{prefill:.0f}", beside)
     Console(width=100).print(table)
     if given.out:
-        given.out.write_text(json.dumps(results, indent=1) + "\n")
+        put(given.out, "gguf_formats", results)
 
 
 if __name__ == "__main__":

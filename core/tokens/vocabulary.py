@@ -112,5 +112,5 @@ def set_ends(
     try:
         built.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
     except ValueError as error:
-        names = ", ".join(repr(name) for name, _ in special)
-        raise CheckpointError(f"The tokens around a text ({names}) cannot be used: {error}.") from error
+        shown = ", ".join(repr(name) for name, _ in special)
+        raise CheckpointError(f"The tokens around a text ({shown}) cannot be used: {error}.") from error

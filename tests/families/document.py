@@ -54,7 +54,6 @@ TAIL = """
 | Zamba, Zamba 2 | one attention that several layers share |
 | RecurrentGemma, RWKV, xLSTM, MiniMax (lightning) | recurrences without an op here |
 | DiffLlama, Doge, CPM-Ant, BLT, ctrl | a word that only they use; transformers' modules run some of them |
-| gpt-oss in MXFP4 | the format of its experts is not read yet; bfloat16 checkpoints are |
 """
 
 

@@ -75,10 +75,9 @@ def model_of(name: str) -> Any:
 
 def convert(source: Path, target: Path) -> None:
     """llama.cpp's converter, without a tokenizer."""
+    import gguf
     from conversion import get_model_class
     from conversion.base import ModelBase, ModelType, get_model_architecture
-
-    import gguf
 
     load_hparams = ModelBase.load_hparams
 
