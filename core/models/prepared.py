@@ -194,11 +194,12 @@ class PreparedWeights:
         import torch
 
         memory = self._memory(entry.memory, room)
+        torch_types = {"F32": torch.float32, "I32": torch.int32}
         tables: dict[str, Tensor] = {}
         for name, place in entry.tables.items():
             table = torch.empty(place.nbytes, dtype=torch.uint8)
             self._read(table, place.offset)
-            tables[name] = table.view(torch.float32).view(place.shape)
+            tables[name] = table.view(torch_types[place.dtype]).view(place.shape)
         return SavedKernel(entry.facts, tables, memory)
 
     def _memory(self, block: Block, room: Room | None) -> Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from core import LLM, SamplingParams
 from core.api.checkpoint import FileFacts
@@ -22,6 +23,7 @@ from core.models.prepared import DATA, INDEX
 from core.plugin.table import PluginTable
 from core_plugins.loaders.packed import manifest as packed_manifest
 from core_plugins.loaders.packed.loader import PackedLoader
+from tests.loaders.gguf_files import write_gguf
 from tests.tiny_models import save_checkpoint
 
 
@@ -69,6 +71,15 @@ def test_latents_experts_and_tables_of_formats(family: str, quantization: str | 
     words = [] if quantization is None else ["--quantization", quantization]
     out = converted(source, tmp_path / "out", *words)
     assert answers(out, quantization=quantization) == answers(source, quantization=quantization)
+
+
+@pytest.mark.parametrize("name", ["gptq/order", "compressed-tensors/mixed", "gguf"])
+def test_packed_checkpoints_with_orders_zero_points_and_planes(name: str, tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "checkpoints" / name
+    if name == "gguf":
+        source = write_gguf(tmp_path / "model.gguf", quant=GGMLQuantizationType.Q5_0)
+    out = converted(source, tmp_path / "out", "--skip-tokenizer-init")
+    assert answers(out, skip_tokenizer_init=True) == answers(source, skip_tokenizer_init=True)
 
 
 def test_the_configuration_is_that_of_the_source(tiny_llama: Path, packed: Path) -> None:
