@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
+from core_plugins.quantization.declared.floats import EXPONENTS, FORMS
 from core_plugins.quantization.declared.held import Floats4, Floats8, Integers, Run
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from core.weights.formats import CanonicalWeight
 
 SCALES: Final = ("weight_scale", "weight_scale_inv")
-FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
-EXPONENTS: Final = ("U8", "F8_E8M0")
 UNREAD: Final = ("input_scale", "input_global_scale", "activation_scale", "activation_scale_ub", "input_scale_ub")
 MX_BLOCK: Final = 32
 NV_BLOCK: Final = 16

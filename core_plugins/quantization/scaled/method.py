@@ -12,13 +12,13 @@ from typing import Any, Final
 from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.declared.floats import DeclaredFloat8
+from core_plugins.quantization.declared.floats import EXPONENTS, FORMS, DeclaredFloat8
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN, DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.shares import Shares
-from core_plugins.quantization.scaled.layouts import EXPONENTS, FORMS, MX_BLOCK, Float4, Float8, Int8
+from core_plugins.quantization.scaled.layouts import MX_BLOCK, Float4, Float8, Int8
 
 BY_TENSORS: Final = "the type of each tensor says whether it is packed"
 BY_SIZE: Final = "inputs are rounded by their own sizes"
