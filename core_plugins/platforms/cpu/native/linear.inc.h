@@ -118,8 +118,9 @@ template <int Bits> LANE void int_groups(const LinearCall &c, long panel, long b
     constexpr Integers kStored = Bits == 4 ? kNibbles : kBytes;
     if (l.activation != kQuantInt8) return panel_rows<GroupFloatKind<IntDecode<Bits>>>(c, panel, begin, end);
     if (l.input_groups == 1 && !l.has_minimum && !l.has_zeros) return panel_rows<RowDotKind<kStored>>(c, panel, begin, end);
-    if (l.input_parts > 1) return panel_rows<IntDotKind<kStored, true>>(c, panel, begin, end);
-    panel_rows<IntDotKind<kStored, false>>(c, panel, begin, end);
+    if (l.has_zeros) return panel_rows<IntDotKind<kStored, true, true>>(c, panel, begin, end);
+    if (l.input_parts > 1) return panel_rows<IntDotKind<kStored, true, false>>(c, panel, begin, end);
+    panel_rows<IntDotKind<kStored, false, false>>(c, panel, begin, end);
 }
 
 // Few rows are multiplied by integers that are put together in registers, more by a panel that is spread once.
@@ -139,7 +140,7 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     if (!integers)
         panel_rows<GroupFloatKind<IntDecode<8>>>(call, panel, begin, end);
     else
-        panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false>>(call, panel, begin, end);
+        panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>(call, panel, begin, end);
     return true;
 }
 
@@ -151,7 +152,7 @@ LANE void plain_or_groups(const LinearCall &c, long panel, long begin, long end)
     case kInt4: return int_groups<4>(c, panel, begin, end);
     case kInt8: return int_groups<8>(c, panel, begin, end);
     case kCode4:
-        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<kTableNibbles, false>>(c, panel, begin, end);
+        if (l.activation == kQuantInt8) return panel_rows<IntDotKind<kTableNibbles, false, false>>(c, panel, begin, end);
         return float_groups<CodeDecode>(c, panel, begin, end);
     case kE4M3: return float_groups<NarrowDecode<E4M3>>(c, panel, begin, end);
     case kE5M2: return float_groups<NarrowDecode<E5M2>>(c, panel, begin, end);

@@ -36,8 +36,9 @@ LANE long part_size(const PackedLinear &l, long part) {
 }
 
 // Groups: exact within one, then one fused step a group. Parts: one for each part of a group whose inputs share a scale.
+// Zeros: each group has a zero point.
 // Integer and float sums of a block both stay in registers, so blocks have fewer rows than those of float weights.
-template <Integers Stored, bool Parts> struct IntDotKind {
+template <Integers Stored, bool Parts, bool Zeros> struct IntDotKind {
     static constexpr long kBits = Stored == kNibbles || Stored == kTableNibbles ? 4 : 8;
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
     LANE long steps(const PackedLinear &l) { return l.input_groups; }
@@ -46,7 +47,7 @@ template <Integers Stored, bool Parts> struct IntDotKind {
         const PackedLinear &l = *c.weight;
         const long groups = l.input_groups, stride = (long)c.staged_stride, record_bytes = (long)l.record_bytes;
         const long parts = Parts ? l.input_parts : 1, first = steps.begin / parts;
-        const int type = l.scale_type, minimum = l.has_minimum, zeros = l.has_zeros;
+        const int type = l.scale_type, minimum = !Zeros && l.has_minimum;
         const uint8_t *record = panel + first * record_bytes + vector * 64, *tail = panel + first * record_bytes + l.value_bytes;
         const uint8_t *w = record, *x = row_staged(c, row) + first * l.group;
         const GroupMeta *meta = c.meta + row * groups + steps.begin;
@@ -63,18 +64,20 @@ template <Integers Stored, bool Parts> struct IntDotKind {
             for (int v = 0; v < V; v++) {
                 scale[v] = scales(tail, type, vector + v);
                 low[v] = minimum ? scales(tail + l.scale_bytes, type, vector + v) : zero();
-                if (zeros) low[v] = sub(zero(), zero_points(l, tail, vector + v));
+                if (Zeros) low[v] = sub(zero(), zero_points(l, tail, vector + v));
             }
             for (int r = 0; r < R; r++) {
                 F factor = set1(meta[r * groups].scale), total = set1(meta[r * groups].sum);
                 for (int v = 0; v < V; v++) {
                     F product = to_float(dot[r][v]);
-                    if (zeros) product = fma(low[v], set1(meta[r * groups].total), product); // exact: all below 2^24
+                    if (Zeros) product = fma(low[v], set1(meta[r * groups].total), product); // exact: all below 2^24
                     acc[r][v] = fma(mul(product, factor), scale[v], acc[r][v]);
                     if (minimum) acc[r][v] = fma(low[v], total, acc[r][v]);
                 }
             }
-            if (Parts && ++part < parts) {
+            if (!Parts) {
+                w += record_bytes, tail += record_bytes;
+            } else if (++part < parts) {
                 w += size * (kPanel * kBits / 8);
             } else {
                 part = 0, record += record_bytes, tail += record_bytes, w = record;

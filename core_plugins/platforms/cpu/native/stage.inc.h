@@ -7,8 +7,8 @@ LANE F load_padded(const float *x, long k, long end) { // x[k..k+16), zeros from
     return k < end ? load_part(x + k, end - k) : zero();
 }
 // The inputs that the weights k..k+16 multiply, zeros beyond the last.
-LANE F load_inputs(const PackedLinear &l, const float *x, long k) {
-    if (!l.order) return load_padded(x, k, l.k);
+template <bool Ordered> LANE F load_inputs(const PackedLinear &l, const float *x, long k) {
+    if (!Ordered) return load_padded(x, k, l.k);
     float lanes[16] = {0};
     for (long i = 0; i < 16 && k + i < l.k; i++) lanes[i] = x[l.order[k + i]];
     return load(lanes);
@@ -23,12 +23,12 @@ LANE I bf16_bits(F x) {
 }
 
 
-LANE void stage_bf16(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_bf16(const LinearCall &c, long row) {
     const PackedLinear &l = *c.weight;
     const float *x = row_f32(c, row);
     uint8_t *out = c.staged + row * c.staged_stride;
     for (long k = 0, end = grouped_width(l); k < end; k += 16) {
-        F value = load_inputs(l, x, k);
+        F value = load_inputs<Ordered>(l, x, k);
 #ifdef CORE_BF16_DOT
         if (l.groups)
             store_bf16_apart((uint16_t *)out + k, value);
@@ -40,44 +40,52 @@ LANE void stage_bf16(const LinearCall &c, long row) {
     }
 }
 
-LANE void stage_padded(const LinearCall &c, long row) {
+template <bool Ordered> LANE void stage_padded(const LinearCall &c, long row) {
     const PackedLinear &l = *c.weight;
     float *out = (float *)(c.staged + row * c.staged_stride);
-    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs(l, row_f32(c, row), k));
+    for (long k = 0, end = grouped_width(l); k < end; k += 16) store(out + k, load_inputs<Ordered>(l, row_f32(c, row), k));
 }
 
-// Signed bytes in -127..127 with one scale a group of inputs.
-LANE void stage_int8(const LinearCall &c, long row) {
+// Signed bytes in -127..127 with one scale; what the product needs to know of them.
+template <bool Ordered> LANE GroupMeta stage_group(const PackedLinear &l, const float *x, long begin, long end, int8_t *out) {
+    F peak = zero();
+    for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs<Ordered>(l, x, k)));
+    float scale = largest(peak) / 127.0f;
+    F inverse = set1(scale > 0 ? 1.0f / scale : 0);
+    I total = izero();
+    for (long k = begin; k < end; k += 16) {
+        I value = round_to_int(mul(load_inputs<Ordered>(l, x, k), inverse));
+        total = iadd(total, value);
+        store_i8(out + k, value);
+    }
+    int32_t all = isum(total);
+    return {scale * l.unit, -l.zero * all, scale * (float)all, (float)all};
+}
+
+// A scale for each group of inputs, which are parts of the groups of weights.
+template <bool Ordered> LANE void stage_int8(const LinearCall &c, long row) {
     const PackedLinear &l = *c.weight;
     const float *x = row_f32(c, row);
     int8_t *out = (int8_t *)c.staged + row * c.staged_stride;
     GroupMeta *meta = c.meta + row * l.input_groups;
-    for (long i = 0; i < l.input_groups; i++) {
-        const long start = i / l.input_parts * l.group, begin = start + i % l.input_parts * l.input_group;
-        const long end = at_most(begin + l.input_group, start + l.group);
-        F peak = zero();
-        for (long k = begin; k < end; k += 16) peak = max(peak, abs(load_inputs(l, x, k)));
-        float scale = largest(peak) / 127.0f;
-        F inverse = set1(scale > 0 ? 1.0f / scale : 0);
-        I total = izero();
-        for (long k = begin; k < end; k += 16) {
-            I value = round_to_int(mul(load_inputs(l, x, k), inverse));
-            total = iadd(total, value);
-            store_i8(out + k, value);
-        }
-        int32_t all = isum(total);
-        meta[i] = {scale * l.unit, -l.zero * all, scale * (float)all, (float)all};
+    const long whole = l.groups * l.group;
+    for (long start = 0; start < whole; start += l.group) {
+        const long stop = start + l.group;
+        for (long begin = start; begin < stop; begin += l.input_group)
+            *meta++ = stage_group<Ordered>(l, x, begin, at_most(begin + l.input_group, stop), out);
     }
 }
 
-static void stage(const LinearCall *c, long begin, long end) {
-    for (long row = begin; row < end; row++) {
-        switch (c->weight->activation) {
-        case kQuantInt8: stage_int8(*c, row); break;
-        case kRoundBF16: stage_bf16(*c, row); break;
-        default: stage_padded(*c, row);
-        }
+template <bool Ordered> LANE void stage_row(const LinearCall &c, long row) {
+    switch (c.weight->activation) {
+    case kQuantInt8: return stage_int8<Ordered>(c, row);
+    case kRoundBF16: return stage_bf16<Ordered>(c, row);
     }
+    stage_padded<Ordered>(c, row);
+}
+
+static void stage(const LinearCall *c, long begin, long end) {
+    for (long row = begin; row < end; row++) c->weight->order ? stage_row<true>(*c, row) : stage_row<false>(*c, row);
 }
 
 // Bytes of one staged row; 0 when rows are read in place.
