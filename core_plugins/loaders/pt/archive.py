@@ -48,6 +48,16 @@ class _Place(NamedTuple):
     nbytes: int
 
 
+class _Entry(NamedTuple):
+    """A tensor as the pickle describes it. key: of its storage. begin: its first element there."""
+
+    key: str
+    begin: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
 def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
     """The tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming file and tensor."""
     raw, places = _open(path)
@@ -126,16 +136,11 @@ def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Plac
         value = value.arguments[0]
     if not isinstance(value, Call) or value.function not in (TENSOR, TYPED_TENSOR):
         raise CheckpointError(f"{path}: '{name}' is no tensor; expected a dictionary of tensors alone.")
-    damaged = CheckpointError(f"{path}: the entry of tensor '{name}' is not understood. The file is damaged.")
-    if len(value.arguments) < 4:
-        raise damaged
-    storage, begin, shape, strides, *rest = value.arguments
-    if not (isinstance(storage, Storage) and _is_natural(begin) and _are_naturals(shape) and _are_naturals(strides)):
-        raise damaged
-    dtype = _dtype(storage, rest[2] if value.function == TYPED_TENSOR and len(rest) > 2 else None)
-    if dtype is None or len(strides) != len(shape) or not isinstance(storage.fields[2], str):
-        raise damaged
-    place = places.get(storage.fields[2])
+    entry = _entry(value)
+    if entry is None:
+        raise CheckpointError(f"{path}: the entry of tensor '{name}' is not understood. The file is damaged.")
+    key, begin, shape, strides, dtype = entry
+    place = places.get(key)
     if place is None:
         raise CheckpointError(f"{path}: the values of tensor '{name}' are missing. Is the download complete?")
     count = math.prod(shape)
@@ -156,6 +161,21 @@ def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Plac
         source=name,
     )
     return StoredTensor(info, strides)
+
+
+def _entry(value: Call) -> _Entry | None:
+    """What a call says of its tensor; None when it is not as torch writes it."""
+    if len(value.arguments) < 4:
+        return None
+    storage, begin, shape, strides, *rest = value.arguments
+    numbers = _is_natural(begin) and _are_naturals(shape) and _are_naturals(strides)
+    if not numbers or len(strides) != len(shape) or not isinstance(storage, Storage):
+        return None
+    named = rest[2] if value.function == TYPED_TENSOR and len(rest) > 2 else None
+    dtype = _dtype(storage, named)
+    if dtype is None or not isinstance(storage.fields[2], str):
+        return None
+    return _Entry(storage.fields[2], begin, shape, strides, dtype)
 
 
 def _dtype(storage: Storage, named: Any) -> str | None:
