@@ -84,16 +84,24 @@ def restored_linear(native: ModuleType, saved: SavedKernel) -> NativeLinear:
     whole = all(type(count) is int and 0 <= count < MAX_COUNT for count in counts)
     if len(shape) != 2 or not whole or activation not in ACTIVATIONS or not isinstance(present, list):
         raise ValueError(f"{facts} describes no packed weight")
-    is_plain = numbers["format"] in PLAIN_FORMATS
-    known = numbers["format"] in FORMATS.values() and numbers["scale_type"] in SCALE_TYPES.values()
-    sensible = 0 < shape[0] * shape[1] < MAX_ELEMENTS and numbers["group"] < MAX_GROUP
-    if numbers["format"] in PLANES:
-        sensible = sensible and _has_whole_supers(shape[1], numbers["super_size"], numbers["group"])
-    if not known or not sensible or not segments or not (is_plain or numbers["group"]):
+    if not segments or not _is_sensible((shape[0], shape[1]), numbers):
         raise ValueError(f"{facts} describes no packed weight")
     source = PackSource(shape=shape, tables=_tables(saved, shape, present), **numbers)
     bias = saved.tables.get(BIAS)
     return NativeLinear.held(native, source, activation, bias, saved.memory, segments)
+
+
+def _is_sensible(shape: tuple[int, int], numbers: dict[str, int]) -> bool:
+    """Whether the extension can be given these numbers: none of them makes it divide by zero or count beyond its range."""
+    form = numbers["format"]
+    group = numbers["group"]
+    if form not in FORMATS.values() or numbers["scale_type"] not in SCALE_TYPES.values():
+        return False
+    if not 0 < shape[0] * shape[1] < MAX_ELEMENTS or group >= MAX_GROUP:
+        return False
+    if form in PLANES:
+        return _has_whole_supers(shape[1], numbers["super_size"], group)
+    return form in PLAIN_FORMATS or group > 0
 
 
 def _tables(saved: SavedKernel, shape: tuple[int, int], present: list[Any]) -> list[Tensor | None]:
