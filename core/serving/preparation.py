@@ -125,7 +125,10 @@ class Preparation:
 
     def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions. Raises RequestError."""
-        body = decode_body(self._chat, data)
+        return self.prepare_chat(decode_body(self._chat, data))
+
+    def prepare_chat(self, body: ChatRequest) -> PreparedChat:
+        """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         body.check(self.settings.max_logprobs, self.settings.limits)
         params = self._params(body)
