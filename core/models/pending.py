@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from core.api.decoder_spec import ExpertLinears
-from core.api.specs import LatentSpec, LayerSpec, PartPlan
+from core.api.specs import KernelQuery, LatentSpec, LayerSpec, PartPlan
 from core.layers.heads import LinearHeads
 from core.layers.linear import Linear
 from core.models.packing import NO_ORDERS, Orders, Packing, Tensors
@@ -143,31 +143,34 @@ def pending_experts(
 
     weight_inputs: see `ExpertsSpec`.
     """
-    if (
-        weight_inputs or len(experts[0].gate_up) == 1
-    ):  # kernels of one weight know neither this nor experts without a gate
-        return ExpertsOneByOne(packing, experts, activation, weight_inputs=weight_inputs)
-    queries = []
-    first_side = [expert.gate_up for expert in experts]
-    second_side = [expert.down for expert in experts]
-    for side in (first_side, second_side):
-        parts = [part for expert in side for part in expert]
-        forms = {packing.form(part) for part in parts}
-        apart = any(part.bias or _may_be_ordered(packing, part) for part in parts)
-        if len(forms) > 1 or apart:
-            return ExpertsOneByOne(packing, experts, activation)
-        form, _, precision = forms.pop()
-        rows = sum(part.shape[0] for part in side[0])
-        inputs = parts[0].shape[1]
-        shape = len(experts), rows, inputs
-        queries.append(packing.kernels.experts_query(form, precision, shape))
-    gate_up, down = queries
-    provider = None
-    if gate_up.activation == down.activation:
-        provider = packing.kernels.grouping(queries)
+    # kernels of one weight know neither weighted inputs nor experts without a gate
+    is_usual = not weight_inputs and len(experts[0].gate_up) > 1
+    provider = _grouping(packing, experts) if is_usual else None
     if provider is None:
-        return ExpertsOneByOne(packing, experts, activation)
+        return ExpertsOneByOne(packing, experts, activation, weight_inputs=weight_inputs)
     return ExpertsTogether(packing, provider, experts, activation)
+
+
+def _grouping(packing: Packing, experts: Sequence[ExpertLinears]) -> HasGroupedExperts | None:
+    """The provider that takes both sides of all experts as one weight each."""
+    gate_up = _side_query(packing, [expert.gate_up for expert in experts])
+    down = _side_query(packing, [expert.down for expert in experts])
+    if gate_up is None or down is None or gate_up.activation != down.activation:
+        return None
+    return packing.kernels.grouping([gate_up, down])
+
+
+def _side_query(packing: Packing, side: Sequence[Sequence[LayerSpec]]) -> KernelQuery | None:
+    """One side of all experts as a provider is asked for it; None where they cannot be one weight."""
+    parts = [part for expert in side for part in expert]
+    forms = {packing.form(part) for part in parts}
+    apart = any(part.bias or _may_be_ordered(packing, part) for part in parts)
+    if len(forms) > 1 or apart:
+        return None
+    form, _, precision = forms.pop()
+    rows = sum(part.shape[0] for part in side[0])
+    inputs = parts[0].shape[1]
+    return packing.kernels.experts_query(form, precision, (len(side), rows, inputs))
 
 
 def _may_be_ordered(packing: Packing, part: LayerSpec) -> bool:

@@ -5,12 +5,12 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
-from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.auto_round.declaration import Declaration
 from core_plugins.quantization.awq.layout import AWQLayout
 from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import DeclaredMethod
@@ -23,9 +23,8 @@ PACKED = "qweight"
 
 def auto_round_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    if context.manifest is None:
-        raise UserError("quantization 'auto-round' was given no checkpoint; leave --quantization out.")
-    declaration = Declaration.read(context.manifest.facts().declaration)
+    manifest = declaring(context, "auto-round")
+    declaration = Declaration.read(manifest.facts().declaration)
     packing = declaration.packing
     arguments = context.arguments or DeclaredArguments()
     run = Run(arguments.activation, context.dtype)
@@ -49,4 +48,4 @@ def auto_round_method(context: LoadContext) -> DeclaredMethod:
             minus_one=packing.minus_one,
         )
 
-    return DeclaredMethod(context.manifest, choose)
+    return DeclaredMethod(manifest, choose)

@@ -5,11 +5,11 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
-from core.api.errors import UserError
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.awq.declaration import Declaration
 from core_plugins.quantization.awq.layout import AWQLayout
 from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
@@ -20,9 +20,8 @@ PACKED = "qweight"
 
 def awq_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    if context.manifest is None:
-        raise UserError("quantization 'awq' was given no checkpoint; leave --quantization out.")
-    declaration = Declaration.read(context.manifest.facts().declaration)
+    manifest = declaring(context, "awq")
+    declaration = Declaration.read(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
     run = Run(arguments.activation, context.dtype)
     layout = AWQLayout(run, declaration.group_size, declaration.version)
@@ -30,4 +29,4 @@ def awq_method(context: LoadContext) -> DeclaredMethod:
     def choose(part: StoredPart) -> AWQLayout | None:
         return layout if PACKED in part.tensors else None
 
-    return DeclaredMethod(context.manifest, choose)
+    return DeclaredMethod(manifest, choose)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.checkpoint import CheckpointFacts
-from core.api.errors import UserError
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.compressed.declaration import read_groups
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.declared.declares import declaring, reasons_against
 
 CONTRACT = 1
 
@@ -28,13 +27,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Say what of the declaration is not served."""
-    if not query.declaration:
-        return [Reason("checkpoint", "a quantization_config", "a plain one", "leave --quantization out")]
-    try:
-        read_groups(query.declaration)
-    except Refusal as refusal:
-        return [refusal.reason]
-    return []
+    return reasons_against(query, "compressed-tensors", read_groups)
 
 
 @hookimpl
@@ -44,9 +37,8 @@ def core_load(context: LoadContext) -> Any:
     from core_plugins.quantization.declared.held import Run
     from core_plugins.quantization.declared.method import DeclaredMethod
 
-    if context.manifest is None:
-        raise UserError("quantization 'compressed-tensors' was given no checkpoint; leave --quantization out.")
+    manifest = declaring(context, "compressed-tensors")
     arguments = context.arguments or DeclaredArguments()
-    groups = read_groups(context.manifest.facts().declaration)
+    groups = read_groups(manifest.facts().declaration)
     choice = Choice(groups, Run(arguments.activation, context.dtype))
-    return DeclaredMethod(context.manifest, choice)
+    return DeclaredMethod(manifest, choice)

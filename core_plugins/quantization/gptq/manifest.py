@@ -8,7 +8,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.declared.declares import reasons_against
 from core_plugins.quantization.gptq.declaration import Declaration
 
 CONTRACT = 1
@@ -27,13 +27,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it."""
-    if not query.declaration:
-        return [Reason("checkpoint", "one that declares gptq", "none", "leave --quantization out")]
-    try:
-        Declaration.read(query.declaration)
-    except Refusal as refusal:
-        return [refusal.reason]
-    return []
+    return reasons_against(query, "gptq", Declaration.read)
 
 
 @hookimpl

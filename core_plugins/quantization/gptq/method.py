@@ -5,10 +5,10 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 
 from __future__ import annotations
 
-from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
@@ -21,9 +21,8 @@ PACKED = "qweight"
 
 def gptq_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    if context.manifest is None:
-        raise UserError("quantization 'gptq' was given no checkpoint; leave --quantization out.")
-    declaration = Declaration.read(context.manifest.facts().declaration)
+    manifest = declaring(context, "gptq")
+    declaration = Declaration.read(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
     run = Run(arguments.activation, context.dtype)
 
@@ -42,4 +41,4 @@ def gptq_method(context: LoadContext) -> DeclaredMethod:
             minus_one=declaration.minus_one,
         )
 
-    return DeclaredMethod(context.manifest, choose)
+    return DeclaredMethod(manifest, choose)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.checkpoint import CheckpointFacts
-from core.api.errors import UserError
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.declared.declares import declaring, reasons_against
 from core_plugins.quantization.quark.declaration import read_declaration
 
 CONTRACT = 1
@@ -28,13 +27,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Say what of the declaration is not served."""
-    if not query.declaration:
-        return [Reason("checkpoint", "a quantization_config", "a plain one", "leave --quantization out")]
-    try:
-        read_declaration(query.declaration)
-    except Refusal as refusal:
-        return [refusal.reason]
-    return []
+    return reasons_against(query, "quark", read_declaration)
 
 
 @hookimpl
@@ -44,9 +37,8 @@ def core_load(context: LoadContext) -> Any:
     from core_plugins.quantization.declared.method import DeclaredMethod
     from core_plugins.quantization.quark.layouts import Choice
 
-    if context.manifest is None:
-        raise UserError("quantization 'quark' was given no checkpoint; leave --quantization out.")
+    manifest = declaring(context, "quark")
     arguments = context.arguments or DeclaredArguments()
-    declaration = read_declaration(context.manifest.facts().declaration)
+    declaration = read_declaration(manifest.facts().declaration)
     choice = Choice(declaration, Run(arguments.activation, context.dtype))
-    return DeclaredMethod(context.manifest, choice)
+    return DeclaredMethod(manifest, choice)

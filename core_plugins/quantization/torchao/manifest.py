@@ -8,7 +8,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.declared.declares import reasons_against
 from core_plugins.quantization.torchao.declaration import check_declaration
 from core_plugins.quantization.torchao.described import AGAIN
 
@@ -28,15 +28,9 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it, in files that hold no code."""
-    if not query.declaration:
-        return [Reason("checkpoint", "one that declares torchao", "none", "leave --quantization out")]
-    if query.format != "safetensors":
+    if query.declaration and query.format != "safetensors":
         return [Reason("format", "safetensors (other files hold Python objects of torchao)", query.format, AGAIN)]
-    try:
-        check_declaration(query.declaration)
-    except Refusal as refusal:
-        return [refusal.reason]
-    return []
+    return reasons_against(query, "torchao", check_declaration)
 
 
 @hookimpl
