@@ -61,7 +61,7 @@ fuzz: $(TEST_STAMP)  ## ten minutes of damaged files for every reader; keeps wha
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run
 
-bench-peers: $(TEST_STAMP)  ## all scenarios against vLLM, llama.cpp, transformers and OpenVINO; writes docs/performance.md
+bench-peers: $(TEST_STAMP)  ## all scenarios against vLLM, llama.cpp, ik_llama.cpp, transformers and OpenVINO; writes docs/performance.md
 	$(PYTHON) benchmarks/peers.py
 
 bench-quick: $(TEST_STAMP)  ## short S1 to S3 against the peers that are installed

@@ -1,4 +1,6 @@
-"""`core` against vLLM, llama.cpp, transformers and OpenVINO: `python benchmarks/peers.py`, or `python -m benchmarks.peers`.
+"""`core` against vLLM, llama.cpp, ik_llama.cpp, transformers and OpenVINO.
+
+    python benchmarks/peers.py                  or: python -m benchmarks.peers
 
 Makes an environment for each peer and a checkpoint in each format (both once), measures scenario by scenario, keeps every
 figure in a JSON file, and writes the report and its plot from that file. Linux only. The parts are in `benchmarks/peer/`.

@@ -26,7 +26,7 @@ from benchmarks.peer.scenarios import FULL, QUICK
 from benchmarks.peer.session import Session
 from benchmarks.peer.targets import TARGETS, limit_shares
 
-DESCRIPTION = "core against vLLM, llama.cpp, transformers and OpenVINO, with equal weights."
+DESCRIPTION = "core against vLLM, llama.cpp, ik_llama.cpp, transformers and OpenVINO, with equal weights."
 ORDER = ("s1", "s2", "s3", "s4", "s5", "s5-poisson", "s7", "s6", "s8")
 QUICK_ORDER = ("s1", "s2", "s3")
 

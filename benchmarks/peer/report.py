@@ -23,11 +23,11 @@ FIGURES = {
 }
 INTRODUCTION = """# Performance
 
-`core` against vLLM, llama.cpp, transformers and OpenVINO on one machine, with equal weights: {model}, dequantized from
-one GGUF file, rounded to bfloat16 and converted to each engine's format. Greedy, end of text ignored, prompts of random
-sentences that never repeat. In each repetition our engine runs first and then every peer, on the same prompts, each in
-its own process while the others are stopped; one repetition warms up, then medians. A ratio is the median of the ratios
-of the repetitions. This file is written by `benchmarks/peers.py`; all figures of every repetition are in
+`core` against vLLM, llama.cpp, ik_llama.cpp, transformers and OpenVINO on one machine, with equal weights: {model},
+dequantized from one GGUF file, rounded to bfloat16 and converted to each engine's format. Greedy, end of text ignored,
+prompts of random sentences that never repeat. In each repetition our engine runs first and then every peer, on the same
+prompts, each in its own process while the others are stopped; one repetition warms up, then medians. A ratio is the median
+of the ratios of the repetitions. This file is written by `benchmarks/peers.py`; all figures of every repetition are in
 [performance.json](performance.json)."""
 NOTES = """## How to read it
 
@@ -36,7 +36,9 @@ NOTES = """## How to read it
   threshold of the run (60 GB/s unless `--good-bandwidth` says otherwise) or faster both times. Ratios of engines are
   comparable in any state, because they alternate; shares of the machine's limits are taken of the better measurement.
 - **llama.cpp** runs as `llama-server`, asked over loopback for whole completions in S1 to S4 (64 slots), with its prompt
-  cache only in S4; its Q4_1 is the GGUF file itself. **vLLM** gets both cores, 2 GiB of cache, and the OpenMP library that
+  cache only in S4; its Q4_1 is the GGUF file itself. **ik_llama.cpp** is built from
+  its sources for the machine and runs as that one does.
+  **vLLM** gets both cores, 2 GiB of cache, and the OpenMP library that
   its manual asks to preload; without that it takes nearly all memory and leaves a core out. **OpenVINO** runs its
   continuous batching pipeline with 2 GiB of cache and prefix caching. **transformers** runs `generate` on one padded batch.
 - **Sense.** The mean log probability of 64 tokens of each engine's last output under transformers in float32, and how

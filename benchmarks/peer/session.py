@@ -15,7 +15,7 @@ from typing import Any
 from rich.progress import Progress
 from tokenizers import Tokenizer
 
-from benchmarks.peer.contenders import CONTENDERS, ENVIRONMENT_OF, Contender, Launches
+from benchmarks.peer.contenders import CONTENDERS, ENVIRONMENT_OF, LLAMAS, Contender, Launches
 from benchmarks.peer.environment import PeerError
 from benchmarks.peer.fleet import Fleet
 from benchmarks.peer.judge import Judge
@@ -147,7 +147,7 @@ class Session:
 
     def _offline(self, scenario: str) -> Measure:
         def measure(contender: Contender, repetition: int, prompts: list[Prompts]) -> Figures:
-            cached = scenario == "s4" and contender.peer == "llama.cpp"
+            cached = scenario == "s4" and contender.peer in LLAMAS
             launch = self._launches.worker(contender, cache_prompt=cached)
             name = contender.name + (" cached" if cached else "")
             with self._fleet.worker(name, launch) as worker:
@@ -182,7 +182,7 @@ class Session:
 
     def _served(self, scenario: str) -> Measure:
         def measure(contender: Contender, repetition: int, prompts: list[Prompts]) -> Figures:
-            extra = {"cache_prompt": False} if contender.peer == "llama.cpp" else {}
+            extra = {"cache_prompt": False} if contender.peer in LLAMAS else {}
             with self._fleet.server(contender) as server:
                 return run_served(scenario, server, prompts, self._sizes, extra, repetition)
 
@@ -198,7 +198,7 @@ class Session:
         try:
             figures: Figures = {"start s": server.start_seconds}
             if last:
-                extra = {"cache_prompt": False} if contender.peer == "llama.cpp" else {}
+                extra = {"cache_prompt": False} if contender.peer in LLAMAS else {}
                 with MemoryWatch(server) as watch:
                     tokens = 0
                     for round_ in range(2):

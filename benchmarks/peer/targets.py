@@ -39,9 +39,11 @@ def _rows(scenario: str, figure: str, ours: str, bounds: dict[str, float], *, at
 VLLM, LLAMA, OPENVINO, HF = "vLLM bf16", "llama.cpp bf16", "OpenVINO fp16", "transformers bf16"
 TARGETS = (
     *_rows("s1", "decode tok/s", "core bf16", {VLLM: 2.4, LLAMA: 1.6, OPENVINO: 1.8}),
-    *_rows("s1", "decode tok/s", "core Q4_1", {VLLM: 4, "llama.cpp Q4_1": 2.5, "OpenVINO int8": 3}),
+    *_rows(
+        "s1", "decode tok/s", "core Q4_1", {VLLM: 4, "llama.cpp Q4_1": 2.5, "ik_llama.cpp Q4_1": 1, "OpenVINO int8": 3}
+    ),
     *_rows("s2", "prompt tok/s", "core bf16", {VLLM: 1, LLAMA: 2.5, OPENVINO: 1}),
-    *_rows("s2", "prompt tok/s", "core Q4_1", {"llama.cpp Q4_1": 6}),
+    *_rows("s2", "prompt tok/s", "core Q4_1", {"llama.cpp Q4_1": 6, "ik_llama.cpp Q4_1": 1.5}),
     *_rows("s3", "output tok/s", "core bf16", {VLLM: 1.4, LLAMA: 2, OPENVINO: 1.4}),
     *_rows("s3", "output tok/s", "core W8A8", {"core bf16": 2.2, "llama.cpp Q8_0": 3, "OpenVINO int8": 2}),
     *_rows("s4", "seconds", "core bf16", {VLLM: 1 / 1.45, LLAMA: 1 / 5, OPENVINO: 1 / 5}, at_most=True),

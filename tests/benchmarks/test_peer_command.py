@@ -28,7 +28,7 @@ def test_a_full_run_writes_the_report_and_a_quick_one_does_not():
 def test_an_unknown_peer_is_refused_with_the_choices(capsys):
     with pytest.raises(SystemExit):
         parse(["--peers", "sglang"])
-    assert "expected some of vllm, llama.cpp, transformers, openvino" in capsys.readouterr().err
+    assert "expected some of vllm, llama.cpp, ik_llama.cpp, transformers, openvino" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("start", [["benchmarks/peers.py"], ["-m", "benchmarks.peers"]])
