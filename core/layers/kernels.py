@@ -48,7 +48,7 @@ from core.plugin.contracts import (
     SumsInSegments,
     is_recordable,
 )
-from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups
+from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
 """The operations that the blocks and the head of every model call besides their matrices."""
@@ -181,7 +181,7 @@ class KernelSet:
             attributes["group_size"] = weight.group_size
         form = weight_format(weight)
         query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
-        needed = weight.features if isinstance(weight, IntGroups) else frozenset()
+        needed = weight.features if isinstance(weight, IntGroups | SuperGroups) else frozenset()
         provider = self._best_linear(query, needed)
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
         if self.providers.index(provider) > self._gate_rank:

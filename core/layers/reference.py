@@ -19,7 +19,7 @@ from core.layers.linear import Linear
 from core.plugin.contracts import GatedOperation, HeadsKernel
 from core.weights.canonical import INPUT_GROUP, memory_of, moved_into
 from core.weights.experts import Experts
-from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups
+from core.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
 from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
@@ -57,7 +57,7 @@ def activations_by_group(x: Tensor, group_size: int) -> Tensor:
 def inputs_by_group(x: Tensor, weight: CanonicalWeight) -> Tensor:
     """x [T, K] as activation `int8` rounds it for a weight: in the groups, and in the order, in which that is stored."""
     group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
-    if not isinstance(weight, IntGroups) or weight.order is None:
+    if not isinstance(weight, IntGroups | SuperGroups) or weight.order is None:
         return activations_by_group(x, group_size)
     stored = x[:, weight.order.tensor().to(x.device)]
     return weight.order.restored(activations_by_group(stored, group_size))

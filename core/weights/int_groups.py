@@ -14,6 +14,7 @@ from core.weights.input_order import InputOrder
 SCALE_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FEATURES: Final = frozenset({"zero_points", "bfloat16_scales", "input_order"})
 """What kernels must declare before they are given such a weight; see `IntGroups.features`."""
+CANNOT_CUT: Final = "a weight of format '{name}' with an order of inputs (act-order) cannot be cut along its inputs; do not divide the layer"
 
 
 def unpack_nibbles(values: Tensor) -> Tensor:
@@ -102,10 +103,7 @@ class IntGroups(CanonicalWeight):
     def columns(self, index: Tensor | slice) -> Self:
         """Whole groups of columns. Raises NotImplementedError for a weight with an order: its groups are spread out."""
         if self.order is not None:
-            raise NotImplementedError(
-                f"a weight of format '{self.name}' with an order of inputs (act-order) cannot be cut along its inputs; "
-                "do not divide the layer"
-            )
+            raise NotImplementedError(CANNOT_CUT.format(name=self.name))
         columns, groups = whole_groups(index, self.shape[1], self.group_size, self.name)
         if self.bits == 4:
             columns = columns[::2] // 2  # a group is whole bytes

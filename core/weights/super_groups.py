@@ -1,4 +1,4 @@
-"""Integers of 2 to 6 bits in planes of bits, whose scales have two levels: the K types of GGUF, IQ4, Q5.
+"""Integers of 2 to 6 bits in planes of bits, whose scales have two levels or one: the K types of GGUF, IQ4, Q5, GPTQ of 3 bits.
 
 Owns: the meaning of the planes and of both levels. Never does: quantize. Called by: quantization methods, kernels.
 """
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
+from core.weights.input_order import InputOrder
+from core.weights.int_groups import CANNOT_CUT, IntGroups
 
 TABLES: dict[str, tuple[int, ...]] = {
     "iq4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
@@ -28,16 +30,26 @@ def unpack_plane(plane: Tensor, bits: int) -> Tensor:
     return torch.stack(fields, dim=-1).reshape(plane.shape[0], -1)
 
 
+def pack_plane(fields: Tensor, bits: int) -> Tensor:
+    """The reverse of `unpack_plane`."""
+    count = 8 // bits
+    parts = fields.view(fields.shape[0], -1, count)
+    plane = torch.zeros(parts.shape[:2], dtype=torch.uint8)
+    for place in range(count):
+        plane |= parts[:, :, place] << (place * bits)
+    return plane
+
+
 @dataclass(frozen=True, slots=True)
 class SuperGroups(CanonicalWeight):
-    """W[n, k] = s * (integer - zero) + m, or s * TABLES[table][integer].
+    """W[n, order[k]] = s * (integer - zero) + m, or s * TABLES[table][integer].
 
     s = scale[n, k // super_size] * sub_scale[n, k // group_size], and m = minimum_scale * sub_minimum in the same way.
 
     bits: of an integer, 2 to 6; 4 with a table.
     group_size: inputs that share the lower level, 16 or 32.
-    super_size: inputs that share `scale`; a multiple of 32 that divides K. The group size where there is one level.
-    zero: is subtracted from each integer; 0 with a table.
+    super_size: inputs that share `scale`; a multiple of 32 that divides K.
+    zero: is subtracted from each integer; 0 with a table or zeros.
     low: uint8 [N, K * l / 8], the low bits of the integers: l = 2 where `bits` is 2 or 3, else 4.
     high: uint8 [N, K * (bits - l) / 8], the other bits, or None. In both planes the lowest bits of a byte are the first k.
     scale: float16 [N, K // super_size].
@@ -46,6 +58,8 @@ class SuperGroups(CanonicalWeight):
     minimum_scale: float16 [N, K // super_size], or None: no minimum.
     sub_minimum: int8 [N, K // group_size], or None: see `sub_scale`.
     table: a name of TABLES, or None.
+    zeros: uint8 [N, K // super_size], a zero point a super-group in place of `zero`, without minima; or None.
+    order: see `IntGroups`.
     """
 
     bits: int
@@ -59,6 +73,8 @@ class SuperGroups(CanonicalWeight):
     sub_minimum: Tensor | None = None
     zero: int = 0
     table: str | None = None
+    zeros: Tensor | None = None
+    order: InputOrder | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for other types, shapes or combinations."""
@@ -74,8 +90,10 @@ class SuperGroups(CanonicalWeight):
             return f"super_size is a multiple of {UNIT} that divides the {inputs} inputs; got {self.super_size}"
         if self.table is not None and (self.bits != 4 or self.zero or self.table not in TABLES):
             return f"a table is one of {', '.join(TABLES)}, for 4 bits without a zero; got '{self.table}'"
-        if self.sub_scale is None and self.super_size != self.group_size:
-            return f"without sub-scales super_size is group_size; got {self.super_size} and {self.group_size}"
+        if self.zeros is not None and (self.zero or self.minimum_scale is not None or self.table is not None):
+            return "zeros stand in place of a zero, minima and a table"
+        if self.order is not None and self.order.count != inputs:
+            return f"an order has the {inputs} inputs; got {self.order.count}"
         if self.sub_minimum is not None and (self.minimum_scale is None or self.sub_scale is None):
             return "sub_minimum needs minimum_scale and sub_scale"
         return None
@@ -91,6 +109,7 @@ class SuperGroups(CanonicalWeight):
             "high": (torch.uint8, (n, k * high_bits // 8)),
             "scale": (torch.float16, supers),
             "minimum_scale": (torch.float16, supers),
+            "zeros": (torch.uint8, supers),
             "sub_scale": (torch.uint8 if nibbles else torch.int8, groups),
             "sub_minimum": (torch.int8, groups),
         }
@@ -108,9 +127,47 @@ class SuperGroups(CanonicalWeight):
         return f"{self.table or f'int{self.bits}'}_super"
 
     @property
+    def nbytes(self) -> int:
+        """Bytes held in memory, those of the order included."""
+        order_bytes = 0 if self.order is None else self.order.nbytes
+        return order_bytes + sum(int(tensor.nbytes) for tensor in self.tensors().values())
+
+    @property
+    def features(self) -> frozenset[str]:
+        """See `IntGroups.features`."""
+        found = set()
+        if self.zeros is not None:
+            found.add("zero_points")
+        if self.order is not None:
+            found.add("input_order")
+        return frozenset(found)
+
+    @classmethod
+    def of(cls, weight: IntGroups, bits: int) -> SuperGroups:
+        """The same weight, whose integers are below 2 ** bits. Raises ValueError when they or its groups do not fit."""
+        integers = weight.unpacked()
+        if int(integers.max()) >> bits:
+            raise ValueError(f"integers up to {int(integers.max())} do not fit {bits} bits")
+        low_bits = _low_bits(bits)
+        low = pack_plane(integers & ((1 << low_bits) - 1), low_bits)
+        high = pack_plane(integers >> low_bits, bits - low_bits) if bits > low_bits else None
+        return cls(
+            bits=bits,
+            group_size=UNIT,
+            super_size=weight.group_size,
+            low=low,
+            high=high,
+            scale=weight.scale,
+            minimum_scale=weight.minimum,
+            zero=weight.zero,
+            zeros=weight.zeros,
+            order=weight.order,
+        )
+
+    @property
     def low_bits(self) -> int:
         """Bits of an integer in the low plane."""
-        return 2 if self.bits < 4 else 4
+        return _low_bits(self.bits)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -119,12 +176,17 @@ class SuperGroups(CanonicalWeight):
         return n, num_bytes * 8 // self.low_bits
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Whole units of 32 columns. Super-groups become smaller where a cut goes through one, and repeat its scales."""
+        """Whole units of 32 columns. Super-groups become smaller where a cut goes through one, and repeat its scales.
+
+        Raises NotImplementedError for a weight with an order: its groups are spread out.
+        """
+        if self.order is not None:
+            raise NotImplementedError(CANNOT_CUT.format(name=self.name))
         columns, units = whole_groups(index, self.shape[1], UNIT, self.name)
         super_size = self._super_size_of(units)
         parts = {}
         for name, tensor in self.tensors().items():
-            if name in ("scale", "minimum_scale"):
+            if name in ("scale", "minimum_scale", "zeros"):
                 chosen = columns[::super_size] // self.super_size
             else:
                 # The entries of a unit, be they bytes of a plane or sub-scales.
@@ -166,6 +228,8 @@ class SuperGroups(CanonicalWeight):
         integers = self.integers()
         if self.table is None:
             w = integers.float() - self.zero
+            if self.zeros is not None:
+                w -= self.zeros.float().repeat_interleave(self.super_size, dim=1)
         else:
             table = torch.tensor(TABLES[self.table], dtype=torch.float32, device=integers.device)
             w = table[integers.int()]
@@ -173,13 +237,18 @@ class SuperGroups(CanonicalWeight):
         w = w.view(n, -1, self.group_size) * scale.unsqueeze(-1)
         if minimum is not None:
             w = w + minimum.unsqueeze(-1)
-        return w.view(n, k)
+        stored = w.view(n, k)
+        return stored if self.order is None else self.order.restored(stored)
+
+
+def _low_bits(bits: int) -> int:
+    return 2 if bits < 4 else 4
 
 
 def _scaled(scale: Tensor, sub: Tensor | None, groups: int) -> Tensor:
     """Numbers of super-groups times those of their groups: float32."""
-    wide = scale.float()
-    return wide if sub is None else wide.repeat_interleave(groups, dim=1) * sub.float()
+    wide = scale.float().repeat_interleave(groups, dim=1)
+    return wide if sub is None else wide * sub.float()
 
 
 def _whole(units: Tensor, count: int) -> bool:

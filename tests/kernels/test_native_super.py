@@ -7,7 +7,9 @@ import torch
 
 from core.api.specs import KernelQuery
 from core.weights.formats import IntGroups, SuperGroups
+from core.weights.input_order import InputOrder
 from core.weights.super_groups import TABLES
+from core_plugins.quantization.declared.bits import to_nibbles
 from core_plugins.quantization.gguf.blocks import FORMATS
 from tests.kernels.linear_check import check
 from tests.kernels.test_native_experts import choice, layer
@@ -98,6 +100,53 @@ def test_parts_of_the_inputs_add_up_to_the_bits_of_the_whole(kernels, isa):
         kernels.linear(part, activation="int8", segments=4)(x[:, columns], out)
         halves.append(out)
     assert torch.equal(halves[0] + halves[1], whole)
+
+
+ONE_LEVEL = [
+    (2, 32, False, False),
+    (2, 128, True, False),
+    (3, 768, False, False),
+    (3, 128, True, True),
+    (5, 96, True, False),
+    (6, 128, False, True),
+]
+"""Bits, inputs that share a scale, whether groups have zero points, whether columns are permuted."""
+
+
+@pytest.mark.parametrize(("bits", "group", "has_zeros", "ordered"), ONE_LEVEL)
+def test_integers_of_few_bits_have_the_bits_of_wider_ones(kernels, isa, bits, group, has_zeros, ordered):
+    n, k = 70, 768
+    integers = torch.randint(0, 1 << bits, (n, k), dtype=torch.uint8)
+    values = integers if bits > 4 else to_nibbles(integers)
+    scale = (torch.rand(n, k // group) * 0.1).half()
+    zeros = torch.randint(0, 1 << bits, scale.shape, dtype=torch.uint8) if has_zeros else None
+    zero = 0 if has_zeros else 1 << (bits - 1)
+    order = InputOrder.of(torch.randperm(k)) if ordered else None
+    wide = IntGroups(8 if bits > 4 else 4, group, values, scale, None, zero, zeros, order)
+    narrow = SuperGroups.of(wide, bits)
+    assert torch.equal(narrow.dequantize(), wide.dequantize())
+    order_bytes = k * 4 if ordered else 0
+    assert narrow.nbytes == n * (k * bits // 8 + k // group * (3 if has_zeros else 2)) + order_bytes
+    ids = torch.tensor([0, 69, 33])
+    for activation in ("none", "int8"):
+        segments = 4 if activation == "int8" else 1  # floats are added by whole groups of the wide weight
+        mine = kernels.linear(narrow, activation=activation, segments=segments)
+        other = kernels.linear(wide, activation=activation, segments=segments)
+        for rows in (1, 7, 40):
+            x = torch.randn(rows, k)
+            got, expected = torch.empty(rows, n), torch.empty(rows, n)
+            mine(x, got)
+            other(x, expected)
+            assert torch.equal(got, expected), (activation, rows)
+        looked_up = torch.empty(3, k)
+        mine.rows(ids, looked_up)
+        assert torch.equal(looked_up, wide.dequantize()[ids])
+
+
+def test_integers_that_do_not_fit_are_refused():
+    wide = IntGroups(8, 32, torch.full((2, 32), 8, dtype=torch.uint8), torch.ones(2, 1).half())
+    with pytest.raises(ValueError, match="up to 8 do not fit 3 bits"):
+        SuperGroups.of(wide, 3)
 
 
 def test_activations_that_are_not_served_are_named(kernels):

@@ -74,9 +74,12 @@ def test_each_module_is_held_as_its_declaration_says() -> None:
     assert own_order is not None and own_order == weights["model.layers.0.self_attn.k_proj"].attributes()["order"]
 
 
-@pytest.mark.parametrize(("name", "ratio"), [("order", 1.05), ("three_bits", 1.35), ("two_bits", 1.9)])
+@pytest.mark.parametrize(("name", "ratio"), [("order", 1.05), ("three_bits", 1.05), ("two_bits", 1.08)])
 def test_bytes_in_memory_are_near_those_of_the_file(name: str, ratio: float) -> None:
-    """2 and 3 bits are held as 4. Orders of inputs are shared by all rows, of which tiny matrices have few."""
+    """Zero points are bytes, which counts beside 2 bits in groups of 32.
+
+    Orders of inputs are shared by all rows, of which tiny matrices have few.
+    """
     packed = Packed(HERE / name, hooks)
     held = stored = 0
     for plan_name, weight in packed.weights().items():

@@ -20,7 +20,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.cli.main import main
 from core.llm import LLM
-from core.weights.formats import Dense, IntGroups
+from core.weights.formats import Dense, IntGroups, SuperGroups
 from core_plugins.quantization.declared.refusal import Refusal
 from core_plugins.quantization.hqq import manifest as hooks
 from core_plugins.quantization.hqq.declaration import check_declaration
@@ -60,8 +60,9 @@ def test_matrices_are_those_of_the_tool(name: str) -> None:
         if isinstance(weight, Dense):
             assert digest(weight.dequantize()) == told[module], module
             continue
-        assert isinstance(weight, IntGroups)
-        integers = by_group(weight.unpacked(), scale)
+        assert isinstance(weight, IntGroups | SuperGroups)
+        stored_integers = weight.unpacked() if isinstance(weight, IntGroups) else weight.integers()
+        integers = by_group(stored_integers, scale)
         exact = (integers.float() - zero.float()) * scale.float()
         assert digest(exact.view(weight.shape)) == told[module], module
         own = ((integers.to(scale.dtype) - zero) * scale).float()
@@ -81,8 +82,15 @@ def test_each_module_is_held_as_its_tensors_say() -> None:
         assert isinstance(plan, PartPlan | DensePlan), plan
         if name.startswith("model.layers.0.") and isinstance(plan, PartPlan):
             held[name.rpartition(".")[2]] = (plan.format, plan.activation)
-    small = dict.fromkeys(("k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"), ("int4_groups", "int8"))
-    assert held == {**small, "q_proj": ("int8_groups", "int8"), "down_proj": ("bfloat16", "bf16")}
+    assert held == {
+        "q_proj": ("int8_groups", "int8"),
+        "k_proj": ("int4_groups", "int8"),
+        "v_proj": ("int3_super", "int8"),
+        "o_proj": ("int4_groups", "int8"),
+        "gate_proj": ("int2_super", "int8"),
+        "up_proj": ("int4_groups", "int8"),
+        "down_proj": ("bfloat16", "bf16"),
+    }
 
 
 def test_four_and_eight_bits_take_no_more_memory_than_the_file() -> None:

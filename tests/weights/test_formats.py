@@ -10,6 +10,7 @@ import torch
 from core.weights.canonical import CanonicalWeight
 from core.weights.codebook import CODES
 from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, SuperGroups, can_fuse, fuse
+from core.weights.input_order import InputOrder
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -107,7 +108,8 @@ def test_super_groups_that_are_not_cut_stay_whole():
         ({"group_size": 64}, "group_size is 16 or 32"),
         ({"super_size": 48}, "multiple of 32 that divides the 64 inputs; got 48"),
         ({"table": "iq4"}, "for 4 bits without a zero"),
-        ({"sub_scale": None, "sub_minimum": None}, "without sub-scales super_size is group_size"),
+        ({"zeros": torch.ones(6, 1, dtype=torch.uint8)}, "zeros stand in place of a zero, minima and a table"),
+        ({"order": InputOrder.of(torch.arange(32))}, "an order has the 64 inputs; got 32"),
         ({"minimum_scale": None}, "sub_minimum needs minimum_scale"),
         ({"sub_minimum": None}, "sub_scale is torch.int8 .* expected torch.uint8"),
         ({"high": None}, "the plane of the high bits has 1 bits an input"),

@@ -304,7 +304,8 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
 
 def _super_tables(weight: SuperGroups) -> list[Tensor | None]:
     table = torch.tensor(TABLES[weight.table], dtype=torch.float32) if weight.table else None
-    first = [weight.low, weight.scale, weight.minimum_scale, None, None, table, None]
+    order = None if weight.order is None else weight.order.tensor()
+    first = [weight.low, weight.scale, weight.minimum_scale, weight.zeros, order, table, None]
     second = [weight.high, weight.sub_scale, weight.sub_minimum]
     return [tensor if tensor is None else tensor.contiguous() for tensor in (*first, *second)]
 

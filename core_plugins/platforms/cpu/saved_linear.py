@@ -27,7 +27,7 @@ from core_plugins.platforms.cpu.native_linear import (
     pack_source,
 )
 
-LAYOUT = "cpu_native 2"
+LAYOUT = "cpu_native 3"
 """Of the packed bytes, the same for all instruction sets; another number for each change in `native/pack.cpp`."""
 NUMBERS = ("format", "group", "super_size", "zero", "scale_type", "input_group")
 """Fields of PackSource that are saved."""

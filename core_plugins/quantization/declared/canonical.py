@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups
+from core.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, SuperGroups
 from core.weights.input_order import InputOrder
 from core.weights.int_groups import unpack_nibbles
 from core_plugins.quantization.declared.bits import to_nibbles
@@ -36,7 +36,7 @@ def integer_weight(
     Raises ValueError for groups of unequal sizes.
     """
     n = values.shape[0]
-    k = values.shape[1] * 8 // how.held_bits
+    k = values.shape[1] * 8 // how.unpacked_bits
     scale = scale.reshape(-1, 1) if scale.dim() < 2 else scale
     if how.form == "int8_channel":
         signed = (values ^ SIGN).view(torch.int8)
@@ -45,14 +45,14 @@ def integer_weight(
     scale = scale.expand(n, num_groups).clone(memory_format=torch.contiguous_format)
     order = None if groups is None else _order(groups.long(), how.group_size)
     if order is not None:
-        values = _reordered(values, how.held_bits, order)
+        values = _reordered(values, how.unpacked_bits, order)
     points = None
     if how.zeros:
         assert zeros is not None, "a layout with zero points gives them"
         wide = zeros.reshape(-1, 1) if zeros.dim() < 2 else zeros
         points = wide.expand(n, num_groups).clone(memory_format=torch.contiguous_format)
-    return IntGroups(
-        bits=how.held_bits,
+    weight = IntGroups(
+        bits=how.unpacked_bits,
         group_size=how.group_size,
         values=values,
         scale=scale,
@@ -61,6 +61,7 @@ def integer_weight(
         order=None if order is None else InputOrder.of(order),
         minimum=None if minimum is None else minimum.to(scale.dtype).contiguous(),
     )
+    return weight if how.planes is None else SuperGroups.of(weight, how.planes)
 
 
 def _order(groups: Tensor, group_size: int) -> Tensor | None:
@@ -77,9 +78,9 @@ def _order(groups: Tensor, group_size: int) -> Tensor | None:
     return order
 
 
-def _reordered(values: Tensor, held_bits: int, order: Tensor) -> Tensor:
+def _reordered(values: Tensor, unpacked_bits: int, order: Tensor) -> Tensor:
     """Held integers, their columns in another order."""
-    if held_bits == 8:
+    if unpacked_bits == 8:
         return values[:, order]
     return to_nibbles(unpack_nibbles(values)[:, order])
 

@@ -19,9 +19,14 @@ SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 ORDER_BYTES: Final = 4
 """Of an input, in the order of permuted ones."""
+PLANES: Final = {1: 2, 2: 2, 3: 3, 5: 5, 6: 6}
+"""Bits of integers that are held in planes of bits, and how many they take there."""
+PLANES_UNIT: Final = 32
+"""Inputs of a unit of such planes."""
 OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "int4_groups": ("int8", "none"),
     "int8_groups": ("int8", "none"),
+    **dict.fromkeys(("int2_super", "int3_super", "int5_super", "int6_super"), ("int8", "none")),
     "int8_channel": ("int8", "int8_row", "none"),
     "fp8_e4m3": ("bf16", "none"),
     "fp8_e5m2": ("bf16", "none"),
@@ -81,7 +86,7 @@ class Run:
 class Integers:
     """Integers with a scale a group or row.
 
-    bits: of an integer in the checkpoint, 1 to 8; up to 4 are held in 4, more in 8.
+    bits: of an integer in the checkpoint, 1 to 8.
     group_size: inputs that share a scale.
     zeros: whether each group has a zero point; otherwise it is the middle of all integers.
     channel: whether a scale belongs to a whole row.
@@ -99,9 +104,15 @@ class Integers:
     minimum: bool = False
 
     @property
-    def held_bits(self) -> int:
-        """4 or 8."""
+    def unpacked_bits(self) -> int:
+        """Of an integer as layouts hand it over: 4 or 8."""
         return 4 if self.bits <= 4 else 8
+
+    @property
+    def planes(self) -> int | None:
+        """Bits that an integer takes in planes of bits; None where they are held in 4 or 8 bits."""
+        fits = self.scale == "F16" and self.group_size % PLANES_UNIT == 0
+        return PLANES.get(self.bits) if fits else None
 
     @property
     def zero(self) -> int:
@@ -112,9 +123,11 @@ class Integers:
     def form(self) -> str:
         """The canonical format."""
         only_scales = not self.zeros and not self.ordered and not self.minimum
-        if self.held_bits == 8 and self.channel and only_scales:
+        if self.planes is not None:
+            return f"int{self.planes}_super"
+        if self.unpacked_bits == 8 and self.channel and only_scales:
             return "int8_channel"
-        return f"int{self.held_bits}_groups"
+        return f"int{self.unpacked_bits}_groups"
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
         """See `Run.plan`."""
@@ -131,7 +144,8 @@ class Integers:
         zero_bytes = 1 if self.zeros else 0
         floats = 2 if self.minimum else 1
         group_bytes = floats * SCALE_BYTES[self.scale] + zero_bytes
-        nbytes = n * (k * self.held_bits // 8 + k // size * group_bytes)
+        held_bits = self.planes or self.unpacked_bits
+        nbytes = n * (k * held_bits // 8 + k // size * group_bytes)
         lowest = "zeros" if self.zeros else f"zero{self.zero}"
         key = f"{size}/{self.scale}/{lowest}"
         if self.minimum:

@@ -19,7 +19,7 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="gptq",
-        summary="checkpoints of GPTQ: integers of 2, 3, 4 or 8 bits in groups, with act-order; 2 and 3 bits are held as 4",
+        summary="checkpoints of GPTQ: integers of 2, 3, 4 or 8 bits in groups, with act-order",
         arguments=DeclaredArguments,
     )
 

@@ -136,7 +136,7 @@ class HQQLayout:
         rows, inputs = part.shape
         how = _how(part, cut)
         integers = values.view(rows, inputs)
-        if how.held_bits == 4:
+        if how.unpacked_bits == 4:
             integers = to_nibbles(integers)
         minimum = (how.zero - tensors["zero"].float()) * scale.float()
         return integer_weight(how, integers, scale.view(rows, -1), minimum=minimum.view(rows, -1))

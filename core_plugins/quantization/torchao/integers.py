@@ -106,7 +106,7 @@ class UnpackedIntegers:
         how = self._how(part)
         scale = tensors[SCALE]
         values = _unsigned(tensors[QDATA], self.bits)
-        if how.held_bits == 4:
+        if how.unpacked_bits == 4:
             values = to_nibbles(values)
         zero = tensors.get(ZERO)
         if how.zeros:

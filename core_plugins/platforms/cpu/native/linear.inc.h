@@ -128,7 +128,10 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     const PackedLinear &l = *c.weight;
     const bool integers = l.activation == kQuantInt8;
     if (integers && end - begin <= kDirectRows) {
-        panel_rows<PlanesDotKind<Bits, Table>>(c, panel, begin, end);
+        if (l.has_zeros)
+            panel_rows<PlanesDotKind<Bits, Table, !Table>>(c, panel, begin, end); // tables have none
+        else
+            panel_rows<PlanesDotKind<Bits, Table, false>>(c, panel, begin, end);
         return true;
     }
     const PackedLinear spread = spread_form(l);
@@ -139,6 +142,8 @@ template <int Bits, bool Table> static bool planes(const LinearCall &c, long pan
     call.weight = &spread, call.panel = (const uint8_t *)scratch.memory;
     if (!integers)
         panel_rows<GroupFloatKind<IntDecode<8>>>(call, panel, begin, end);
+    else if (l.has_zeros)
+        panel_rows<IntDotKind<kSmallBytes, false, true>>(call, panel, begin, end);
     else
         panel_rows<IntDotKind<Table ? kBytes : kSmallBytes, false, false>>(call, panel, begin, end);
     return true;

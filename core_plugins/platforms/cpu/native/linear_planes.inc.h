@@ -29,14 +29,17 @@ template <int Bits, bool Table, int Quad> LANE I quad(const uint8_t *unit, I tab
 }
 
 template <int V> struct Scales {
-    F scale[V], minimum[V];
+    F scale[V], minimum[V]; // zero points instead of minima where a weight has these
 };
 
 template <int V> LANE Scales<V> super_scales(const PackedLinear &l, const uint8_t *record, long vector) {
     Scales<V> s;
     for (int v = 0; v < V; v++) {
         s.scale[v] = scales(record, kScaleF16, vector + v);
-        s.minimum[v] = l.has_minimum ? scales(record + kPanel * 2, kScaleF16, vector + v) : zero();
+        if (l.has_zeros)
+            s.minimum[v] = sub(zero(), to_float(load_u8(record + kPanel * 2 + (vector + v) * 16)));
+        else
+            s.minimum[v] = l.has_minimum ? scales(record + kPanel * 2, kScaleF16, vector + v) : zero();
     }
     return s;
 }
@@ -83,18 +86,21 @@ template <int R, int V> LANE void begin_group(const GroupMeta *meta, long groups
         for (int v = 0; v < V; v++) dot[r][v] = iset1(meta[r * groups].correction);
 }
 
-template <int R, int V>
+template <bool Zeros, int R, int V>
 LANE void end_group(const PackedLinear &l, const GroupMeta *meta, const Scales<V> &s, const I (&dot)[R][V], F (&acc)[R][V]) {
     for (int r = 0; r < R; r++) {
-        const F factor = set1(meta[r * l.groups].scale), total = set1(meta[r * l.groups].sum);
+        const GroupMeta &inputs = meta[r * l.groups];
+        const F factor = set1(inputs.scale), total = set1(inputs.sum), whole = set1(inputs.total);
         for (int v = 0; v < V; v++) {
-            acc[r][v] = fma(mul(to_float(dot[r][v]), factor), s.scale[v], acc[r][v]);
-            if (l.has_minimum) acc[r][v] = fma(s.minimum[v], total, acc[r][v]);
+            F product = to_float(dot[r][v]);
+            if (Zeros) product = fma(s.minimum[v], whole, product); // exact: all below 2^24
+            acc[r][v] = fma(mul(product, factor), s.scale[v], acc[r][v]);
+            if (!Zeros && l.has_minimum) acc[r][v] = fma(s.minimum[v], total, acc[r][v]);
         }
     }
 }
 
-template <int Bits, bool Table> struct PlanesDotKind {
+template <int Bits, bool Table, bool Zeros> struct PlanesDotKind {
     static constexpr int kWide = kWideIntRows, kRows = kMaxIntRows;
     LANE long steps(const PackedLinear &l) { return l.k / kUnit; }
     template <int R, int V>
@@ -118,11 +124,11 @@ template <int Bits, bool Table> struct PlanesDotKind {
                 begin_group(meta, l.groups, dot);
                 half_dot<Bits, Table, 0>(w, x, stride, table, dot);
                 if (halves) {
-                    end_group(l, meta++, group_scales(l, upper, sub, vector), dot, acc);
+                    end_group<Zeros>(l, meta++, group_scales(l, upper, sub, vector), dot, acc);
                     begin_group(meta, l.groups, dot);
                 }
                 half_dot<Bits, Table, 4>(w, x, stride, table, dot);
-                end_group(l, meta++, group_scales(l, upper, w - vector * 64 - l.sub_bytes, vector), dot, acc);
+                end_group<Zeros>(l, meta++, group_scales(l, upper, w - vector * 64 - l.sub_bytes, vector), dot, acc);
             }
         }
     }
@@ -133,7 +139,7 @@ static PackedLinear spread_form(const PackedLinear &l) {
     PackedLinear spread = l;
     spread.format = kInt8, spread.scale_type = kScaleF32, spread.scale_bytes = kPanel * sizeof(float);
     spread.value_bytes = (size_t)l.group * kPanel;
-    spread.record_bytes = spread.value_bytes + spread.scale_bytes * (l.has_minimum ? 2 : 1);
+    spread.record_bytes = spread.value_bytes + spread.scale_bytes * (l.has_minimum ? 2 : 1) + (l.has_zeros ? kPanel : 0);
     spread.panel_bytes = spread.record_bytes * l.groups;
     return spread;
 }
@@ -165,8 +171,11 @@ static void spread_panel(const PackedLinear &l, const PackedLinear &spread, cons
                 spread_half<Bits, Table, 0>(w + v * 64, table, out + v * 64);
                 spread_half<Bits, Table, 4>(w + v * 64, table, out + second + v * 64);
             }
-            for (long group = 0; group < kUnit / l.group; group++, sub += l.sub_bytes, out += spread.record_bytes)
-                spread_scales(l, group_scales(l, upper, sub, 0), out + spread.value_bytes);
+            for (long group = 0; group < kUnit / l.group; group++, sub += l.sub_bytes, out += spread.record_bytes) {
+                uint8_t *tail = out + spread.value_bytes;
+                spread_scales(l, group_scales(l, upper, sub, 0), tail);
+                if (l.has_zeros) memcpy(tail + spread.scale_bytes, panel + l.head_bytes - kPanel, kPanel);
+            }
         }
     }
 }

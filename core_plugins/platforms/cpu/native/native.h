@@ -44,8 +44,8 @@ constexpr long kUnit = 32; // inputs whose planes of bits lie together
 //   code4      as int4, of indices into a table of sixteen numbers
 //   e4m3, e5m2 as int8, of 8-bit floats
 // Groups of 8-bit elements may reach beyond k, where inputs count as zero.
-//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32]?; then per unit of
-//              32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
+//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32] or zeros[32] of
+//              one byte, or neither; then per unit of 32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
 //              of the other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, ... from its low bits on
 struct PackedLinear {
     int format;
@@ -55,7 +55,7 @@ struct PackedLinear {
     long segments;      // equal parts of k with sums of their own: a power of two
     int zero;
     int has_minimum;
-    int has_zeros;       // in place of `zero`, one for each group and output
+    int has_zeros;       // in place of `zero`, one for each group (planes: super-group) and output
     int scale_type;      // of scale and minimum
     size_t scale_bytes;  // of one group's scales
     size_t value_bytes;  // of one group's values
@@ -408,7 +408,7 @@ struct PackSource {
     int zero, scale_type;
     long segments; // at most; fewer where k has no as many equal parts of whole groups (plain formats: pairs)
     const void *values, *scale, *minimum;
-    const uint8_t *zeros; // [n, groups], or null
+    const uint8_t *zeros; // [n, groups] (planes: super-groups), or null
     const int32_t *order; // [k], or null
     long input_group;     // 0: as many inputs as share a scale of weights
     const void *high, *sub_scale, *sub_minimum; // of planes; null is an absent one

@@ -206,6 +206,7 @@ void pack_planes(const PackSource &s, const PackedLinear &l, long n, uint8_t *pa
         const size_t at = size_t(n) * supers + i;
         memcpy(panel + lane * 2, (const uint8_t *)s.scale + at * 2, 2);
         if (l.has_minimum) memcpy(panel + (kPanel + lane) * 2, (const uint8_t *)s.minimum + at * 2, 2);
+        if (l.has_zeros) panel[l.head_bytes - kPanel + lane] = s.zeros[at];
         for (long u = 0; u < units; u++) {
             uint8_t *unit = panel + l.head_bytes + u * l.unit_bytes;
             pack_sub_scales(s, l, at * units + u, unit + lane);
@@ -231,7 +232,7 @@ void pack_panel(const void *context, long panel) {
 void set_plane_sizes(PackedLinear &l) {
     l.groups = l.k / l.group;
     l.sub_bytes = l.sub_scales == kNoSubScales ? 0 : l.sub_scales == kSubBytes && l.has_minimum ? 2 * kPanel : kPanel;
-    l.head_bytes = (l.has_minimum ? 2 : 1) * kPanel * sizeof(uint16_t);
+    l.head_bytes = (l.has_minimum ? 2 : 1) * kPanel * sizeof(uint16_t) + (l.has_zeros ? kPanel : 0);
     l.unit_head = kUnit / l.group * l.sub_bytes;
     l.unit_bytes = l.unit_head + kPanel * kUnit / 8 * bits_of(l.format);
     l.record_bytes = l.head_bytes + l.super / kUnit * l.unit_bytes;
@@ -321,10 +322,12 @@ int plane_integer(const PackedLinear &l, const uint8_t *unit, long k, long lane)
 }
 
 void unpack_planes(const PackedLinear &l, const uint8_t *record, long lane, float *out) {
+    long at = 0;
     for (const uint8_t *end = record + l.panel_bytes; record < end; record += l.record_bytes) {
+        const int zero = l.has_zeros ? record[l.head_bytes - kPanel + lane] : l.zero;
         float scale = read_scale(record, kScaleF16, lane), minimum = 0;
         if (l.has_minimum) minimum = read_scale(record, kScaleF16, kPanel + lane);
-        for (long k = 0; k < l.super; k++) {
+        for (long k = 0; k < l.super; k++, at++) {
             const uint8_t *unit = record + l.head_bytes + k / kUnit * l.unit_bytes;
             const uint8_t *group = unit + k % kUnit / l.group * l.sub_bytes + lane;
             float group_scale = scale, group_minimum = minimum;
@@ -332,8 +335,8 @@ void unpack_planes(const PackedLinear &l, const uint8_t *record, long lane, floa
             if (l.sub_scales == kSubBytes) group_scale *= float((int8_t)*group);
             if (l.sub_scales == kSubBytes && l.has_minimum) group_minimum *= float((int8_t)group[kPanel]);
             const int integer = plane_integer(l, unit + l.unit_head, k % kUnit, lane);
-            const float value = l.format == kPlanesCode4 ? l.codes[integer] : float(integer - l.zero);
-            *out++ = value * group_scale + group_minimum;
+            const float value = l.format == kPlanesCode4 ? l.codes[integer] : float(integer - zero);
+            out[l.order ? l.order[at] : at] = value * group_scale + group_minimum;
         }
     }
 }
