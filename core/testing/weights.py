@@ -34,6 +34,7 @@ SUPER_GROUPS = (
     (5, 32, 32, False, None),
     (6, 16, 64, False, None),
     (4, 32, 64, False, "iq4"),
+    (3, 16, 64, False, "iq2"),
 )
 """Bits, inputs that share a scale on the lower and the upper level, whether groups have a minimum, and the table."""
 FP8_BLOCK = (16, 32)

@@ -14,7 +14,10 @@ from core.weights.input_order import InputOrder
 SCALE_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FEATURES: Final = frozenset({"zero_points", "bfloat16_scales", "input_order"})
 """What kernels must declare before they are given such a weight; see `IntGroups.features`."""
-CANNOT_CUT: Final = "a weight of format '{name}' with an order of inputs (act-order) cannot be cut along its inputs; do not divide the layer"
+CANNOT_CUT: Final = (
+    "a weight of format '{name}' with an order of inputs (act-order) cannot be cut along its inputs; do not divide the "
+    "layer"
+)
 
 
 def unpack_nibbles(values: Tensor) -> Tensor:

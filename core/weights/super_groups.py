@@ -1,4 +1,4 @@
-"""Integers of 2 to 6 bits in planes of bits, whose scales have two levels or one: the K types of GGUF, IQ4, Q5, GPTQ of 3 bits.
+"""Integers of 2 to 6 bits in planes of bits, with scales of one or two levels: the K and IQ types of GGUF, GPTQ of 3 bits.
 
 Owns: the meaning of the planes and of both levels. Never does: quantize. Called by: quantization methods, kernels.
 """
@@ -14,11 +14,8 @@ from torch import Tensor
 from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 from core.weights.input_order import InputOrder
 from core.weights.int_groups import CANNOT_CUT, IntGroups
+from core.weights.tables import TABLES
 
-TABLES: dict[str, tuple[int, ...]] = {
-    "iq4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-}
-"""Numbers that 4-bit integers name, by format: the one of ggml's IQ4_NL and IQ4_XS."""
 UNIT = 32
 """A super-group is whole units of so many inputs, on whose planes kernels work."""
 GROUP_SIZES = (16, 32)
@@ -42,11 +39,11 @@ def pack_plane(fields: Tensor, bits: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SuperGroups(CanonicalWeight):
-    """W[n, order[k]] = s * (integer - zero) + m, or s * TABLES[table][integer].
+    """W[n, order[k]] = s * (integer - zero) + m, or s * a number of TABLES[table].
 
     s = scale[n, k // super_size] * sub_scale[n, k // group_size], and m = minimum_scale * sub_minimum in the same way.
 
-    bits: of an integer, 2 to 6; 4 with a table.
+    bits: of an integer, 2 to 6; those of the table, if there is one.
     group_size: inputs that share the lower level, 16 or 32.
     super_size: inputs that share `scale`; a multiple of 32 that divides K.
     zero: is subtracted from each integer; 0 with a table or zeros.
@@ -88,8 +85,10 @@ class SuperGroups(CanonicalWeight):
         inputs = self.shape[1]
         if self.super_size < UNIT or self.super_size % UNIT or inputs % self.super_size:
             return f"super_size is a multiple of {UNIT} that divides the {inputs} inputs; got {self.super_size}"
-        if self.table is not None and (self.bits != 4 or self.zero or self.table not in TABLES):
-            return f"a table is one of {', '.join(TABLES)}, for 4 bits without a zero; got '{self.table}'"
+        if self.table is not None and self.table not in TABLES:
+            return f"a table is one of {', '.join(TABLES)}; got '{self.table}'"
+        if self.table is not None and (self.bits != TABLES[self.table].bits or self.zero):
+            return f"table {self.table} is for {TABLES[self.table].bits} bits without a zero"
         if self.zeros is not None and (self.zero or self.minimum_scale is not None or self.table is not None):
             return "zeros stand in place of a zero, minima and a table"
         if self.order is not None and self.order.count != inputs:
@@ -123,7 +122,7 @@ class SuperGroups(CanonicalWeight):
 
     @property
     def name(self) -> str:
-        """`int2_super` to `int6_super`, or the table's: `iq4_super`."""
+        """`int2_super` to `int6_super`, or the table's, such as `iq4_super`."""
         return f"{self.table or f'int{self.bits}'}_super"
 
     @property
@@ -231,7 +230,7 @@ class SuperGroups(CanonicalWeight):
             if self.zeros is not None:
                 w -= self.zeros.float().repeat_interleave(self.super_size, dim=1)
         else:
-            table = torch.tensor(TABLES[self.table], dtype=torch.float32, device=integers.device)
+            table = torch.tensor(TABLES[self.table].numbers, dtype=torch.float32, device=integers.device)
             w = table[integers.int()]
         scale, minimum = self.wide_scales()
         w = w.view(n, -1, self.group_size) * scale.unsqueeze(-1)

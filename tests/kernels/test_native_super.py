@@ -8,7 +8,7 @@ import torch
 from core.api.specs import KernelQuery
 from core.weights.formats import IntGroups, SuperGroups
 from core.weights.input_order import InputOrder
-from core.weights.super_groups import TABLES
+from core.weights.tables import TABLES
 from core_plugins.quantization.declared.bits import to_nibbles
 from core_plugins.quantization.gguf.blocks import FORMATS
 from tests.kernels.linear_check import check
@@ -33,7 +33,9 @@ def widened(weight: SuperGroups) -> IntGroups:
     zero = weight.zero
     if weight.table is not None:
         zero = TABLE_ZERO
-        table = torch.tensor(TABLES[weight.table]) + zero
+        own = TABLES[weight.table]
+        scale = scale * own.unit
+        table = torch.tensor(own.multiples) + zero
         integers = table[integers.int()].to(torch.uint8)
     return IntGroups(8, weight.group_size, integers, scale, minimum, zero)
 

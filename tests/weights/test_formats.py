@@ -107,7 +107,7 @@ def test_super_groups_that_are_not_cut_stay_whole():
         ({"bits": 7}, "bits are 2 to 6"),
         ({"group_size": 64}, "group_size is 16 or 32"),
         ({"super_size": 48}, "multiple of 32 that divides the 64 inputs; got 48"),
-        ({"table": "iq4"}, "for 4 bits without a zero"),
+        ({"table": "iq4"}, "table iq4 is for 4 bits without a zero"),
         ({"zeros": torch.ones(6, 1, dtype=torch.uint8)}, "zeros stand in place of a zero, minima and a table"),
         ({"order": InputOrder.of(torch.arange(32))}, "an order has the 64 inputs; got 32"),
         ({"minimum_scale": None}, "sub_minimum needs minimum_scale"),

@@ -42,7 +42,8 @@ OPERATIONS = frozenset(
 FORMATS = [
     *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
     *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),
-    *("int2_super", "int3_super", "int4_super", "int5_super", "int6_super", "iq4_super"),
+    *("int2_super", "int3_super", "int4_super", "int5_super", "int6_super"),
+    *("iq4_super", "iq3_s_super", "iq3_super", "iq2_super", "iq1_super"),
 ]
 
 

@@ -19,7 +19,7 @@ from core.layers.activations import PAIRED, parse
 from core.plugin.contracts import GatedLinear
 from core.weights.canonical import INPUT_GROUP
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups, SuperGroups
-from core.weights.super_groups import TABLES
+from core.weights.tables import TABLES, Table
 from core_plugins.platforms.cpu.checks import check_rows, check_same
 
 FORMATS = {
@@ -41,8 +41,12 @@ FORMATS = {
     "int5_super": 11,
     "int6_super": 12,
     "iq4_super": 13,
+    "iq3_s_super": 13,
+    "iq3_super": 13,
+    "iq2_super": 14,
+    "iq1_super": 14,
 }
-SUPER_FORMATS = ("int2_super", "int3_super", "int4_super", "int5_super", "int6_super", "iq4_super")
+SUPER_FORMATS = tuple(name for name in FORMATS if name.endswith("_super"))
 ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2, "int8_row": 2}
 ALLOWED: dict[str, tuple[Activation, ...]] = {
     **dict.fromkeys(("float32", "float16", "bfloat16", "nf4", "fp4", "fp8_e4m3", "fp8_e5m2"), ("none", "bf16")),
@@ -55,6 +59,7 @@ DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes abo
 TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
 GROUP_MULTIPLE = 16
 NUM_TABLES = 10
+CODES = 16  # of a table
 ORDER = 4
 """The table with the order of inputs."""
 PAGE = 4096
@@ -303,11 +308,18 @@ def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
 
 
 def _super_tables(weight: SuperGroups) -> list[Tensor | None]:
-    table = torch.tensor(TABLES[weight.table], dtype=torch.float32) if weight.table else None
+    table = _whole_table(TABLES[weight.table]) if weight.table else None
     order = None if weight.order is None else weight.order.tensor()
     first = [weight.low, weight.scale, weight.minimum_scale, weight.zeros, order, table, None]
     second = [weight.high, weight.sub_scale, weight.sub_minimum]
     return [tensor if tensor is None else tensor.contiguous() for tensor in (*first, *second)]
+
+
+def _whole_table(table: Table) -> Tensor:
+    """As many numbers as the extension reads; those behind the table's own are never named."""
+    whole = torch.zeros(CODES)
+    whole[: len(table.numbers)] = torch.tensor(table.numbers)
+    return whole
 
 
 def _check_memory(into: Tensor, nbytes: int) -> None:

@@ -71,11 +71,10 @@ def _two_levels(
     return BlockFormat(form, K_BLOCK, *sizes, unpacker, attributes)
 
 
-def _of_grid(block_bytes: int, group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
-    """Integers of a byte with scales in float32, which alone are exact here."""
-    attributes = {"bits": 8, "group_size": group_size, "zero": grids.SIGNED_ZERO}
-    held_bytes = K_BLOCK + 4 * K_BLOCK // group_size
-    return BlockFormat("int8_groups", K_BLOCK, block_bytes, held_bytes, unpacker, attributes)
+def _whole_block(bits: int, sizes: tuple[int, int], unpacker: Callable[[Bytes], Unpacked], zero: int) -> BlockFormat:
+    """One scale for all of a block. sizes: bytes a block in the file and in the canonical weight."""
+    attributes = {"bits": bits, "group_size": PLAIN_BLOCK, "super_size": K_BLOCK, "zero": zero}
+    return BlockFormat(f"int{bits}_super", K_BLOCK, *sizes, unpacker, attributes)
 
 
 def _codebook(kind: str, sizes: tuple[int, int], group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
@@ -97,17 +96,15 @@ FORMATS: dict[str, BlockFormat] = {
     "Q6_K": _two_levels(6, (210, 210), 16, unpack.q6_k, zero=32),
     "IQ4_NL": _one_level(4, 18, unpack.iq4_nl, table="iq4"),
     "IQ4_XS": _two_levels(4, (136, 138), 32, unpack.iq4_xs, table="iq4"),
-    "IQ3_S": _two_levels(5, (110, 170), 32, grids.iq3_s, zero=15),
-    "IQ3_XXS": _of_grid(98, 32, grids.iq3_xxs),
-    "IQ2_S": _of_grid(82, 16, grids.iq2_s),
-    "IQ2_XS": _of_grid(74, 16, grids.iq2_xs),
-    "IQ2_XXS": _of_grid(66, 32, grids.iq2_xxs),
-    "IQ1_M": _of_grid(56, 16, grids.iq1_m),
-    "IQ1_S": BlockFormat(
-        "int4_groups", K_BLOCK, 50, 192, grids.iq1_s, {"bits": 4, "group_size": PLAIN_BLOCK, "zero": 0}
-    ),
-    "TQ1_0": _two_levels(2, (54, 74), 32, codes.tq1_0, zero=1),
-    "TQ2_0": _two_levels(2, (66, 74), 32, codes.tq2_0, zero=1),
+    "IQ3_S": _two_levels(4, (110, 138), 32, grids.iq3_s, table="iq3_s"),
+    "IQ3_XXS": _two_levels(4, (98, 138), 32, grids.iq3_xxs, table="iq3"),
+    "IQ2_S": _two_levels(3, (82, 114), 16, grids.iq2_s, table="iq2"),
+    "IQ2_XS": _two_levels(3, (74, 114), 16, grids.iq2_xs, table="iq2"),
+    "IQ2_XXS": _two_levels(3, (66, 106), 32, grids.iq2_xxs, table="iq2"),
+    "IQ1_M": _two_levels(3, (56, 114), 16, grids.iq1_m, table="iq1"),
+    "IQ1_S": _two_levels(3, (50, 106), 32, grids.iq1_s, table="iq1"),
+    "TQ1_0": _whole_block(2, (54, 66), codes.tq1_0, zero=1),
+    "TQ2_0": _whole_block(2, (66, 66), codes.tq2_0, zero=1),
     "MXFP4": _codebook("mxfp4", (PLAIN_BLOCK, 17), PLAIN_BLOCK, codes.mxfp4),
     "NVFP4": _codebook("nvfp4", (64, 36), 16, codes.nvfp4),
 }

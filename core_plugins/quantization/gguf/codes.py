@@ -12,8 +12,6 @@ from core_plugins.quantization.gguf.bits import Bytes, halves, nibbles, pairs
 from core_plugins.quantization.gguf.unpack import Unpacked
 
 POWERS_OF_THREE = np.array([1, 3, 9, 27, 81], dtype=np.uint8).reshape(5, 1)
-GROUPS = 8
-"""Of 32 weights, in a block of 256."""
 
 
 def tq1_0(blocks: Bytes) -> Unpacked:
@@ -55,6 +53,4 @@ def _digits(packed: Bytes, count: int) -> Bytes:
 
 
 def _ternary(low: Bytes, blocks: Bytes, start: int) -> Unpacked:
-    """A scale a block. Its groups have scales of 1, because the canonical format needs groups of 16 or 32."""
-    ones = np.ones((len(blocks), GROUPS), dtype=np.int8)
-    return {"low": low, "scale": halves(blocks, start, start + 2), "sub_scale": ones}
+    return {"low": low, "scale": halves(blocks, start, start + 2)}

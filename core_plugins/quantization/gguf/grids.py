@@ -3,10 +3,11 @@
 Owns: one unpacker a type, as in `unpack`, and the grids. Never does: turn a weight into a float.
 Called by: `core_plugins.quantization.gguf.blocks`.
 
-A few bits name a point of 4 or 8 numbers; a sign for each and a scale for 8 to 32 weights follow. Coordinates with their signs
-are integers of a byte, which makes the canonical form exact, though several times as large as the file (but for IQ3_S, whose
-coordinates have five bits). `grids.npz` has the points, int8 [points, 4 or 8] by type: the tables of ggml-common.h in the
-ggml project, read from the Python package `gguf` (0.19), where `gguf.quants.IQ2_XXS.grid` and so on are the same numbers.
+A few bits name a point of 4 or 8 numbers; a sign for each and a scale for 8 to 32 weights follow. Coordinates with their
+signs are few: they are held as indices of 3 or 4 bits in a table, which takes up to twice the file's bytes and is read at
+the speed of memory, where looking up points would not be. `grids.npz` has the points, int8 [points, 4 or 8] by type: the
+tables of ggml-common.h in the ggml project, read from the Python package `gguf` (0.19), where `gguf.quants.IQ2_XXS.grid`
+and so on are the same numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from core.weights.tables import TABLES
 from core_plugins.quantization.gguf.bits import Bytes, halves
 from core_plugins.quantization.gguf.unpack import Unpacked
 
 Integers = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
 
-SIGNED_ZERO = 128
-"""Of integers of a byte."""
+IQ3_S = np.array(TABLES["iq3_s"].multiples)
+IQ3 = np.array(TABLES["iq3"].multiples)
+IQ2 = np.array(TABLES["iq2"].multiples[:6])
+IQ1 = np.array(TABLES["iq1"].multiples[:6])
+"""Tables, without the numbers behind their own."""
 SEVEN_BIT_SHIFTS = np.array([0, 7, 14, 21], dtype=np.uint32)
 NIBBLE_SHIFTS = np.array([0, 4], dtype=np.uint8)
 PAIR_SHIFTS = np.array([0, 2, 4, 6], dtype=np.uint8)
@@ -38,7 +42,7 @@ def iq2_xxs(blocks: Bytes) -> Unpacked:
     words = _words(blocks[:, 2:], np.uint32).reshape(len(blocks), 8, 2)
     points = _words(words[..., 0], np.uint8)
     signs, scale = _signs_and_scale(words[..., 1])
-    return _whole_bytes(_points("IQ2_XXS", points), signs, _factor(blocks) * scale * np.float32(0.25))
+    return {**_three_bits(IQ2, _points("IQ2_XXS", points) * signs), **_scales(blocks, scale)}
 
 
 def iq2_xs(blocks: Bytes) -> Unpacked:
@@ -47,9 +51,9 @@ def iq2_xs(blocks: Bytes) -> Unpacked:
     66-73: four bits of a scale for each 16 weights.
     """
     codes = _words(blocks[:, 2:66], np.uint16)
-    scale = _nibbles(blocks[:, 66:]) + np.float32(0.5)
     signs = _even_signs(codes >> 9)
-    return _whole_bytes(_points("IQ2_XS", codes & 511), signs, _factor(blocks) * scale * np.float32(0.25))
+    indices = _three_bits(IQ2, _points("IQ2_XS", codes & 511) * signs)
+    return {**indices, **_scales(blocks, _nibbles(blocks[:, 66:]))}
 
 
 def iq2_s(blocks: Bytes) -> Unpacked:
@@ -59,15 +63,14 @@ def iq2_s(blocks: Bytes) -> Unpacked:
     """
     high = (blocks[:, 66:74, None] >> PAIR_SHIFTS) & 3
     points = blocks[:, 2:34] | (high.reshape(len(blocks), -1).astype(np.uint16) << 8)
-    scale = _nibbles(blocks[:, 74:]) + np.float32(0.5)
     signs = _signs(blocks[:, 34:66])
-    return _whole_bytes(_points("IQ2_S", points), signs, _factor(blocks) * scale * np.float32(0.25))
+    return {**_three_bits(IQ2, _points("IQ2_S", points) * signs), **_scales(blocks, _nibbles(blocks[:, 74:]))}
 
 
 def iq3_xxs(blocks: Bytes) -> Unpacked:
     """Bytes 0-1: factor, float16. 2-65: points of four. 66-97: for each 32 weights, see `_signs_and_scale`."""
     signs, scale = _signs_and_scale(_words(blocks[:, 66:], np.uint32))
-    return _whole_bytes(_points("IQ3_XXS", blocks[:, 2:66]), signs, _factor(blocks) * scale * np.float32(0.5))
+    return {**_four_bits(IQ3, _points("IQ3_XXS", blocks[:, 2:66]) * signs), **_scales(blocks, scale)}
 
 
 def iq3_s(blocks: Bytes) -> Unpacked:
@@ -77,16 +80,8 @@ def iq3_s(blocks: Bytes) -> Unpacked:
     """
     high = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little")
     points = blocks[:, 2:66] | (high.astype(np.uint16) << 8)
-    signed = _points("IQ3_S", points) * _signs(blocks[:, 74:106])
-    integers = (signed + 15).astype(np.uint8)
-    low = integers & 15
-    sub_scale = 2 * _nibbles(blocks[:, 106:]).astype(np.int8) + 1
-    return {
-        "low": low[:, ::2] | (low[:, 1::2] << 4),
-        "high": np.packbits(integers >> 4, axis=1, bitorder="little"),
-        "scale": halves(blocks, 0, 2),
-        "sub_scale": sub_scale.astype(np.int8),
-    }
+    signs = _signs(blocks[:, 74:106])
+    return {**_four_bits(IQ3_S, _points("IQ3_S", points) * signs), **_scales(blocks, _nibbles(blocks[:, 106:]))}
 
 
 def iq1_s(blocks: Bytes) -> Unpacked:
@@ -96,12 +91,9 @@ def iq1_s(blocks: Bytes) -> Unpacked:
     words = _words(blocks[:, 34:], np.uint16)
     high = (words[..., None] >> THREE_BIT_SHIFTS) & 7
     points = blocks[:, 2:34] | (high.reshape(len(blocks), -1) << 8)
-    scale = _factor(blocks) * (2 * ((words >> 12) & 7) + 1).astype(np.float32)
-    shift = np.where(words & 0x8000, np.float32(-0.125), np.float32(0.125))
-    # Points have coordinates of -1, 0 and 1: four bits and a minimum hold them.
-    integers = (_points("IQ1_S", points) + 1).astype(np.uint8)
-    values = integers[:, ::2] | (integers[:, 1::2] << 4)
-    return {"values": values, "scale": scale, "minimum": scale * (shift - 1)}
+    shift = np.where(words & 0x8000, np.int16(-1), np.int16(1))
+    eighths = 8 * _points("IQ1_S", points) + np.repeat(shift, 32, axis=1)
+    return {**_three_bits(IQ1, eighths), **_scales(blocks, (words >> 12) & 7)}
 
 
 def iq1_m(blocks: Bytes) -> Unpacked:
@@ -112,14 +104,14 @@ def iq1_m(blocks: Bytes) -> Unpacked:
     """
     words = _words(blocks[:, 48:], np.uint16)
     quarters = (words & np.uint16(0xF000)) >> HALF_PARTS
-    factor = np.bitwise_or.reduce(quarters, axis=1, keepdims=True).astype(np.uint16).view(np.float16).astype(np.float32)
+    factor = np.bitwise_or.reduce(quarters, axis=1, keepdims=True).astype(np.uint16).view(np.float16)
     thirds = (words[..., None] >> THREE_BIT_SHIFTS) & 7
-    scale = factor * (2 * thirds.reshape(len(blocks), -1) + 1).astype(np.float32)
+    sub_scale = _odd(thirds.reshape(len(blocks), -1))
     nibbles = (blocks[:, 32:48, None] >> NIBBLE_SHIFTS).reshape(len(blocks), -1)
     points = blocks[:, :32] | ((nibbles & 7).astype(np.uint16) << 8)
     shift = np.where(nibbles & 8, np.int8(-1), np.int8(1))
     eighths = 8 * _points("IQ1_S", points) + np.repeat(shift, 8, axis=1)
-    return {"values": (eighths + SIGNED_ZERO).astype(np.uint8), "scale": scale * np.float32(0.125)}
+    return {**_three_bits(IQ1, eighths), "scale": factor, "sub_scale": sub_scale}
 
 
 @cache
@@ -136,17 +128,33 @@ def _points(name: str, numbers: Integers) -> Integers:
     return found.reshape(len(numbers), -1)
 
 
-def _whole_bytes(integers: Integers, signs: Integers, scale: Floats) -> Unpacked:
-    """Integers of a byte around 128, with a scale for each 32 or 16."""
-    values = integers * signs + SIGNED_ZERO
-    return {"values": values.astype(np.uint8), "scale": scale}
+def _four_bits(table: Integers, numbers: Integers) -> Unpacked:
+    """Indices of numbers in a table of sixteen. table: sorted. numbers: [B, 256]."""
+    indices = np.searchsorted(table, numbers).astype(np.uint8)
+    return {"low": indices[:, ::2] | (indices[:, 1::2] << 4)}
 
 
-def _signs_and_scale(words: Integers) -> tuple[Integers, Floats]:
-    """Of uint32 [B, 8]: four times seven bits of signs, then four bits of a scale, to which a half is added."""
+def _three_bits(table: Integers, numbers: Integers) -> Unpacked:
+    """The same of a table of at most eight."""
+    indices = np.searchsorted(table, numbers).astype(np.uint8)
+    low = indices & 3
+    pairs = low[:, ::4] | (low[:, 1::4] << 2) | (low[:, 2::4] << 4) | (low[:, 3::4] << 6)
+    return {"low": pairs, "high": np.packbits(indices >> 2, axis=1, bitorder="little")}
+
+
+def _scales(blocks: Bytes, stored: Integers) -> Unpacked:
+    """Both levels of scales. stored: of 32 or 16 weights, of which twice and one are meant: [B, scales]."""
+    return {"scale": halves(blocks, 0, 2), "sub_scale": _odd(stored)}
+
+
+def _odd(stored: Integers) -> Integers:
+    return (2 * stored + 1).astype(np.int8)
+
+
+def _signs_and_scale(words: Integers) -> tuple[Integers, Integers]:
+    """Of uint32 [B, 8]: four times seven bits of signs, then four bits of a scale, of which twice and one are meant."""
     masks = (words[..., None] >> SEVEN_BIT_SHIFTS) & 127
-    scale = (words >> 28).astype(np.float32) + np.float32(0.5)
-    return _even_signs(masks.reshape(len(words), -1)), scale
+    return _even_signs(masks.reshape(len(words), -1)), words >> 28
 
 
 def _even_signs(masks: Integers) -> Integers:
@@ -163,15 +171,10 @@ def _signs(masks: Bytes) -> Integers:
     return 1 - 2 * bits.astype(np.int16)
 
 
-def _nibbles(packed: Bytes) -> Floats:
-    """Two numbers a byte, the low one first: float32 [B, 2 * bytes]."""
+def _nibbles(packed: Bytes) -> Integers:
+    """Two numbers a byte, the low one first: uint8 [B, 2 * bytes]."""
     apart = (packed[..., None] >> NIBBLE_SHIFTS) & 15
-    return apart.reshape(len(packed), -1).astype(np.float32)
-
-
-def _factor(blocks: Bytes) -> Floats:
-    """The float16 that a block begins with: float32 [B, 1]."""
-    return halves(blocks, 0, 2).astype(np.float32)
+    return apart.reshape(len(packed), -1)
 
 
 def _words(part: Integers, dtype: type[np.unsignedinteger[Any]]) -> Integers:

@@ -176,6 +176,7 @@ static bool linear(const LinearCall *c, long panel, long begin, long end) {
     case kPlanes5: return planes<5, false>(*c, panel, begin, end);
     case kPlanes6: return planes<6, false>(*c, panel, begin, end);
     case kPlanesCode4: return planes<4, true>(*c, panel, begin, end);
+    case kPlanesCode3: return planes<3, true>(*c, panel, begin, end);
     }
     plain_or_groups(*c, panel, begin, end);
     return true;

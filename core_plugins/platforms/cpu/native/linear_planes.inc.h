@@ -36,6 +36,7 @@ template <int V> LANE Scales<V> super_scales(const PackedLinear &l, const uint8_
     Scales<V> s;
     for (int v = 0; v < V; v++) {
         s.scale[v] = scales(record, kScaleF16, vector + v);
+        if (l.format >= kPlanesCode4) s.scale[v] = mul(s.scale[v], set1(l.code_unit));
         if (l.has_zeros)
             s.minimum[v] = sub(zero(), to_float(load_u8(record + kPanel * 2 + (vector + v) * 16)));
         else

@@ -27,6 +27,7 @@ inline long at_most(long a, long b) { return a < b ? a : b; }
 enum Format {
     kF32 = 0, kF16 = 1, kBF16 = 2, kInt4 = 3, kInt8 = 4, kCode4 = 5, kE4M3 = 6, kE5M2 = 7,
     kPlanes2 = 8, kPlanes3 = 9, kPlanes4 = 10, kPlanes5 = 11, kPlanes6 = 12, kPlanesCode4 = 13,
+    kPlanesCode3 = 14,
 };
 enum Activation { kNone = 0, kRoundBF16 = 1, kQuantInt8 = 2 };
 enum ScaleType { kScaleF32 = 0, kScaleF16 = 1, kScaleE8M0 = 2, kScaleE4M3 = 3, kScaleBF16 = 4 };
@@ -44,7 +45,7 @@ constexpr long kUnit = 32; // inputs whose planes of bits lie together
 //   code4      as int4, of indices into a table of sixteen numbers
 //   e4m3, e5m2 as int8, of 8-bit floats
 // Groups of 8-bit elements may reach beyond k, where inputs count as zero.
-//   planes     integers of 2 to 6 bits (code4: indices); per super-group: scale[32] (f16), minimum[32] or zeros[32] of
+//   planes     integers of 2 to 6 bits (code4, code3: indices); per super-group: scale[32] (f16), minimum[32] or zeros[32] of
 //              one byte, or neither; then per unit of 32 inputs: of each of its groups sub-scale[32], sub-minimum[32]?; a plane of the low 2 or 4 bits, and one
 //              of the other 1 or 2: [bits][32][4 bytes], of which byte j holds inputs j, j + 4, ... from its low bits on
 struct PackedLinear {
@@ -76,6 +77,7 @@ struct PackedLinear {
     long input_parts; // of a group: as many scales of its inputs
     long input_groups; // of a row; 0 where inputs are not quantized
     float unit;       // of an integer: 0.5 where codes are stored doubled
+    float code_unit;  // planes of indices: a power of two, whose multiples the table's numbers are
     float codes[16];  // code4: its table,
     float products[16]; // as products take it (rounded with the inputs),
     uint8_t bytes[16];  // and as doubled integers above zero

@@ -142,7 +142,7 @@ template <int Bits> uint32_t regroup(const uint8_t *b) {
 long bits_of(int format) {
     switch (format) {
     case kPlanes2: return 2;
-    case kPlanes3: return 3;
+    case kPlanes3: case kPlanesCode3: return 3;
     case kPlanes5: return 5;
     case kPlanes6: return 6;
     case kInt4: case kCode4: case kPlanes4: case kPlanesCode4: return 4;
@@ -335,7 +335,7 @@ void unpack_planes(const PackedLinear &l, const uint8_t *record, long lane, floa
             if (l.sub_scales == kSubBytes) group_scale *= float((int8_t)*group);
             if (l.sub_scales == kSubBytes && l.has_minimum) group_minimum *= float((int8_t)group[kPanel]);
             const int integer = plane_integer(l, unit + l.unit_head, k % kUnit, lane);
-            const float value = l.format == kPlanesCode4 ? l.codes[integer] : float(integer - zero);
+            const float value = l.format >= kPlanesCode4 ? l.codes[integer] : float(integer - zero);
             out[l.order ? l.order[at] : at] = value * group_scale + group_minimum;
         }
     }
@@ -377,10 +377,19 @@ static int32_t *copied(const int32_t *values, long count) {
     return copy;
 }
 
-// The tables of a 4-bit codebook. Planes have integers for codes; others are integers when doubled, where the format has an
-// integer product at all.
+// The largest power of two, at most 1, of which all codes are multiples.
+static float unit_of(const float *codes) {
+    float unit = 1;
+    for (int i = 0; i < 16; i++)
+        while (codes[i] / unit != float(int(codes[i] / unit)) && unit > 0x1p-16f) unit /= 2;
+    return unit;
+}
+
+// The tables of a codebook. Those of planes are whole multiples of a unit, which goes to the scales; others are integers when
+// doubled, where the format has an integer product at all.
 static void set_codes(PackedLinear &l, const float *codes) {
-    const float times = has_planes(l.format) ? 1 : 2;
+    l.code_unit = has_planes(l.format) ? unit_of(codes) : 1;
+    const float times = has_planes(l.format) ? 1 / l.code_unit : 2;
     for (int i = 0; i < 16; i++) {
         uint32_t bits;
         memcpy(&bits, codes + i, 4);
@@ -388,7 +397,7 @@ static void set_codes(PackedLinear &l, const float *codes) {
         l.products[i] = l.activation == kRoundBF16 ? from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000) : codes[i];
         l.bytes[i] = (uint8_t)(int)(times * codes[i] + float(l.zero));
     }
-    l.unit = 1 / times;
+    if (!has_planes(l.format)) l.unit = 1 / times;
 }
 
 // What follows from a source's sizes.
