@@ -18,6 +18,7 @@ from core.serving.body import BodyRoom
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
+from core.serving.tolerated_fields import ToleratedFields
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     created: int = field(default_factory=lambda: int(time.time()))
+    tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 
 
 def context_of(request: Request) -> ServingContext:

@@ -7,6 +7,7 @@ Called by: `core.serving.preparer` (which decides where) and the helper process.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,9 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.serving.anthropic import chat as anthropic
+from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
@@ -89,10 +93,34 @@ class PreparedCompletion(msgspec.Struct):
     prompts: list[Prompt]
 
 
+class PreparedMessages(msgspec.Struct):
+    """A request of the Messages API, ready for the engine.
+
+    chat:       the same as a chat request; its `max_tokens` fit the context.
+    max_tokens: as asked for.
+    omits_thinking: the answer is to come without the text of its thinking.
+    unknown:    names of the body's fields that are tolerated.
+    """
+
+    chat: PreparedChat
+    max_tokens: int
+    omits_thinking: bool
+    unknown: list[str]
+
+
+class CountedTokens(msgspec.Struct):
+    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
+
+    count: TokenCount
+    unknown: list[str]
+
+
 RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
         "completion": PreparedCompletion,
+        "messages": PreparedMessages,
+        "count_tokens": CountedTokens,
         "tokenize": TokenizeResponse,
         "detokenize": DetokenizeResponse,
     }
@@ -110,6 +138,9 @@ class Preparation:
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
+        self._messages = msgspec.json.Decoder(MessagesRequest)
+        self._count_tokens = msgspec.json.Decoder(CountTokensRequest)
+        self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._tokenize = msgspec.json.Decoder(TokenizeRequest)
         self._detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
@@ -118,6 +149,8 @@ class Preparation:
         steps = {
             "chat": self.chat,
             "completion": self.completion,
+            "messages": self.messages,
+            "count_tokens": self.count_tokens,
             "tokenize": self.tokenize,
             "detokenize": self.detokenize,
         }
@@ -159,6 +192,31 @@ class Preparation:
         self._check_amount(body, params, [len(prompt.token_ids) for prompt in prompts])
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts)
+
+    def messages(self, data: Buffer) -> PreparedMessages:
+        """A body of /v1/messages. Raises RequestError."""
+        given: Mapping[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = decode_body(self._messages, data)
+        chat = self.prepare_chat(anthropic.chat_request(body, late_system=self._late_system))
+        room = self.settings.max_model_len - len(chat.prompts[0].token_ids)
+        chat.params.max_tokens = min(body.max_tokens, room)
+        return PreparedMessages(chat, body.max_tokens, anthropic.omits_thinking(body), unknown)
+
+    def count_tokens(self, data: Buffer) -> CountedTokens:
+        """A body of /v1/messages/count_tokens: rendered and tokenized as that of a request. Raises RequestError."""
+        given: Mapping[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
+        self.check_model(body.model)
+        body.check(self.settings.max_logprobs, self.settings.limits)
+        ids = self.texts.encode(self._render(body), bool(body.add_special_tokens))
+        return CountedTokens(TokenCount(len(ids)), unknown)
+
+    @functools.cached_property
+    def _late_system(self) -> bool:
+        """Whether the template shows system messages behind others; found once, when it is first asked for."""
+        return anthropic.shows_late_system(self.template)
 
     def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize. Raises RequestError."""
