@@ -195,7 +195,7 @@ class Preparation:
 
     def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages. Raises RequestError."""
-        given: Mapping[str, msgspec.Raw] = decode_body(self._fields, data)
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
         unknown = anthropic.check_fields(given)
         body = decode_body(self._messages, data)
         chat = self.prepare_chat(anthropic.chat_request(body, late_system=self._late_system))
@@ -205,7 +205,7 @@ class Preparation:
 
     def count_tokens(self, data: Buffer) -> CountedTokens:
         """A body of /v1/messages/count_tokens: rendered and tokenized as that of a request. Raises RequestError."""
-        given: Mapping[str, msgspec.Raw] = decode_body(self._fields, data)
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
         unknown = anthropic.check_fields(given)
         body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
         self.check_model(body.model)
