@@ -22,17 +22,18 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """Sends `events` (complete `data: ...` blocks) as they come, then `[DONE]`.
+    """Sends `events` (complete `data: ...` blocks) as they come, then `last`, a block or nothing.
 
     An exception becomes one last event with an error object. However the stream ends, `events` is closed.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], last: bytes = DONE) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self.events = events
+        self.last = last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything; returns when the stream has ended or the client has gone."""
@@ -48,7 +49,7 @@ class EventStream(Response):
         try:
             async for event in self.events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            last = DONE
+            last = self.last
         except CoreError as error:
             last = error_event(error)
         except Exception as error:

@@ -18,6 +18,9 @@ from core.serving.middleware import OPEN
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
 from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer
+from core.serving.protocol.response_events import ResponseEvent
+from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
+from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 JSON = "application/json"
@@ -28,7 +31,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model or response.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
     409: "Requests that run stand in the way; try again when they have ended.",
@@ -50,20 +53,32 @@ class Operation:
     answer: JSON of this struct, or the media type of a plain text; None: an empty body.
     body: JSON of this struct; None: nothing.
     chunk: what the events of a stream hold.
+    marks_end: whether a stream ends with `[DONE]`.
+    deletion: JSON of this struct answers DELETE, where the path takes that, too.
     errors: statuses besides ALWAYS.
     """
 
     answer: type[msgspec.Struct] | str | None = None
     body: type[msgspec.Struct] | None = None
     chunk: type[msgspec.Struct] | None = None
+    marks_end: bool = True
+    deletion: type[msgspec.Struct] | None = None
     errors: tuple[int, ...] = ()
 
 
 OPERATIONS: dict[str, Operation] = {
     "/v1/models": Operation(ModelList),
     "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
-    "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
-    "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, errors=(*BODY, 404, 429)),
+    "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, errors=(*BODY, 404, 429)),
+    "/v1/responses": Operation(
+        ResponseObject, ResponsesRequest, ResponseEvent, marks_end=False, errors=(*BODY, 404, 409, 429)
+    ),
+    "/v1/responses/{response_id}": Operation(
+        ResponseObject, chunk=ResponseEvent, marks_end=False, deletion=DeletedResponse, errors=(404,)
+    ),
+    "/v1/responses/{response_id}/cancel": Operation(ResponseObject, errors=(404,)),
+    "/v1/responses/{response_id}/input_items": Operation(ItemList, errors=(404,)),
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
@@ -86,8 +101,10 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
         responses = {"200": _success(known)}
         for status in sorted(errors):
             responses[str(status)] = _error(status)
-        for operation in methods.values():
+        for method, operation in methods.items():
             operation["responses"] = responses
+            if method == "delete" and known.deletion is not None:
+                operation["responses"] = responses | {"200": _told(known.deletion)}
             if known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
             if guarded:
@@ -105,9 +122,14 @@ def _success(known: Operation) -> dict[str, Any]:
     else:
         content |= _json(known.answer)
     if known.chunk is not None:
-        told = f"With `stream`: lines `data: {known.chunk.__name__}`, then `data: [DONE]`."
+        end = ", then `data: [DONE]`" if known.marks_end else ""
+        told = f"With `stream`: lines `data: {known.chunk.__name__}`{end}."
         content[EVENTS] = {"schema": {"type": "string", "description": told}}
     return {"description": "The answer.", "content": content}
+
+
+def _told(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"description": "The answer.", "content": _json(struct)}
 
 
 def _error(status: int) -> dict[str, Any]:
@@ -123,7 +145,7 @@ def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
 def _components(keys: bool) -> dict[str, Any]:
     structs: list[type[msgspec.Struct]] = [ErrorBody]
     for known in OPERATIONS.values():
-        for struct in (known.answer, known.body, known.chunk):
+        for struct in (known.answer, known.body, known.chunk, known.deletion):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)

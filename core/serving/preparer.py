@@ -10,7 +10,14 @@ import asyncio
 import time
 from typing import Any
 
-from core.serving.preparation import Buffer, Preparation, PreparationSettings, PreparedChat, PreparedCompletion
+from core.serving.preparation import (
+    Buffer,
+    Preparation,
+    PreparationSettings,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedResponse,
+)
 from core.serving.preparation_helper import PreparationHelper
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
@@ -39,6 +46,11 @@ class Preparer:
     async def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions."""
         prepared: PreparedCompletion = await self._prepare("completion", data)
+        return prepared
+
+    async def response(self, data: Buffer) -> PreparedResponse:
+        """A body of /v1/responses behind the items that are kept for it."""
+        prepared: PreparedResponse = await self._prepare("response", data)
         return prepared
 
     async def tokenize(self, data: Buffer) -> TokenizeResponse:
