@@ -19,7 +19,7 @@ from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore, Tenant
-from core.serving.unknown_fields import UnknownFields
+from core.serving.tolerated_fields import ToleratedFields
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
-    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
     created: int = field(default_factory=lambda: int(time.time()))
+    tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 
     async def close(self) -> None:
         """End what runs beside the requests: responses in the background, the helper process."""

@@ -75,6 +75,14 @@ async def run_prompts(
             queue.leave(request_id)
 
 
+async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
+    """The last one of a single prompt."""
+    async with aclosing(outputs):
+        async for _, output in outputs:
+            final = output
+    return final
+
+
 async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:
     async with aclosing(run) as outputs:
         async for output in outputs:

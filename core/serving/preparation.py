@@ -7,6 +7,7 @@ Called by: `core.serving.preparer` (which decides where) and the helper process.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,11 +17,14 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.serving.anthropic import chat as anthropic
+from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
-from core.serving.protocol.decoding import decode_body, unknown_fields
+from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
-from core.serving.protocol.responses import ResponsesRequest
+from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.responses.conversation import Item
@@ -111,11 +115,35 @@ class PreparedResponse(msgspec.Struct):
     unknown: list[str]
 
 
+class PreparedMessages(msgspec.Struct):
+    """A request of the Messages API, ready for the engine.
+
+    chat:       the same as a chat request; its `max_tokens` fit the context.
+    max_tokens: as asked for.
+    omits_thinking: the answer is to come without the text of its thinking.
+    unknown:    names of the body's fields that are tolerated.
+    """
+
+    chat: PreparedChat
+    max_tokens: int
+    omits_thinking: bool
+    unknown: list[str]
+
+
+class CountedTokens(msgspec.Struct):
+    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
+
+    count: TokenCount
+    unknown: list[str]
+
+
 RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
         "completion": PreparedCompletion,
         "response": PreparedResponse,
+        "messages": PreparedMessages,
+        "count_tokens": CountedTokens,
         "tokenize": TokenizeResponse,
         "detokenize": DetokenizeResponse,
     }
@@ -134,6 +162,9 @@ class Preparation:
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._response = msgspec.json.Decoder(ResponsesRequest)
+        self._messages = msgspec.json.Decoder(MessagesRequest)
+        self._count_tokens = msgspec.json.Decoder(CountTokensRequest)
+        self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._tokenize = msgspec.json.Decoder(TokenizeRequest)
         self._detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
@@ -143,6 +174,8 @@ class Preparation:
             "chat": self.chat,
             "completion": self.completion,
             "response": self.response,
+            "messages": self.messages,
+            "count_tokens": self.count_tokens,
             "tokenize": self.tokenize,
             "detokenize": self.detokenize,
         }
@@ -188,8 +221,8 @@ class Preparation:
     def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
         kept, data = unpacked(data)
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
         body = decode_body(self._response, data)
-        unknown = unknown_fields(ResponsesRequest, data)
         body.check(self.settings.limits)
         check_history(body, kept)
         items = given_items(body.input or "", kept.known)
@@ -197,7 +230,33 @@ class Preparation:
         with own_names():
             chat = self.prepare_chat(chat_request(body, [*(kept.history or ()), *items], tools))
         body.input = None
-        return PreparedResponse(body, chat, complete(items) if body.stored else [], tools.table, unknown)
+        kept_items = complete(items) if body.stored else []
+        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
+
+    def messages(self, data: Buffer) -> PreparedMessages:
+        """A body of /v1/messages. Raises RequestError."""
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = decode_body(self._messages, data)
+        chat = self.prepare_chat(anthropic.chat_request(body, late_system=self._late_system))
+        room = self.settings.max_model_len - len(chat.prompts[0].token_ids)
+        chat.params.max_tokens = min(body.max_tokens, room)
+        return PreparedMessages(chat, body.max_tokens, anthropic.omits_thinking(body), unknown)
+
+    def count_tokens(self, data: Buffer) -> CountedTokens:
+        """A body of /v1/messages/count_tokens: rendered and tokenized as that of a request. Raises RequestError."""
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
+        self.check_model(body.model)
+        body.check(self.settings.max_logprobs, self.settings.limits)
+        ids = self.texts.encode(self._render(body), bool(body.add_special_tokens))
+        return CountedTokens(TokenCount(len(ids)), unknown)
+
+    @functools.cached_property
+    def _late_system(self) -> bool:
+        """Whether the template shows system messages behind others; found once, when it is first asked for."""
+        return anthropic.shows_late_system(self.template)
 
     def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize. Raises RequestError."""

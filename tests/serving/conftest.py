@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -42,6 +43,9 @@ class RunningServer:
 
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def anthropic(self, **options: Any) -> anthropic.Anthropic:
+        return anthropic.Anthropic(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})
 
     def wait_idle(self, seconds: float = 3.0) -> None:
         """Wait until no sequence runs any more."""

@@ -2,6 +2,8 @@
 
 Input and output processing, aborts and streams are the engine's own. Words in the prompt steer the client:
 `SLOW` waits between tokens, `FAIL` ends with an error after three tokens, `DIE` ends the engine after three tokens.
+A script gives other answers: rows of (part of the prompt, answer), of which the last one that fits is taken, so that a
+conversation goes on as its rows do.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ MAX_MODEL_LEN = 256
 SLOW_SECONDS = 0.02
 
 
-def make_tokenizer() -> Tokenizer:
+Script = Sequence[tuple[str, str]]
+
+
+def make_tokenizer(template: str = TEMPLATE) -> Tokenizer:
     """One token a byte, after four special ones; texts begin with <s>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
@@ -39,7 +44,7 @@ def make_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
-    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=TEMPLATE)
+    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=template)
 
 
 def answer_ids(tokenizer: Tokenizer, choice: int) -> list[int]:
@@ -59,9 +64,10 @@ def token_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
 class FakeClient:
     """Stands where the ZMQ client stands. live: sequences that run now. aborted: request ids that were aborted early."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, script: Script = (), max_model_len: int = MAX_MODEL_LEN) -> None:
         self.tokenizer = tokenizer
-        self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
+        self.script = script
+        self.ready = EngineReady(0, 64, 16, max_model_len, "fake", [("weights", 0.01)])
         self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.aborted: list[str] = []
         self.silence_s = 0.0
@@ -97,7 +103,7 @@ class FakeClient:
 
     async def _run(self, request: EngineRequest) -> None:
         prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
-        ids = answer_ids(self.tokenizer, request.choice)
+        ids = self.answer(prompt, request.choice)
         for start, token in enumerate(ids):
             await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
             if start == 3 and "DIE" in prompt:
@@ -126,6 +132,12 @@ class FakeClient:
             if output.finish_reason is not None:
                 return
 
+    def answer(self, prompt: str, choice: int) -> list[int]:
+        for part, text in reversed(self.script):
+            if part in prompt:
+                return [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
+        return answer_ids(self.tokenizer, choice)
+
     def stats(self) -> SchedulerStats:
         return SchedulerStats(num_running=len(self.live), prefix_queries=10, prefix_hits=4, kv_cache_usage=0.25)
 
@@ -136,13 +148,16 @@ def make_engine(
     generation: dict[str, object] | None = None,
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
+    script: Script = (),
+    template: str = TEMPLATE,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(template)
     model = ModelConfig(
         model="/models/fake",
         served_names=("fake-model", "alias"),
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         vocab_size=tokenizer.vocab_size,
         max_logprobs=max_logprobs,
         eos_token_ids=(EOS,),
@@ -156,7 +171,7 @@ def make_engine(
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, FakeClient(tokenizer))  # type: ignore[arg-type]
+    return AsyncEngine(config, served, FakeClient(tokenizer, script, max_model_len))  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

@@ -18,7 +18,6 @@ T = TypeVar("T")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"- at (?:`key` in )?`\$\.?(\w*)")
-_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memoryview) -> T:
@@ -33,12 +32,6 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memo
         raise RequestError(f"The request body is not valid UTF-8: {error}.", code="invalid_json") from None
     except RecursionError:
         raise RequestError("The request body is nested too deeply; send a flatter one.", code="invalid_json") from None
-
-
-def unknown_fields(known: type[msgspec.Struct], body: bytes | bytearray | memoryview) -> list[str]:
-    """The names in `body`, an object that was decoded as `known` before, which that type does not have."""
-    names = _NAMES.decode(body)
-    return [name for name in names if name not in known.__struct_encode_fields__]
 
 
 def _invalid(message: str, decoder: msgspec.json.Decoder[T]) -> RequestError:

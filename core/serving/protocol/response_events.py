@@ -120,3 +120,21 @@ class CustomDoneEvent(OfItem, kw_only=True):
     """The input of a custom tool's call."""
 
     input: str
+
+
+StreamedEvent = (
+    LifecycleEvent
+    | ItemEvent
+    | PartEvent
+    | SummaryPartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | SummaryDeltaEvent
+    | SummaryDoneEvent
+    | CallDeltaEvent
+    | FunctionDoneEvent
+    | CustomDoneEvent
+)
+"""All of them."""

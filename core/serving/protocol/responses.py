@@ -5,7 +5,7 @@ Clients add fields from week to week: unknown ones are left out and told, those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -207,6 +207,11 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
             raise RequestError(
                 f"metadata has {len(self.metadata or ())} entries; expected at most {MOST_METADATA}.", param="metadata"
             )
+
+
+def unknown_fields(names: Iterable[str]) -> list[str]:
+    """Those of a body's names that no request has."""
+    return [name for name in names if name not in ResponsesRequest.__struct_fields__]
 
 
 class InputReference(msgspec.Struct):

@@ -31,11 +31,6 @@ class OutputItems:
         self._open: OpenItem | None = None
         self._space = ""
 
-    @property
-    def reasoning(self) -> bool:
-        """Whether reasoning is under way."""
-        return isinstance(self._open, OpenReasoning | OpenSummary)
-
     def add(self, event: AnswerEvent) -> list[ResponseEvent]:
         """What an event of the answer adds."""
         if isinstance(event, TextDelta):

@@ -71,7 +71,7 @@ def chat_tools(tools: Sequence[Tool] | None, choice: str | Tool | None) -> ChatT
             _add_namespace(made, tool, place)
         else:
             _add(made, tool, None, place)
-    _choose(made, choice)
+    made.choice = _chat_choice(made.table, choice)
     return made
 
 
@@ -134,50 +134,35 @@ def _chat_format(given: object, place: str) -> Tool:
     return {"type": "grammar", "grammar": grammar}
 
 
-def _choose(made: ChatTools, choice: str | Tool | None) -> None:
-    """Set the choice of a chat request; where only some tools are allowed, leave out the others."""
+def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | None:
+    """The choice of a chat request."""
     if choice is None or isinstance(choice, str):
-        made.choice = choice
-        return
+        return choice
     kind = choice.get("type")
-    if kind == "allowed_tools":
-        _allow(made, choice)
-        return
-    if kind not in ("function", "custom"):
+    if kind in ("function", "custom"):
+        return _named(table, choice)
+    if kind != "allowed_tools":
         raise RequestError(
             f"tool_choice is of type {kind!r}; expected 'function', 'custom' or 'allowed_tools', or one of the texts "
             "'auto', 'none' and 'required'.",
             param="tool_choice",
         )
-    name = _named(made, choice)
-    made.choice = {"type": kind, kind: {"name": name}}
-
-
-def _allow(made: ChatTools, choice: Tool) -> None:
     allowed = choice.get("tools")
-    mode = choice.get("mode")
-    if not isinstance(allowed, list) or mode not in ("auto", "required"):
-        raise RequestError(
-            "tool_choice of type 'allowed_tools' needs a list of tools and the mode 'auto' or 'required'.",
-            param="tool_choice",
-        )
-    names: set[str] = set()
-    for each in allowed:
-        if not isinstance(each, dict):
-            raise RequestError("tool_choice.tools has an entry that is no object.", param="tool_choice")
-        names.add(_named(made, each))
-    made.tools = [tool for tool in made.tools if tool[tool["type"]]["name"] in names]
-    made.choice = mode
+    if not isinstance(allowed, list) or not all(isinstance(each, dict) for each in allowed):
+        raise RequestError("tool_choice of type 'allowed_tools' needs a list of tools.", param="tool_choice")
+    tools = [_named(table, each) for each in allowed]
+    return {"type": kind, kind: {"mode": choice.get("mode"), "tools": tools}}
 
 
-def _named(made: ChatTools, choice: Tool) -> str:
-    """The tool that a choice names."""
+def _named(table: ToolTable, choice: Tool) -> Tool:
+    """The tool that a choice names, as chat requests name it."""
     name = choice.get("name")
     namespace = choice.get("namespace")
     seen = seen_name(name, namespace) if isinstance(name, str) else ""
-    if seen not in made.table:
+    known = table.get(seen)
+    if known is None:
         raise RequestError(
-            f"tool_choice names the tool {name!r}, which tools do not have.{nearest(seen, made.table)}",
+            f"tool_choice names the tool {name!r}, which tools do not have.{nearest(seen, table)}",
             param="tool_choice",
         )
-    return seen
+    return {"type": known.kind, known.kind: {"name": seen}}

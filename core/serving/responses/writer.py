@@ -14,9 +14,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from core.api.answer_events import AnswerEvent, ReasoningDelta
 from core.api.errors import RequestError
-from core.api.outputs import CompletionOutput, RequestOutput
+from core.api.outputs import RequestOutput
 from core.serving.answer_parsing import AnswerParser
 from core.serving.errors import describe
 from core.serving.protocol.response_events import LifecycleEvent, ResponseEvent
@@ -54,7 +53,6 @@ class ResponseWriter:
         self._items = items
         self._logprobs = logprobs
         self._usage = UsageCounter(details=True)
-        self._reasoning_tokens = 0
         self._number = 0
         response.output = items.whole
 
@@ -78,11 +76,8 @@ class ResponseWriter:
         for completion in output.outputs:
             if self._logprobs is not None:
                 self._logprobs.take(completion)
-            was_reasoning = self._items.reasoning
-            news = self._parser.push(completion)
-            for event in news:
+            for event in self._parser.push(completion):
                 events += self._written(self._items.add(event))
-            self._reasoning_tokens += _reasoning_tokens(completion, news, was_reasoning)
             if completion.finish_reason is not None:
                 events += self.end(ENDINGS.get(completion.finish_reason, "completed"))
         return events
@@ -127,16 +122,6 @@ class ResponseWriter:
             input_tokens=counted.prompt_tokens,
             input_tokens_details=InputTokensDetails(cached),
             output_tokens=counted.completion_tokens,
-            output_tokens_details=OutputTokensDetails(self._reasoning_tokens),
+            output_tokens_details=OutputTokensDetails(self._parser.reasoning_tokens),
             total_tokens=counted.total_tokens,
         )
-
-
-def _reasoning_tokens(completion: CompletionOutput, news: list[AnswerEvent], was_reasoning: bool) -> int:
-    """Tokens of an output that were reasoning; where it was something else too, by their share of the text."""
-    total = len(completion.token_ids)
-    if not news:
-        return total if was_reasoning else 0
-    thought = sum(len(event.text) for event in news if isinstance(event, ReasoningDelta))
-    written = sum(len(getattr(event, "text", "")) for event in news)
-    return round(total * thought / written) if written else 0

@@ -46,7 +46,7 @@ async def create_response(request: Request) -> Response:
     context = context_of(request)
     tenant = tenant_of(request)
     async with intake(request, partial(_prepare, context, tenant)) as (prepared, arrival):
-        context.unknown_fields.note(PATH, prepared.unknown)
+        context.tolerated.tell(PATH, prepared.unknown)
         body = prepared.body
         _check_storing(context, prepared)
         response_id = f"resp_{uuid4().hex}"
@@ -57,13 +57,13 @@ async def create_response(request: Request) -> Response:
             run.start()
             if body.stream:
                 assert run.entry is not None and run.entry.log is not None
-                return EventStream(run.entry.log.follow(0), last=b"")
+                return EventStream(run.entry.log.follow(0), done=b"")
             return json_response(run.writer.response)
         if not body.stream:
             whole = await until_disconnect(request.receive, run.whole())
             return json_response(whole)
         _, first = await until_disconnect(request.receive, anext(outputs))
-        return EventStream(run.events(first), last=b"")
+        return EventStream(run.events(first), done=b"")
 
 
 @router.get(PATH + "/{response_id}")
@@ -78,7 +78,7 @@ async def retrieve_response(request: Request, response_id: str) -> Response:
             param="stream",
         )
     after = _number(request, "starting_after", -1, least=-1)
-    return EventStream(entry.log.follow(after + 1), last=b"")
+    return EventStream(entry.log.follow(after + 1), done=b"")
 
 
 @router.delete(PATH + "/{response_id}")
