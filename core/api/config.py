@@ -212,6 +212,9 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_messages:          of one conversation.
     max_list_length:       entries of each list of a request.
     max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
+    max_stored_responses:  of /v1/responses, kept in memory.
+    max_stored_response_bytes: that these take together.
+    stored_response_lifetime: seconds that one of them is not used before it goes.
     """
 
     max_connections: int = 2048
@@ -222,6 +225,9 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_messages: int = 8192
     max_list_length: int = 1024
     max_request_tokens: int = 4 * 1024 * 1024
+    max_stored_responses: int = 4096
+    max_stored_response_bytes: int = 256 * 1024 * 1024
+    stored_response_lifetime: float = 24 * 3600.0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,3 +35,12 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 4 * 1024 * 1024
+    max_stored_responses: Annotated[
+        int, Arg("Most responses of /v1/responses that are kept in memory; 0 keeps none.", human=True, ge=0)
+    ] = 4096
+    max_stored_response_bytes: Annotated[
+        int, Arg("Most bytes that kept responses take together; for more, the longest unused go.", human=True, ge=0)
+    ] = 256 * 1024 * 1024
+    stored_response_lifetime: Annotated[
+        float, Arg("Seconds that a kept response is not used before it goes.", gt=0)
+    ] = 24 * 3600.0

@@ -11,10 +11,14 @@ from core.serving.preparation import PreparedChat
 
 
 class AnswerParser:
-    """One for each choice of an answer; it is given all outputs of that choice, deltas or one whole, in their order."""
+    """One for each choice of an answer; it is given all outputs of that choice, deltas or one whole, in their order.
+
+    reasoning_tokens: of all tokens so far, those of reasoning.
+    """
 
     def __init__(self, prepared: PreparedChat) -> None:
         self.prepared = prepared
+        self.reasoning_tokens = 0
 
     def push(self, completion: CompletionOutput) -> list[AnswerEvent]:
         """The events that new text completes; all that are left when the choice has ended."""

@@ -24,7 +24,8 @@ from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
 from core.serving.preparation import PreparationSettings
 from core.serving.preparer import Preparer
-from core.serving.routes import cache, chat, completions, health, messages, metrics, models, tokenize
+from core.serving.responses.store import ResponseStore
+from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
 from core.serving.turnstile import Turnstile
 from core.version import __version__
 
@@ -49,7 +50,7 @@ def create_app(
     )
     app.state.context = _context(engine, server_config, model_config, cache_config)
     paths: list[str] = []
-    for module in (models, completions, chat, messages, tokenize, cache, health, metrics):
+    for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
         app.include_router(module.router)
         for route in module.router.routes:
             paths.append(str(getattr(route, "path", "")))
@@ -102,4 +103,5 @@ def _context(
         preparer=Preparer(settings, engine.tokenizer),
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
+        responses=ResponseStore(server.limits),
     )

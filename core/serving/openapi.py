@@ -20,6 +20,9 @@ from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
 from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer
+from core.serving.protocol.response_events import StreamedEvent
+from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
+from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 JSON = "application/json"
@@ -30,7 +33,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model or response.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
     409: "Requests that run stand in the way; try again when they have ended.",
@@ -60,6 +63,7 @@ class Operation:
     chunk: what the events of a stream hold; several where each has its own name.
     errors: statuses besides ALWAYS.
     anthropic: errors are of Anthropic's shape.
+    deletion: JSON of this struct answers DELETE, where the path takes that, too.
     """
 
     answer: type[msgspec.Struct] | str | None = None
@@ -67,6 +71,7 @@ class Operation:
     chunk: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
     errors: tuple[int, ...] = ()
     anthropic: bool = False
+    deletion: type[msgspec.Struct] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -74,6 +79,14 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
     "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
     "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/responses": Operation(
+        ResponseObject, ResponsesRequest, get_args(StreamedEvent), errors=(*BODY, 404, 409, 429)
+    ),
+    "/v1/responses/{response_id}": Operation(
+        ResponseObject, chunk=get_args(StreamedEvent), errors=(404,), deletion=DeletedResponse
+    ),
+    "/v1/responses/{response_id}/cancel": Operation(ResponseObject, errors=(404,)),
+    "/v1/responses/{response_id}/input_items": Operation(ItemList, errors=(404,)),
     "/v1/messages": Operation(
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
@@ -100,8 +113,11 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
         responses = {"200": _success(known)}
         for status in sorted(errors):
             responses[str(status)] = _error(status, anthropic=known.anthropic)
-        for operation in methods.values():
+        for method, operation in methods.items():
             operation["responses"] = responses
+            if method == "delete" and known.deletion is not None:
+                deleted = {"description": "The answer.", "content": _json(known.deletion)}
+                operation["responses"] = responses | {"200": deleted}
             if known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
             if guarded:
@@ -146,7 +162,7 @@ def _components(keys: bool) -> dict[str, Any]:
     structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
     for known in OPERATIONS.values():
         chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
-        for struct in (known.answer, known.body, *chunks):
+        for struct in (known.answer, known.body, known.deletion, *chunks):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)

@@ -24,8 +24,14 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
+from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from core.serving.responses.conversation import Item
+from core.serving.responses.items import complete, given_items
+from core.serving.responses.kept_items import unpacked
+from core.serving.responses.tools import ToolTable, chat_tools
+from core.serving.responses.translation import chat_request, check_history, own_names
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
@@ -93,6 +99,22 @@ class PreparedCompletion(msgspec.Struct):
     prompts: list[Prompt]
 
 
+class PreparedResponse(msgspec.Struct):
+    """A body of /v1/responses, ready for the engine.
+
+    body: without the input.
+    items: of the input, complete, where they are to be kept.
+    tools: by the name that the model sees.
+    unknown: fields that were left out.
+    """
+
+    body: ResponsesRequest
+    chat: PreparedChat
+    items: list[Item]
+    tools: ToolTable
+    unknown: list[str]
+
+
 class PreparedMessages(msgspec.Struct):
     """A request of the Messages API, ready for the engine.
 
@@ -119,6 +141,7 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
         "completion": PreparedCompletion,
+        "response": PreparedResponse,
         "messages": PreparedMessages,
         "count_tokens": CountedTokens,
         "tokenize": TokenizeResponse,
@@ -138,6 +161,7 @@ class Preparation:
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
+        self._response = msgspec.json.Decoder(ResponsesRequest)
         self._messages = msgspec.json.Decoder(MessagesRequest)
         self._count_tokens = msgspec.json.Decoder(CountTokensRequest)
         self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -149,6 +173,7 @@ class Preparation:
         steps = {
             "chat": self.chat,
             "completion": self.completion,
+            "response": self.response,
             "messages": self.messages,
             "count_tokens": self.count_tokens,
             "tokenize": self.tokenize,
@@ -192,6 +217,21 @@ class Preparation:
         self._check_amount(body, params, [len(prompt.token_ids) for prompt in prompts])
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts)
+
+    def response(self, data: Buffer) -> PreparedResponse:
+        """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
+        kept, data = unpacked(data)
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        body = decode_body(self._response, data)
+        body.check(self.settings.limits)
+        check_history(body, kept)
+        items = given_items(body.input or "", kept.known)
+        tools = chat_tools(body.tools, body.tool_choice)
+        with own_names():
+            chat = self.prepare_chat(chat_request(body, [*(kept.history or ()), *items], tools))
+        body.input = None
+        kept_items = complete(items) if body.stored else []
+        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
 
     def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages. Raises RequestError."""

@@ -18,6 +18,7 @@ from core.serving.preparation import (
     PreparedChat,
     PreparedCompletion,
     PreparedMessages,
+    PreparedResponse,
 )
 from core.serving.preparation_helper import PreparationHelper
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
@@ -47,6 +48,11 @@ class Preparer:
     async def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions."""
         prepared: PreparedCompletion = await self._prepare("completion", data)
+        return prepared
+
+    async def response(self, data: Buffer) -> PreparedResponse:
+        """A body of /v1/responses behind the items that are kept for it."""
+        prepared: PreparedResponse = await self._prepare("response", data)
         return prepared
 
     async def messages(self, data: Buffer) -> PreparedMessages:

@@ -69,7 +69,7 @@ def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Ite
         preparer = app.state.context.preparer
         started.append((engine, server, preparer, asyncio.get_running_loop()))
         await server.serve(sockets=[listener])
-        await preparer.close()
+        await app.state.context.close()
         await engine.close()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)

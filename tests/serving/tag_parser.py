@@ -21,6 +21,7 @@ class TagParser:
         self.text = ""
         self.mode = ""
         self.num_calls = 0
+        self.reasoning_tokens = 0
 
     def push(self, completion: CompletionOutput) -> list[AnswerEvent]:
         self.text += completion.text
@@ -29,6 +30,8 @@ class TagParser:
             events += self._told(self.text[: tag.start()], whole=True)
             self.mode = "" if tag.group().startswith("</") else tag.group()
             self.text = self.text[tag.end() :]
+        if self.mode == "<think>":
+            self.reasoning_tokens += len(completion.token_ids)
         ended = completion.finish_reason is not None
         if self.mode == "<tool_call>" and not ended:
             return events
