@@ -25,8 +25,7 @@ DONE = "The note is right now."
 class Agent:
     """One agent.
 
-    package: on npm, with the version that the recorded run had.
-    program: of the package. words: its arguments; {url}, {task} and {folder} are filled in.
+    program: from npm (see package.json here). words: its arguments; {url}, {task} and {folder} are filled in.
     environment: further variables, filled in likewise.
     files: configuration that it needs, by path in its home; filled in likewise.
     kind: of the bodies that it sends.
@@ -34,7 +33,6 @@ class Agent:
     edited: a part of its tool's answer after editing.
     """
 
-    package: str
     program: str
     words: tuple[str, ...]
     kind: str
@@ -69,7 +67,6 @@ def _call(name: str, arguments: Mapping[str, Any], folder: Path) -> str:
 AGENTS: Mapping[str, Agent] = MappingProxyType(
     {
         "claude-code": Agent(
-            package="@anthropic-ai/claude-code@2.1.197",
             program="claude",
             words=("--print", "{task}", "--allowedTools", "Read,Edit,Bash"),
             kind="messages",
@@ -87,7 +84,6 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
             },
         ),
         "qwen-code": Agent(
-            package="@qwen-code/qwen-code",
             program="qwen",
             words=("--prompt", "{task}", "--approval-mode", "yolo"),
             kind="chat",
@@ -100,7 +96,6 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
             environment={"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "fake-model"},
         ),
         "opencode": Agent(
-            package="opencode-ai@1.18.33",
             program="opencode",
             words=("run", "--model", "core/fake-model", "{task}"),
             kind="chat",

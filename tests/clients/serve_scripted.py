@@ -2,7 +2,7 @@
 
 SCRIPT: a JSON file, rows of [part of the prompt, answer]; the last row whose part is in the prompt is the answer, so that a
         conversation goes on as its rows do. Answers are what a model would write: text, `<think>`, `<tool_call>`.
-FOLDER: gets each prepared body as `NUMBER-KIND.json`.
+FOLDER: gets each body as `NUMBER-KIND.json`, and the prompt made of it as `NUMBER-KIND.txt`.
 
 Everything but the model is real: the process, HTTP, preparation with its helper process, streams.
 """
@@ -50,14 +50,18 @@ def engine_of(script: Script) -> AsyncEngine:
 
 
 def record(folder: Path) -> None:
-    """Keep the bodies that are prepared from now on."""
+    """Keep what is prepared from now on."""
     prepare = Preparer._prepare
     numbers = itertools.count(1)
 
     async def kept(self: Preparer, kind: str, data: Any) -> Any:
-        path = folder / f"{next(numbers):03d}-{kind}.json"
-        path.write_bytes(bytes(data))
-        return await prepare(self, kind, data)
+        name = f"{next(numbers):03d}-{kind}"
+        (folder / f"{name}.json").write_bytes(bytes(data))
+        prepared = await prepare(self, kind, data)
+        chat = getattr(prepared, "chat", prepared)
+        for prompt in getattr(chat, "prompts", ()):
+            (folder / f"{name}.txt").write_text(prompt.text or "")
+        return prepared
 
     Preparer._prepare = kept  # type: ignore[method-assign]
 
