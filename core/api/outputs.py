@@ -29,6 +29,7 @@ class CompletionOutput:
 
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
+    specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
     """
 
     index: int
@@ -38,6 +39,7 @@ class CompletionOutput:
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    specials: Sequence[tuple[int, int]] = ()
 
     def finished(self) -> bool:
         """Whether this completion has ended."""

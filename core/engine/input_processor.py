@@ -29,10 +29,16 @@ MAX_N = 128
 
 @dataclass(slots=True)
 class ProcessedInput:
-    """A request that the engine can run: `prompt` is the text if there was one; `requests` has one entry a choice."""
+    """A request that the engine can run.
+
+    prompt:   the text, if there was one.
+    requests: one entry a choice.
+    marks_specials: see `RequestTerms`.
+    """
 
     prompt: str | None
     requests: list[EngineRequest]
+    marks_specials: bool = False
 
 
 class InputProcessor:
@@ -96,7 +102,7 @@ class InputProcessor:
             )
             for choice in range(params.n)
         ]
-        return ProcessedInput(parsed.text, requests)
+        return ProcessedInput(parsed.text, requests, terms.marks_specials)
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
