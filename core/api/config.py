@@ -210,6 +210,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_read_timeout:  seconds from a request's first byte to its last.
     keep_alive_timeout:    seconds that a connection may be silent between requests.
     max_messages:          of one conversation.
+    max_tools:             of one request.
+    max_tools_size:        bytes of their definitions, as JSON.
     max_list_length:       entries of each list of a request.
     max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
     """
@@ -220,6 +222,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_read_timeout: float = 60.0
     keep_alive_timeout: float = 30.0
     max_messages: int = 8192
+    max_tools: int = 1024
+    max_tools_size: int = 4 * 1024 * 1024
     max_list_length: int = 1024
     max_request_tokens: int = 4 * 1024 * 1024
 

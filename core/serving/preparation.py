@@ -39,6 +39,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
+    tool_template:       Jinja source for conversations with tools; None: the same.
+    format:              how the model writes reasoning and calls.
+    auto_tool_choice:    whether the model may decide on calls.
     """
 
     served_names: tuple[str, ...]
@@ -49,6 +52,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: int
     defaults: dict[str, Any]
     chat_template: str | None
+    tool_template: str | None = None
+    format: AnswerFormat | None = None
+    auto_tool_choice: bool = True
     limits: ServerLimits
 
 
@@ -68,12 +74,18 @@ class PreparedChat(msgspec.Struct):
 
     body: without what the answer does not need; of the messages the last one.
     model: the name to report.
+    tools: that the answer may call.
+    format: by which the answer is parsed; None: all of it is text.
+    prompt_tail: the end of the prompt, from which the answer goes on.
     """
 
     body: ChatRequest
     model: str
     params: SamplingParams
     prompts: list[Prompt]
+    tools: list[ToolSpec] = []
+    format: AnswerFormat | None = None
+    prompt_tail: str = ""
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -106,7 +118,7 @@ class Preparation:
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
@@ -130,14 +142,24 @@ class Preparation:
     def prepare_chat(self, body: ChatRequest) -> PreparedChat:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
-        body.check(self.settings.max_logprobs, self.settings.limits)
+        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        answer = self.answers.check(use, body)
         params = self._params(body)
-        text = self._render(body)
+        text = self._render(body, use)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
         body.messages = (body.messages or [])[-1:]
-        body.documents = body.chat_template_kwargs = body.tools = None
-        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
+        body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
+        params = answer.held(params)
+        return PreparedChat(
+            _lean(body),
+            model,
+            params,
+            [Prompt(text, ids)],
+            tools=use.callable,
+            format=answer.format,
+            prompt_tail=answer.tail(text),
+        )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions. Raises RequestError."""

@@ -96,12 +96,11 @@ class ChatTemplate:
         text = _run(template, values)
         return _cut_at_mark(text) if continue_final_message else text
 
-    @property
-    def shows_tools(self) -> bool:
-        """Whether conversations with tools are rendered with them. Raises RequestError for a template that is not valid."""
-        if self._with_tools is not None:
-            return self._with_tools.shows_tools
-        return self._compiled()[1].tools
+    def variables(self, *, with_tools: bool = False) -> frozenset[str]:
+        """Names that it reads, of a conversation with tools or one without. Raises RequestError for one that is not valid."""
+        if with_tools and self._with_tools is not None:
+            return self._with_tools.variables()
+        return self._compiled()[1].variables
 
     def _compiled(self) -> tuple[jinja2.Template, TemplateForms]:
         if self.source is None:

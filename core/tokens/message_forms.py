@@ -1,6 +1,6 @@
 """The forms in which chat templates take messages, and a message brought into them.
 
-Owns: what a template says of itself (tools, roles, names of reasoning, the form of a call's arguments), and that translation.
+Owns: what a template says of itself (variables, roles, names of reasoning, the form of a call's arguments), and that translation.
 Never does: render, or check a request. Called by: `core.tokens.chat_template`.
 """
 
@@ -37,23 +37,23 @@ class TemplateForms:
     """What a template says of itself.
 
     parts:     it takes a message's content as a list of parts.
-    tools:     it shows tools.
+    variables: the names that occur in it, those of its own included.
     developer: it knows the role `developer`.
     reasoning: the names in `REASONING_NAMES` that it reads.
     """
 
     parts: bool
-    tools: bool
+    variables: frozenset[str]
     developer: bool
     reasoning: tuple[str, ...]
 
 
 def forms_of(source: str, tree: nodes.Template) -> TemplateForms:
     """Read them from a template and its syntax tree; nothing is rendered."""
-    names = {node.name for node in tree.find_all(nodes.Name)}
+    names = frozenset(node.name for node in tree.find_all(nodes.Name))
     return TemplateForms(
         parts=_iterates_content(tree),
-        tools="tools" in names,
+        variables=names,
         developer="developer" in source,
         reasoning=tuple(name for name in REASONING_NAMES if name in source),
     )

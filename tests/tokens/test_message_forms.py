@@ -90,6 +90,7 @@ def test_reasoning_without_an_answer_is_what_continues() -> None:
 
 
 def test_whether_a_template_shows_tools() -> None:
-    assert not ChatTemplate("{{ messages }}").shows_tools
-    assert ChatTemplate("{% if tools is defined and tools %}{{ tools }}{% endif %}").shows_tools
-    assert ChatTemplate("{{ messages }}", for_tools="{{ tools }}").shows_tools
+    sources = ["{{ messages }}", "{% if tools is defined and tools %}{{ tools }}{% endif %}"]
+    assert ["tools" in ChatTemplate(source).variables(with_tools=True) for source in sources] == [False, True]
+    both = ChatTemplate("{{ messages }}", for_tools="{{ tools }}")
+    assert "tools" in both.variables(with_tools=True) and "tools" not in both.variables()
