@@ -228,6 +228,22 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_request_tokens: int = 4 * 1024 * 1024
 
 
+class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How answers are taken apart into reasoning, text and calls.
+
+    enable_auto_tool_choice: whether the model may decide on calls.
+    tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
+    format_files:            TOML files with further formats, which come first.
+    reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
+    """
+
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    format_files: tuple[str, ...] = ()
+    reasoning_markers: tuple[str, str] | None = None
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them."""
 
@@ -253,3 +269,4 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_log_requests: bool = False
     max_log_len: int | None = None
     limits: ServerLimits = ServerLimits()
+    answers: AnswerSettings = AnswerSettings()

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from core.args.answers import AnswersArgs
 from core.args.arg import Arg
 from core.args.attention import AttentionArgs
 from core.args.cache import CacheArgs
@@ -45,6 +46,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     PluginsArgs,
     EngineArgs,
     FrontendArgs,
+    AnswersArgs,
     LimitsArgs,
 )
 

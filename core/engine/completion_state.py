@@ -48,12 +48,11 @@ class CompletionState:
         self._names = tokenizer if params.detokenize else None
         self._detokenizer: IncrementalDetokenizer | None = None
         self._matcher: StopMatcher | None = None
-        self._specials: list[Span] | None = None
+        self._marks: MarkingDetokenizer | None = None
         if tokenizer is not None and params.detokenize:
             if marks_specials:
-                marking = MarkingDetokenizer(tokenizer, prompt_token_ids)
-                self._detokenizer = marking
-                self._specials = marking.specials
+                self._marks = MarkingDetokenizer(tokenizer, prompt_token_ids)
+                self._detokenizer = self._marks
             else:
                 self._detokenizer = IncrementalDetokenizer(
                     tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
@@ -102,9 +101,12 @@ class CompletionState:
         tokens_from = self._reported_tokens if delta else 0
         text_to = len(self.text)
         specials: list[Span] = []
-        if self._specials:
-            text_to = self._whole_end(self._specials)
-            specials = _spans_between(self._specials, text_from, text_to)
+        token_ends: list[int] = []
+        if self._marks is not None:
+            text_to = self._whole_end(self._marks.specials)
+            specials = _spans_between(self._marks.specials, text_from, text_to)
+            ends = self._marks.ends[tokens_from : len(self.token_ids)]
+            token_ends = [max(min(end, text_to) - text_from, 0) for end in ends]
         self._reported_text = text_to
         self._reported_tokens = len(self.token_ids)
         return CompletionOutput(
@@ -116,6 +118,7 @@ class CompletionState:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             specials=specials,
+            token_ends=token_ends,
         )
 
     def _whole_end(self, specials: list[Span]) -> int:

@@ -6,10 +6,13 @@ API's bodies. Called by: the writers.
 
 from __future__ import annotations
 
+from collections import deque
+
 from core.api.answer_events import AnswerEvent, CallEnd, ReasoningDelta, TextDelta
 from core.api.outputs import CompletionOutput
 from core.formats.response_parser import ResponseParser
 from core.serving.preparation import PreparedChat
+from core.tokens.detokenizer import Span
 
 
 class AnswerParser:
@@ -25,8 +28,12 @@ class AnswerParser:
         self.num_calls = 0
         self.cut = False
         self.reasoning_tokens = 0
+        self._num_held = 0
+        self._thinks = False
+        self._counts = False
         self._parser: ResponseParser | None = None
         if prepared.format is not None:
+            self._counts = prepared.format.row.reasoning is not None
             self._parser = ResponseParser(
                 prepared.format.row,
                 prepared.tools,
@@ -38,10 +45,16 @@ class AnswerParser:
         """The events that new text completes; all that are left when the choice has ended."""
         if self._parser is None:
             return [TextDelta(completion.text)] if completion.text else []
-        events = self._parser.push(completion.text, completion.specials)
+        if self._counts:
+            events = self._push_by_token(self._parser, completion)
+        else:
+            events = self._parser.push(completion.text, completion.specials)
         if completion.finish_reason is not None:
             events += self._parser.finish(complete=completion.finish_reason == "stop")
-        self._count(completion, events)
+        for event in events:
+            if isinstance(event, CallEnd):
+                self.num_calls += event.complete
+                self.cut = not event.complete
         return events
 
     def finish_reason(self, completion: CompletionOutput) -> str | None:
@@ -49,14 +62,31 @@ class AnswerParser:
         reason = completion.finish_reason
         return "tool_calls" if reason == "stop" and self.num_calls and not self.cut else reason
 
-    def _count(self, completion: CompletionOutput, events: list[AnswerEvent]) -> None:
-        thought = 0
-        for event in events:
-            if isinstance(event, ReasoningDelta):
-                thought += len(event.text)
-            elif isinstance(event, CallEnd):
-                self.num_calls += event.complete
-                self.cut = not event.complete
-        if thought:
-            share = min(1.0, thought / max(1, len(completion.text)))
-            self.reasoning_tokens += round(share * len(completion.token_ids))
+    def _push_by_token(self, parser: ResponseParser, completion: CompletionOutput) -> list[AnswerEvent]:
+        """As the parser's `push`, and count tokens of reasoning."""
+        events: list[AnswerEvent] = []
+        specials = deque(completion.specials)
+        start = 0
+        for end in completion.token_ends:
+            inside: list[Span] = []
+            while specials and specials[0][1] <= end:
+                first, last = specials.popleft()
+                inside.append((first - start, last - start))
+            news = parser.push(completion.text[start:end], inside)
+            self._count(news)
+            events += news
+            start = end
+        rest = [(first - start, last - start) for first, last in specials]
+        return events + parser.push(completion.text[start:], rest)
+
+    def _count(self, news: list[AnswerEvent]) -> None:
+        """Count one token. One within reasoning whose text is held back, such as white space, has its event with a later one;
+        before reasoning it is the marker."""
+        self._num_held += 1
+        if not news:
+            return
+        thinks = any(isinstance(event, ReasoningDelta) for event in news)
+        if thinks:
+            self.reasoning_tokens += self._num_held if self._thinks else 1
+        self._thinks = thinks
+        self._num_held = 0

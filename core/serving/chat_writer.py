@@ -16,6 +16,8 @@ from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
+from core.serving.message_parts import MessageParts
+from core.serving.preparation import PreparedChat
 from core.serving.protocol.chat import (
     ChatChoice,
     ChatChunk,
@@ -25,8 +27,6 @@ from core.serving.protocol.chat import (
     ChunkChoice,
     Delta,
 )
-from core.serving.message_parts import MessageParts
-from core.serving.preparation import PreparedChat
 from core.serving.protocol.messages import message_reasoning, message_text
 from core.serving.protocol.usage import UsageCounter
 

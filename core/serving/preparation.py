@@ -16,6 +16,9 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.formats.selection import AnswerFormat
+from core.formats.tool_spec import ToolSpec
+from core.serving.answer_plan import AnswerPlan, check_template
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
@@ -23,10 +26,13 @@ from core.serving.protocol.messages import Conversation
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.text_tokens import TextTokens
+from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
+TAIL = 256
+"""Characters at the end of a prompt, more than a template writes behind the last message."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -143,22 +149,23 @@ class Preparation:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
-        answer = self.answers.check(use, body)
+        check_template(use, self.template)
+        plan = AnswerPlan.of(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
+        params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
-        params = answer.held(params)
         return PreparedChat(
             _lean(body),
             model,
             params,
             [Prompt(text, ids)],
             tools=use.callable,
-            format=answer.format,
-            prompt_tail=answer.tail(text),
+            format=plan.format,
+            prompt_tail=plan.tail(text)[-TAIL:],
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
@@ -186,8 +193,9 @@ class Preparation:
         """A body of /tokenize. Raises RequestError."""
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
-        body.check(self.settings.limits)
-        text = self._render(body) if body.prompt is None else body.prompt
+        use = body.check(self.settings.limits)
+        check_template(use, self.template)
+        text = self._render(body, use) if body.prompt is None else body.prompt
         special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
         ids = self.texts.encode(text, special)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
@@ -227,15 +235,16 @@ class Preparation:
             )
         return body.params(self.settings.defaults)
 
-    def _render(self, conversation: Conversation) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> str:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self.template.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,
             continue_final_message=bool(conversation.continue_final_message),
+            tools=use.shown,
             documents=conversation.documents,
-            **conversation.template_variables(),
+            **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
         )
 
     def _check_choices(self, prompts: Sequence[object], n: int) -> None:

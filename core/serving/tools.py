@@ -79,7 +79,8 @@ def _specs(tools: Sequence[Any], limits: ServerLimits) -> list[ToolSpec]:
     size = len(msgspec.json.encode(tools))
     if size > limits.max_tools_size:
         raise RequestError(
-            f"tools has {size} bytes of JSON; expected at most {limits.max_tools_size} (--max-tools-size).", param="tools"
+            f"tools has {size} bytes of JSON; expected at most {limits.max_tools_size} (--max-tools-size).",
+            param="tools",
         )
     specs: list[ToolSpec] = []
     names: set[str] = set()
@@ -135,7 +136,9 @@ def _grammar(place: str, given: Any) -> GrammarSpec | None:
         return None
     inner = given.get("grammar") if kind == "grammar" else None
     if not isinstance(inner, dict):
-        raise RequestError(f"{place} is not understood; expected type 'text', or 'grammar' with a grammar.", param="tools")
+        raise RequestError(
+            f"{place} is not understood; expected type 'text', or 'grammar' with a grammar.", param="tools"
+        )
     syntax = inner.get("syntax")
     definition = inner.get("definition")
     if not isinstance(syntax, str) or syntax not in SYNTAXES:
@@ -190,7 +193,11 @@ def _chosen_name(place: str, given: Any, names: list[str]) -> str:
     definition = given.get(kind) if kind in KINDS else None
     name = definition.get("name") if isinstance(definition, dict) else None
     if not isinstance(name, str):
-        raise RequestError(f"{place} has no name; expected {{'type': 'function', 'function': {{'name': ...}}}}.", param="tool_choice")
+        raise RequestError(
+            f"{place} has no name; expected {{'type': 'function', 'function': {{'name': ...}}}}.", param="tool_choice"
+        )
     if name not in names:
-        raise RequestError(f"{place} names '{name[:100]}', which is none of the tools.{nearest(name, names)}", param="tool_choice")
+        raise RequestError(
+            f"{place} names '{name[:100]}', which is none of the tools.{nearest(name, names)}", param="tool_choice"
+        )
     return name

@@ -83,14 +83,16 @@ class IncrementalDetokenizer:
 
 
 class MarkingDetokenizer(IncrementalDetokenizer):
-    """Keeps special tokens in the text, and knows where they are.
+    """Keeps special tokens in the text, and knows where they and all others are.
 
     specials: start and end of each special token, in characters of all released text.
+    ends:     of each token, the characters released until then.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:
         super().__init__(tokenizer, prompt_token_ids, skip_special_tokens=False)
         self.specials: list[Span] = []
+        self.ends: list[int] = []
         self._size = 0
 
     def push(self, ids: Iterable[int]) -> str:
@@ -100,6 +102,7 @@ class MarkingDetokenizer(IncrementalDetokenizer):
             piece = super().push([index])
             pieces.append(piece)
             self._size += len(piece)
+            self.ends.append(self._size)
             if index in self._tokenizer.special_ids:
                 # What was left of an unfinished character comes with it, before it.
                 spelling = self._tokenizer.token_text(index)

@@ -1,7 +1,7 @@
 """The forms in which chat templates take messages, and a message brought into them.
 
-Owns: what a template says of itself (variables, roles, names of reasoning, the form of a call's arguments), and that translation.
-Never does: render, or check a request. Called by: `core.tokens.chat_template`.
+Owns: what a template says of itself (variables, roles, names of reasoning), and that translation. Never does: render, or
+check a request. Called by: `core.tokens.chat_template`.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class MessageForms:
             return call
         custom = call.get("custom")
         if call.get("type") == "custom" and isinstance(custom, dict):
-            arguments = {CUSTOM_INPUT: custom.get("input", "")}
-            function = {"name": custom.get("name"), "arguments": arguments}
-            call = {"id": call.get("id"), "type": "function", "function": function}
+            given = {CUSTOM_INPUT: custom.get("input", "")}
+            as_function = {"name": custom.get("name"), "arguments": given}
+            call = {"id": call.get("id"), "type": "function", "function": as_function}
         function = call.get("function")
         if not isinstance(function, dict):
             return call

@@ -30,16 +30,17 @@ MAX_MODEL_LEN = 256
 SLOW_SECONDS = 0.02
 
 
-def make_tokenizer() -> Tokenizer:
-    """One token a byte, after four special ones; texts begin with <s>."""
+def make_tokenizer(template: str = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
+    """One token a byte, after the special ones; texts begin with <s>."""
+    special = [*SPECIAL, *more_special]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
+    vocab = {token: index for index, token in enumerate([*special, *alphabet])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    backend.add_special_tokens(list(SPECIAL))
+    backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
-    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=TEMPLATE)
+    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=template)
 
 
 def answer_ids(tokenizer: Tokenizer, choice: int) -> list[int]:
@@ -136,13 +137,16 @@ def make_engine(
     generation: dict[str, object] | None = None,
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
+    tokenizer: Tokenizer | None = None,
+    client: type[FakeClient] = FakeClient,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
         served_names=("fake-model", "alias"),
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         vocab_size=tokenizer.vocab_size,
         max_logprobs=max_logprobs,
         eos_token_ids=(EOS,),
@@ -156,7 +160,7 @@ def make_engine(
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, FakeClient(tokenizer))  # type: ignore[arg-type]
+    return AsyncEngine(config, served, client(tokenizer))  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

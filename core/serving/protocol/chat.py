@@ -66,9 +66,15 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     web_search_options: Any = None
 
     @property
+    def reasoning_limit_name(self) -> str:
+        """The name of the field that limits reasoning; empty when none does."""
+        return next((name for name in BUDGETS if getattr(self, name) is not None), "")
+
+    @property
     def reasoning_limit(self) -> int | None:
         """Most tokens of reasoning, or None."""
-        return next((value for name in BUDGETS if (value := getattr(self, name)) is not None), None)
+        name = self.reasoning_limit_name
+        return int(getattr(self, name)) if name else None
 
     def check(self, max_logprobs: int, limits: ServerLimits) -> ToolUse:
         """Refuse what cannot be served, before the template runs. Returns the tools that the request offers.
@@ -169,7 +175,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
 
     role: str
     content: str | None
-    refusal: str | None | UnsetType = UNSET
+    refusal: str | UnsetType | None = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET

@@ -23,7 +23,10 @@ RESERVED = frozenset(
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-CALL_INPUTS: Mapping[str, tuple[str, tuple[type, ...]]] = {"function": ("arguments", (str, dict)), "custom": ("input", (str,))}
+CALL_INPUTS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "function": ("arguments", (str, dict)),
+    "custom": ("input", (str,)),
+}
 """For each type of call, where its input is, and the types that it may have."""
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -164,7 +167,7 @@ def _check_turn(index: int, message: Message) -> None:
 
 def _check_call(place: str, call: Any) -> None:
     kind = call.get("type", "function") if isinstance(call, dict) else None
-    if kind not in CALL_INPUTS:
+    if not isinstance(kind, str) or kind not in CALL_INPUTS:
         raise RequestError(f"{place} is of type {kind!r}; expected 'function' or 'custom'.", param="messages")
     inner = call.get(kind)
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
