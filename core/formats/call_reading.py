@@ -69,3 +69,8 @@ class CallReading:
         name = reader.text[reader.at : reader.at + length]
         reader.at += length
         return name if length <= MAX_NAME else ""
+
+
+def is_name(text: str) -> bool:
+    """Whether a tool may be called so."""
+    return 0 < len(text) <= MAX_NAME and _NOT_IN_NAMES.isdisjoint(text)

@@ -26,7 +26,7 @@ class FormMarkers:
         self.open = wrap(form.open)
         self.closes = tuple(wrap(text) for text in (form.close, *form.also_close) if text.strip())
         self.close = Literals(self.closes)
-        self.args_open = Literals(wrap(text) for text in form.args_open)
+        self.args_open = tuple(wrap(text) for text in form.args_open)
         self.args_close = Literals([wrap(form.args_close)])
         self.name_open = wrap(form.name_open)
         self.key_open = wrap(form.key_open)
