@@ -42,7 +42,8 @@ class CallReading:
         """Whether a call may have this name: any where markers say that it is a call, else a tool's."""
         if not name or len(name) > MAX_NAME:
             return False
-        return bool(self.markers.open) or name in self.tools
+        certain = bool(self.markers.open) and not self.markers.form.known_only
+        return certain or name in self.tools
 
     def start(self, name: str, call_id: str = "") -> None:
         """A call begins; what was read of it will be no text."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from core.formats.call_reading import CallReading, is_name
+from core.formats.json_text import raw_value
 from core.formats.reader import Literals, Reader, Reading, Sink, literals, with_token_texts
 from core.formats.value_types import typed_json
 
@@ -51,6 +52,8 @@ class _Loose:
             return (yield from self._object(depth))
         if first == "[":
             return (yield from self._array(depth))
+        if first == '"':
+            return (yield from raw_value(reader, self._sink))
         if (yield from reader.take(self._delimiter)):
             self._sink('"')
             ended = yield from reader.until(self._delimiter, self._string)

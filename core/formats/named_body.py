@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.formats.call_reading import MAX_HEADER, CallReading, is_name
 from core.formats.json_text import raw_value
-from core.formats.reader import Reading, literals, without_tokens
+from core.formats.reader import Reading, literals, with_token_texts
 
 
 def read_named_call(reading: CallReading) -> Reading[bool]:
@@ -21,11 +21,11 @@ def read_named_call(reading: CallReading) -> Reading[bool]:
         return False
     if marker == "{":
         reader.at -= 1
-    found = reading.markers.header.fullmatch("".join(header).strip())
+    found = reading.markers.header.fullmatch(with_token_texts("".join(header)).strip())
     name = found.group("name").strip() if found else ""
     if found is None or not is_name(name) or not reading.may_start(name):
         return False
-    reading.start(name, without_tokens(found.groupdict().get("id") or ""))
+    reading.start(name, found.groupdict().get("id") or "")
     return (yield from _arguments(reading))
 
 

@@ -132,12 +132,18 @@ def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]
 
 
 def _as_json(text: str) -> str:
-    """A Python literal as JSON; what is none is a string."""
+    """A literal of JSON or Python as JSON; anything else is a string."""
+    try:
+        json.loads(text)
+        return text
+    except (ValueError, RecursionError):
+        pass  # most models write Python's quotes and words
     try:
         tree = ast.parse(text, mode="eval")
-        return json.dumps(_value(tree.body, 0), ensure_ascii=False)
+        written = json.dumps(_value(tree.body, 0), ensure_ascii=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return typed_json(text, ())
+    return written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _value(node: ast.expr, depth: int) -> object:
