@@ -86,6 +86,11 @@ class AnswerSink:
         """The calls that have begun."""
         return self._calls
 
+    @property
+    def is_custom(self) -> bool:
+        """Whether the call that is open is one of a tool that takes a text."""
+        return self._custom is not None
+
     def start_call(self, name: str, call_id: str = "") -> None:
         """A call begins. call_id: as the model wrote it, or empty."""
         self.text.at_marker()

@@ -10,13 +10,21 @@ from types import MappingProxyType
 
 from core.formats.call_reading import CallReading
 from core.formats.json_body import read_json_calls
+from core.formats.loose_body import read_loose_call
 from core.formats.markers import FormMarkers
+from core.formats.named_body import read_named_call
+from core.formats.pairs_body import read_pairs_call
+from core.formats.python_body import read_python_calls
 from core.formats.reader import SPACE, Reader, Reading
 from core.formats.response_format import BodyKind
 
 READERS: Mapping[BodyKind, Callable[[CallReading], Reading[bool]]] = MappingProxyType(
     {
         "json": read_json_calls,
+        "named_json": read_named_call,
+        "pairs": read_pairs_call,
+        "pythonic": read_python_calls,
+        "loose": read_loose_call,
     }
 )
 
@@ -26,7 +34,7 @@ def chosen(forms: tuple[FormMarkers, ...], reader: Reader) -> Reading[FormMarker
     if len(forms) == 1 and forms[0].open:
         return forms[0]
     first = yield from reader.skip()
-    second = yield from _second(reader) if first == "[" else ""
+    second = (yield from _second(reader)) if first == "[" else ""
     for form in forms:
         if _fits(form, first, second):
             return form

@@ -42,7 +42,8 @@ class CallReading:
         """Whether a call may have this name: any where markers say that it is a call, else a tool's."""
         if not name or len(name) > MAX_NAME:
             return False
-        return bool(self.markers.open) or name in self.tools
+        certain = bool(self.markers.open) and not self.markers.form.known_only
+        return certain or name in self.tools
 
     def start(self, name: str, call_id: str = "") -> None:
         """A call begins; what was read of it will be no text."""
@@ -69,3 +70,8 @@ class CallReading:
         name = reader.text[reader.at : reader.at + length]
         reader.at += length
         return name if length <= MAX_NAME else ""
+
+
+def is_name(text: str) -> bool:
+    """Whether a tool may be called so."""
+    return 0 < len(text) <= MAX_NAME and _NOT_IN_NAMES.isdisjoint(text)

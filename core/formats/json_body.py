@@ -133,7 +133,6 @@ def _start(reading: CallReading, call: _Call, name: str) -> bool:
 
 
 def _arguments(reading: CallReading, call: _Call, first: str) -> Reading[bool]:
-    reader = reading.reader
     if not call.started:
         call.early = []
         whole = yield from _value(reading, first, call.early.append)

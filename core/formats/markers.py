@@ -26,7 +26,7 @@ class FormMarkers:
         self.open = wrap(form.open)
         self.closes = tuple(wrap(text) for text in (form.close, *form.also_close) if text.strip())
         self.close = Literals(self.closes)
-        self.args_open = Literals(wrap(text) for text in form.args_open)
+        self.args_open = tuple(wrap(text) for text in form.args_open if text.strip())
         self.args_close = Literals([wrap(form.args_close)])
         self.name_open = wrap(form.name_open)
         self.key_open = wrap(form.key_open)
@@ -49,7 +49,7 @@ class RowMarkers:
         reasoning = row.reasoning
         self.reasoning_open = () if reasoning is None else tuple(map(wrap, reasoning.open))
         self.reasoning_close = () if reasoning is None else tuple(map(wrap, reasoning.close))
-        self.dropped = tuple(map(wrap, row.dropped))
+        self.dropped = tuple(wrap(text) for text in (*(row.content or ()), *row.dropped) if text.strip())
         self.section_open = wrap(row.section[0]) if row.section else ""
         self.section_close = wrap(row.section[1]) if row.section else ""
         self.forms = tuple(FormMarkers(form, tokens) for form in row.calls)

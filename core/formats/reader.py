@@ -9,6 +9,7 @@ text were whole. Only positions relative to `Reader.at` stay valid over a `yield
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeVar
@@ -39,10 +40,11 @@ def with_token_texts(text: str) -> str:
 class Literals:
     """Texts to look for, all at once. One that begins another gives way to the longer one."""
 
-    __slots__ = ("any", "beginnings", "longest")
+    __slots__ = ("any", "beginnings", "longest", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
         ordered = sorted({text for text in texts if text}, key=len, reverse=True)
+        self.texts = tuple(ordered)
         self.any = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self.beginnings = frozenset(text[:end] for text in ordered for end in range(1, len(text)))
         self.longest = len(ordered[0]) if ordered else 0
@@ -117,21 +119,27 @@ class Reader:
         self.at = found.end()
         return found.group()
 
-    def until(self, wanted: Literals, sink: Sink) -> Reading[str]:
-        """Give to `sink` what stands before the first of the texts, and pass over it; which one, empty at the end.
+    def until(self, wanted: Literals, sink: Sink, limit: int = sys.maxsize) -> Reading[str]:
+        """Give to `sink` what stands before the first of the texts, and pass over it; which one.
 
-        Holds back no more than what may be the beginning of one of the texts.
+        Holds back no more than what may be the beginning of one of the texts. Empty when the text ends before one comes, or
+        when none begins within `limit` characters: then these are passed.
         """
         while True:
             found = None if wanted.any is None else wanted.any.search(self.text, self.at)
             held = self._held(wanted, len(self.text) if found is None else found.end())
+            certain = False
             if found is not None and found.start() <= held:
                 held = found.start()
-                if self.ended or self.text[held:] not in wanted.beginnings:
-                    self._pass(held, sink)
-                    self.at = found.end()
-                    return found.group()
+                certain = self.ended or self.text[held:] not in wanted.beginnings
+            if held - self.at > limit:
+                self._pass(self.at + limit, sink)
+                return ""
+            limit -= held - self.at
             self._pass(held, sink)
+            if found is not None and certain:
+                self.at = found.end()
+                return found.group()
             if not (yield from self.more()):
                 return ""
 

@@ -58,16 +58,20 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     close: the marker after it; empty: there is none.
     also_close: other markers that end it.
     separator: between two calls.
-    list:  templates write the calls as one list between `open` and `close`.
+    group: `one`: `open` and `close` stand around each call; `run`: around all of them; `list`: the same, with brackets of a
+           list inside.
     fence: code fences around the body are read too.
+    known_only: only the name of a tool makes it a call, although there is a marker.
 
     name_key, args_key: of a `json` body, as templates write them.
     also_name, also_args: other keys that are read.
     id_key: the key of the call's id, or empty.
+    written_first: what templates write before the first key, with `{index}` for the number of the call.
     name_is_key: the object's only key is the name and its value the arguments.
 
     name_open:  (`pairs`, `loose`) between `open` and the name.
     header:     (`named_json`) regular expression of all between `open` and `args_open`, with groups `name` and, maybe, `id`.
+    written_header: the header as templates write it, with `{name}` and `{index}`.
     args_open:  between the name and the arguments; the first is written, all are read.
     args_close: after the arguments, before `close`.
 
@@ -84,18 +88,21 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     close: str = ""
     also_close: tuple[str, ...] = ()
     separator: str = ""
-    list: bool = False
+    group: Literal["one", "run", "list"] = "one"
     fence: bool = False
+    known_only: bool = False
 
     name_key: str = "name"
     args_key: str = "arguments"
     also_name: tuple[str, ...] = ()
     also_args: tuple[str, ...] = ("parameters",)
     id_key: str = ""
+    written_first: str = ""
     name_is_key: bool = False
 
     name_open: str = ""
     header: str = "(?P<name>.+)"
+    written_header: str = "{name}"
     args_open: tuple[str, ...] = ()
     args_close: str = ""
 
@@ -117,7 +124,8 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     tool_names:      names of the argument `tool_call_parser` that mean it.
     reasoning_names: names of the argument `reasoning_parser` that mean its reasoning.
     reasoning: how the model thinks, or None.
-    dropped:  markers around text that are no part of it.
+    content:  what text stands between, where templates write something around it, or None.
+    dropped:  further markers that are no part of a text.
     section:  what all calls stand between, or None.
     calls:    the ways to write a call, those that have the same `open` told apart by what follows; the first is written.
     ids:      the form of the ids that calls get.
@@ -131,6 +139,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     tool_names: tuple[str, ...] = ()
     reasoning_names: tuple[str, ...] = ()
     reasoning: Reasoning | None = None
+    content: tuple[str, str] | None = None
     dropped: tuple[str, ...] = ()
     section: tuple[str, str] | None = None
     calls: tuple[CallForm, ...] = ()

@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from core.api.answer_events import AnswerEvent
 from core.formats.answer_sink import AnswerSink, Passage
+from core.formats.beginning import begins_inside
 from core.formats.call_ids import call_ids
 from core.formats.call_kinds import READERS, chosen
 from core.formats.call_reading import CallReading
 from core.formats.markers import FormMarkers, row_markers
-from core.formats.reader import SPACE, TOKEN_OPEN, TOKEN_SHUT, Literals, Reader, Reading, literals
+from core.formats.reader import TOKEN_OPEN, TOKEN_SHUT, Literals, Reader, Reading, literals
 from core.formats.response_format import ResponseFormat
 from core.formats.tool_spec import ToolSpec
 
@@ -54,7 +55,7 @@ class ResponseParser:
         self._calling = bool(tools)
         self._opens = tuple(form.open for form in self._markers.marked) if tools else ()
         self._call_marks = (self._markers.section_open, *self._opens) if tools and row.section else self._opens
-        self._reading = self._answer(self._begins_inside(row, prompt_tail))
+        self._reading = self._answer(begins_inside(row, prompt_tail))
 
     def push(self, text: str, specials: Sequence[tuple[int, int]] = ()) -> list[AnswerEvent]:
         """The events that more text completes.
@@ -73,17 +74,6 @@ class ResponseParser:
         for _ in self._reading:
             pass
         return self._sink.taken()
-
-    def _begins_inside(self, row: ResponseFormat, prompt_tail: str) -> bool:
-        """Whether the answer begins inside of reasoning."""
-        if row.reasoning is None:
-            return False
-        tail = prompt_tail.rstrip(SPACE)
-        if tail.endswith(tuple(text.strip() for text in row.reasoning.open)):
-            return True
-        if tail.endswith(tuple(text.strip() for text in row.reasoning.close)):
-            return False
-        return row.reasoning.implied_open
 
     def _answer(self, inside: bool) -> Reading[None]:
         if inside:

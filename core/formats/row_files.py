@@ -64,7 +64,7 @@ def composed(tools: ResponseFormat | None, reasoning: ResponseFormat | None) -> 
     if tools is not None and tools is reasoning:
         return tools
     thinks = None if reasoning is None else reasoning.reasoning
-    drops = () if reasoning is None else reasoning.dropped
+    drops = () if reasoning is None else (*(reasoning.content or ()), *reasoning.dropped)
     if tools is None:
         name = "text" if reasoning is None else reasoning.name
         return ResponseFormat(name=name, reasoning=thinks, dropped=drops)
