@@ -17,6 +17,7 @@ from core.plugin.contracts.attention import (
     LatentBackend,
     StateBackend,
 )
+from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core.plugin.contracts.kernels import (
     ExpertsKernel,
     GatedLinear,
@@ -59,8 +60,11 @@ __all__ = [
     "Captures",
     "CapturesSizes",
     "ExpertsKernel",
+    "ForcesTokens",
     "GatedLinear",
     "GatedOperation",
+    "GrammarBackend",
+    "GrammarVocabulary",
     "HasActivate",
     "HasExampleState",
     "HasExperts",
@@ -82,6 +86,7 @@ __all__ = [
     "LinearKernel",
     "Loader",
     "LogprobsKernel",
+    "Matcher",
     "MemoryTag",
     "ModelFamily",
     "NeedsHidden",
