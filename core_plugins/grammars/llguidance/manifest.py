@@ -15,7 +15,11 @@ CONTRACT = 1
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
-    return PluginSpec(name="llguidance", summary="grammars whose masks are computed as they are needed")
+    return PluginSpec(
+        name="llguidance",
+        summary="grammars whose masks are computed as they are needed",
+        priority=10,  # first: xgrammar takes a hundred times as long to compile, and its grammars are read in the worker
+    )
 
 
 @hookimpl

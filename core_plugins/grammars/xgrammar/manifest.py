@@ -15,7 +15,7 @@ CONTRACT = 1
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
-    return PluginSpec(name="xgrammar", summary="grammars compiled ahead for the whole vocabulary", priority=10)
+    return PluginSpec(name="xgrammar", summary="grammars compiled ahead for the whole vocabulary")
 
 
 @hookimpl
@@ -23,6 +23,8 @@ def core_supports(query: GrammarSpec) -> list[Reason]:
     """Whether the library is there, and honours all of the specification."""
     if find_spec("xgrammar") is None:
         return [Reason("missing_library", "the package xgrammar", hint="pip install xgrammar")]
+    if query.whitespace_pattern is not None:
+        return [Reason("whitespace_pattern", "none", query.whitespace_pattern)]
     return []
 
 
