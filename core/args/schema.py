@@ -34,6 +34,7 @@ from core.args.model import ModelArgs
 from core.args.plugins import PluginsArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
+from core.args.structured_outputs import StructuredOutputsArgs
 
 GROUPS: tuple[type[msgspec.Struct], ...] = (
     ModelArgs,
@@ -43,6 +44,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     AttentionArgs,
     KernelArgs,
     SpeculativeArgs,
+    StructuredOutputsArgs,
     PluginsArgs,
     EngineArgs,
     FrontendArgs,
