@@ -23,7 +23,7 @@ from core.cli.main import main
 from core.engine.async_engine import AsyncEngine
 from core.engine.child import EngineProcess
 from core.serving.preparer import Preparer
-from tests.serving.fake_engine import Script, make_engine
+from tests.serving.fake_engine import Script, make_engine, make_tokenizer
 
 MAX_MODEL_LEN = 1_000_000
 """Tokens; one is a byte."""
@@ -46,7 +46,7 @@ TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n\\n<tools>' }}
 
 
 def engine_of(script: Script) -> AsyncEngine:
-    return make_engine(script=script, template=TEMPLATE, max_model_len=MAX_MODEL_LEN)
+    return make_engine(script=script, tokenizer=make_tokenizer(TEMPLATE), max_model_len=MAX_MODEL_LEN)
 
 
 def record(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -104,5 +105,5 @@ def test_an_agent_reads_edits_and_runs(name: str, tmp_path: Path) -> None:
 
 def _num_continued(prompts: list[str]) -> int:
     """How many prompts begin with the one before them, so that the prefix cache has it."""
-    pairs = zip(prompts, prompts[1:], strict=False)
+    pairs = itertools.pairwise(prompts)
     return sum(later.startswith(earlier) for earlier, later in pairs)
