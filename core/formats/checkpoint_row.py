@@ -81,7 +81,7 @@ def _reasoning(field: dict[str, Any]) -> Reasoning:
     closes = _literals(field, "close")
     if not opens or not closes:
         raise _NotSaid("thinking has no markers")
-    return Reasoning(open=opens, close=closes, anywhere=True, ends_at_call=True)
+    return Reasoning(open=opens, close=closes, anywhere=True)
 
 
 def _content(field: dict[str, Any] | None) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
