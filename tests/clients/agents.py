@@ -19,6 +19,8 @@ SHOWN = "HELLO WROLD-41"
 COMMAND = f"tr a-z A-Z < {NOTE} > shown.txt; cat shown.txt"
 TASK = f"TASK-ONE: {NOTE} has a typo, correct it."
 DONE = "The note is right now."
+NOWHERE = "http://127.0.0.1:9"
+"""A proxy that does not answer, for agents that would otherwise try to reach their makers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
                 ("Edit", {"file_path": "{folder}/note.txt", "old_string": "helo", "new_string": "hello"}),
                 ("Bash", {"command": COMMAND, "description": "Show the note"}),
             ),
-            edited="has been updated",
+            edited=f"{NOTE} has been updated",
             environment={
                 "ANTHROPIC_BASE_URL": "{url}",
                 "ANTHROPIC_API_KEY": "none",
                 "ANTHROPIC_MODEL": "fake-model",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "HTTPS_PROXY": NOWHERE,
+                "NO_PROXY": "127.0.0.1",
             },
         ),
         "qwen-code": Agent(
@@ -92,7 +96,7 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
                 ("edit", {"file_path": "{folder}/note.txt", "old_string": "helo", "new_string": "hello"}),
                 ("run_shell_command", {"command": COMMAND, "description": "Show the note", "is_background": False}),
             ),
-            edited="has been updated",
+            edited=f"{NOTE} has been updated",
             environment={"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "fake-model"},
         ),
         "opencode": Agent(
@@ -105,6 +109,7 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
                 ("bash", {"command": COMMAND, "description": "Show the note"}),
             ),
             edited="Edit applied",
+            environment={"HTTPS_PROXY": NOWHERE},
             files={
                 ".config/opencode/opencode.json": json.dumps(
                     {

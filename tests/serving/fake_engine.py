@@ -99,6 +99,7 @@ class FakeClient:
     async def _run(self, request: EngineRequest) -> None:
         prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
         ids = self.answer(prompt, request.choice)
+        prompt = self.steering(prompt)
         for start, token in enumerate(ids):
             await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
             if start == 3 and "DIE" in prompt:
@@ -130,6 +131,10 @@ class FakeClient:
     def answer(self, prompt: str, choice: int) -> list[int]:
         """The tokens of an answer, end of sequence included."""
         return answer_ids(self.tokenizer, choice)
+
+    def steering(self, prompt: str) -> str:
+        """The words that steer the client."""
+        return prompt
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(num_running=len(self.live), prefix_queries=10, prefix_hits=4, kv_cache_usage=0.25)

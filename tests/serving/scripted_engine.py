@@ -55,7 +55,15 @@ class ConversingClient(FakeClient):
         self.rows = rows
 
     def answer(self, prompt: str, choice: int) -> list[int]:
-        for part, text in reversed(self.rows):
-            if part in prompt:
-                return [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
-        return super().answer(prompt, choice)
+        text = self._written(prompt)
+        if text is None:
+            return super().answer(prompt, choice)
+        return [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
+
+    def steering(self, prompt: str) -> str:
+        """Prompts of real clients hold any words."""
+        return prompt if self._written(prompt) is None else ""
+
+    def _written(self, prompt: str) -> str | None:
+        fitting = [text for part, text in self.rows if part in prompt]
+        return fitting[-1] if fitting else None
