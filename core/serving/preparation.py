@@ -225,7 +225,7 @@ class Preparation:
         body = decode_body(self._response, data)
         body.check(self.settings.limits)
         check_history(body, kept)
-        items = given_items(body.input or "", kept.known)
+        items = given_items(body.input, kept.known)
         tools = chat_tools(body.tools, body.tool_choice)
         with own_names():
             chat = self.prepare_chat(chat_request(body, [*(kept.history or ()), *items], tools))
