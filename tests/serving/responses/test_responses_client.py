@@ -281,7 +281,8 @@ def test_a_client_that_goes_ends_the_work(server: RunningServer) -> None:
         ({"input": 5}, "input", "Expected"),
         ({"include": ["all"]}, "include", "names 'all'"),
         ({"store": False, "background": True}, "store", "background needs store"),
-        ({"truncation": "auto"}, "truncation", "nothing is left out"),
+        ({"truncation": "auto", "input": "a" * 9000}, "input", "tokens"),
+        ({"truncation": "some"}, "truncation", "Invalid enum"),
         ({"metadata": {"a": "b" * 600}}, "metadata", "length"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "at most 16"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_tokens"),
@@ -297,6 +298,18 @@ def test_refusals_name_the_field(server: RunningServer, change: dict[str, Any], 
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == param and told in error["message"], error
     assert error["type"] == "invalid_request_error"
+
+
+def test_truncation_leaves_out_the_beginning(server: RunningServer) -> None:
+    items = [{"role": "developer", "content": "D" * 100}]
+    for text in ("A", "B", "C"):
+        items += [{"role": "user", "content": text * 1500}, {"role": "assistant", "content": "yes"}]
+    items.append({"role": "user", "content": "E"})
+    assert post(server, input=items).json()["error"]["code"] == "context_length_exceeded"
+    short = post(server, input=[items[0], *items[3:]]).json()
+    assert short["usage"]["input_tokens"] > 3000
+    cut = post(server, input=items, truncation="auto").json()
+    assert cut["usage"] == short["usage"] and cut["truncation"] == "auto"
 
 
 def test_unknown_fields_are_told_once(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
