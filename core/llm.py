@@ -28,6 +28,7 @@ from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.templates import TOOL_TEMPLATE
 from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _template(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
     special = tokenizer.special_tokens
     if given:
         return ChatTemplate(named.get(given, given), special)
-    return ChatTemplate(tokenizer.chat_template, special, named.get("tool_use"))
+    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE))
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

@@ -23,6 +23,10 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
         float, Arg("Seconds that a client may be silent between requests, or take nothing of its answer.", gt=0)
     ] = 30.0
     max_messages: Annotated[int, Arg("Most messages of one conversation.", human=True, ge=1)] = 8192
+    max_tools: Annotated[int, Arg("Most tools of one request.", human=True, ge=1)] = 1024
+    max_tools_size: Annotated[int, Arg("Most bytes of a request's tools, as JSON.", human=True, ge=1024)] = (
+        4 * 1024 * 1024
+    )
     max_list_length: Annotated[
         int,
         Arg("Most entries of each list in a request: stop strings, stop tokens, bad words, biases.", human=True, ge=1),

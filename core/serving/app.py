@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from core.api.config import CacheConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
+from core.formats.selection import answer_format
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
 from core.serving.authentication import Authentication
@@ -27,6 +28,7 @@ from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
 from core.serving.turnstile import Turnstile
+from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
 
 
@@ -85,6 +87,9 @@ def _context(
     engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
 ) -> ServingContext:
     own = read_template(server.chat_template)
+    template = engine.tokenizer.chat_template if own is None else own
+    tool_template = engine.tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None
+    special_tokens = engine.tokenizer.special_texts
     settings = PreparationSettings(
         served_names=model.served_names,
         max_model_len=model.max_model_len,
@@ -93,7 +98,10 @@ def _context(
         max_num_queued_reqs=engine.queue.max_requests,
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
-        chat_template=engine.tokenizer.chat_template if own is None else own,
+        chat_template=template,
+        tool_template=tool_template,
+        format=answer_format(server.answers, tool_template or template, special_tokens),
+        auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
     return ServingContext(

@@ -61,6 +61,7 @@ async def run_prompts(
             strict_length=True,
             timeout_s=prepared.body.timeout,
             arrival=arrival.begin,
+            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for request_id, prompt in zip(ids, prompts, strict=True):

@@ -20,6 +20,9 @@ from core.api.sampling_params import SamplingParams
 from core.serving.anthropic import chat as anthropic
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import TokenCount
+from core.formats.selection import AnswerFormat
+from core.formats.tool_spec import ToolSpec
+from core.serving.answer_plan import AnswerPlan, check_template
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
@@ -34,10 +37,13 @@ from core.serving.responses.tools import ToolTable, chat_tools
 from core.serving.responses.translation import chat_request, check_history, own_names
 from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
+from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
+TAIL = 256
+"""Characters at the end of a prompt, more than a template writes behind the last message."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -50,6 +56,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
+    tool_template:       Jinja source for conversations with tools; None: the same.
+    format:              how the model writes reasoning and calls.
+    auto_tool_choice:    whether the model may decide on calls.
     """
 
     served_names: tuple[str, ...]
@@ -60,6 +69,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: int
     defaults: dict[str, Any]
     chat_template: str | None
+    tool_template: str | None = None
+    format: AnswerFormat | None = None
+    auto_tool_choice: bool = True
     limits: ServerLimits
 
 
@@ -79,12 +91,18 @@ class PreparedChat(msgspec.Struct):
 
     body: without what the answer does not need; of the messages the last one.
     model: the name to report.
+    tools: that the answer may call.
+    format: by which the answer is parsed; None: all of it is text.
+    prompt_tail: the end of the prompt, from which the answer goes on.
     """
 
     body: ChatRequest
     model: str
     params: SamplingParams
     prompts: list[Prompt]
+    tools: list[ToolSpec] = []
+    format: AnswerFormat | None = None
+    prompt_tail: str = ""
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -158,7 +176,7 @@ class Preparation:
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
@@ -189,14 +207,25 @@ class Preparation:
     def prepare_chat(self, body: ChatRequest) -> PreparedChat:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
-        body.check(self.settings.max_logprobs, self.settings.limits)
+        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        check_template(use, self.template)
+        plan = AnswerPlan.of(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
-        text = self._render(body)
+        text = self._render(body, use)
+        params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
         body.messages = (body.messages or [])[-1:]
-        body.documents = body.chat_template_kwargs = body.tools = None
-        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
+        body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
+        return PreparedChat(
+            _lean(body),
+            model,
+            params,
+            [Prompt(text, ids)],
+            tools=use.callable,
+            format=plan.format,
+            prompt_tail=plan.tail(text)[-TAIL:],
+        )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions. Raises RequestError."""
@@ -244,7 +273,11 @@ class Preparation:
         given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
         unknown = anthropic.check_fields(given)
         body = decode_body(self._messages, data)
-        chat = self.prepare_chat(anthropic.chat_request(body, late_system=self._late_system))
+        request = anthropic.chat_request(body, late_system=self._late_system)
+        served = self.settings.format
+        if served is not None and served.row.reasoning is not None:
+            request.thinking_token_budget = anthropic.thinking_budget(body)
+        chat = self.prepare_chat(request)
         room = self.settings.max_model_len - len(chat.prompts[0].token_ids)
         chat.params.max_tokens = min(body.max_tokens, room)
         return PreparedMessages(chat, body.max_tokens, anthropic.omits_thinking(body), unknown)
@@ -255,8 +288,9 @@ class Preparation:
         unknown = anthropic.check_fields(given)
         body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
         self.check_model(body.model)
-        body.check(self.settings.max_logprobs, self.settings.limits)
-        ids = self.texts.encode(self._render(body), bool(body.add_special_tokens))
+        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        check_template(use, self.template)
+        ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
         return CountedTokens(TokenCount(len(ids)), unknown)
 
     @functools.cached_property
@@ -268,8 +302,9 @@ class Preparation:
         """A body of /tokenize. Raises RequestError."""
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
-        body.check(self.settings.limits)
-        text = self._render(body) if body.prompt is None else body.prompt
+        use = body.check(self.settings.limits)
+        check_template(use, self.template)
+        text = self._render(body, use) if body.prompt is None else body.prompt
         special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
         ids = self.texts.encode(text, special)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
@@ -309,15 +344,16 @@ class Preparation:
             )
         return body.params(self.settings.defaults)
 
-    def _render(self, conversation: Conversation) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> str:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self.template.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,
             continue_final_message=bool(conversation.continue_final_message),
+            tools=use.shown,
             documents=conversation.documents,
-            **conversation.template_variables(),
+            **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
         )
 
     def _check_choices(self, prompts: Sequence[object], n: int) -> None:

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from core.api.errors import CheckpointError
 
+TOOL_TEMPLATE = "tool_use"
+"""The name of a further template for conversations with tools."""
+
 
 class Templates(NamedTuple):
     """Jinja sources. default: None when there is none. named: all others by name (`tool_use`, `rag`, ...)."""

@@ -184,6 +184,11 @@ class Tokenizer:
         return max(map(len, spellings), default=1)
 
     @property
+    def special_texts(self) -> list[str]:
+        """The texts of all special tokens, by their ids."""
+        return [self.token_text(index) for index in sorted(self.special_ids)]
+
+    @property
     def special_tokens(self) -> dict[str, str]:
         """The named special tokens as chat templates know them: `bos_token`, `eos_token`, ..."""
         named = {

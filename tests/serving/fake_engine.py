@@ -35,12 +35,13 @@ SLOW_SECONDS = 0.02
 Script = Sequence[tuple[str, str]]
 
 
-def make_tokenizer(template: str = TEMPLATE) -> Tokenizer:
-    """One token a byte, after four special ones; texts begin with <s>."""
+def make_tokenizer(template: str = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
+    """One token a byte, after the special ones; texts begin with <s>."""
+    special = [*SPECIAL, *more_special]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
+    vocab = {token: index for index, token in enumerate([*special, *alphabet])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    backend.add_special_tokens(list(SPECIAL))
+    backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
@@ -64,10 +65,10 @@ def token_logprobs(token: int, count: int, vocab_size: int) -> TokenLogprobs:
 class FakeClient:
     """Stands where the ZMQ client stands. live: sequences that run now. aborted: request ids that were aborted early."""
 
-    def __init__(self, tokenizer: Tokenizer, script: Script = (), max_model_len: int = MAX_MODEL_LEN) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.script = script
-        self.ready = EngineReady(0, 64, 16, max_model_len, "fake", [("weights", 0.01)])
+        self.script: Script = ()
+        self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
         self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.aborted: list[str] = []
         self.silence_s = 0.0
@@ -148,12 +149,13 @@ def make_engine(
     generation: dict[str, object] | None = None,
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
-    script: Script = (),
-    template: str = TEMPLATE,
+    tokenizer: Tokenizer | None = None,
+    client: type[FakeClient] = FakeClient,
     max_model_len: int = MAX_MODEL_LEN,
+    script: Script = (),
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
-    tokenizer = make_tokenizer(template)
+    tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
         served_names=("fake-model", "alias"),
@@ -171,7 +173,9 @@ def make_engine(
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, FakeClient(tokenizer, script, max_model_len))  # type: ignore[arg-type]
+    answering = client(tokenizer)
+    answering.script = script
+    return AsyncEngine(config, served, answering)  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

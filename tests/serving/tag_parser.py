@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from uuid import uuid4
 
 from core.api.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from core.api.outputs import CompletionOutput
@@ -50,7 +51,7 @@ class TagParser:
         self.num_calls += 1
         half = len(arguments) // 2
         parts = [ArgumentsDelta(index, part) for part in (arguments[:half], arguments[half:]) if part]
-        return [CallStart(index, f"call-{index}", name), *parts, CallEnd(index, whole)]
+        return [CallStart(index, f"call-{uuid4().hex}", name), *parts, CallEnd(index, whole)]
 
     def _call(self, text: str) -> tuple[str, str]:
         try:

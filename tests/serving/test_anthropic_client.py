@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from core.api.config import ServerConfig
 from core.serving.anthropic.signature import signature
 from tests.serving.conftest import RunningServer, run_server
-from tests.serving.fake_engine import ANSWERS
+from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.tag_parser import TagParser
 
 TEMPLATE = (
@@ -41,7 +41,7 @@ def server() -> Iterator[RunningServer]:
     patch = pytest.MonkeyPatch()
     patch.setattr("core.serving.anthropic.writer.AnswerParser", TagParser)
     config = ServerConfig(uvicorn_log_level="warning")
-    with run_server(config, script=SCRIPT, template=TEMPLATE, max_model_len=2048) as running:
+    with run_server(config, script=SCRIPT, tokenizer=make_tokenizer(TEMPLATE), max_model_len=2048) as running:
         yield running
     patch.undo()
 

@@ -245,6 +245,7 @@ def test_sampling_thinking_and_formats() -> None:
         ({"tool_choice": {"type": "anyy"}}, "tool_choice", "Did you mean 'any'?"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice", "without a name"),
         ({"thinking": {"type": "always"}}, "thinking", "expected one of: enabled, adaptive, disabled"),
+        ({"thinking": {"type": "enabled"}}, "thinking", "needs a number of tokens"),
         ({"thinking": {"type": "adaptive", "display": "x"}}, "thinking", "thinking.display"),
         ({"output_format": {"type": "xml"}}, "output_config", "expected 'json_schema'"),
         (

@@ -100,6 +100,12 @@ def omits_thinking(body: CountTokensRequest) -> bool:
     return body.thinking is not None and body.thinking.display == "omitted"
 
 
+def thinking_budget(body: CountTokensRequest) -> int | None:
+    """Most tokens of thinking, or None. A model that does not think keeps to any."""
+    thinking = body.thinking
+    return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
+
+
 def _messages(body: CountTokensRequest, *, late_system: bool) -> list[Message]:
     made = ChatMessages(late_system=late_system)
     if body.system is not None:
@@ -204,6 +210,12 @@ def _check_thinking(thinking: Thinking) -> None:
         raise RequestError(
             f"thinking is of type {thinking.type!r}; expected one of: {', '.join(THINKING)}."
             f"{nearest(thinking.type, THINKING)}",
+            param="thinking",
+        )
+    if thinking.type == "enabled" and (thinking.budget_tokens is None or thinking.budget_tokens < 1):
+        raise RequestError(
+            f"thinking.budget_tokens is {thinking.budget_tokens}; thinking of type 'enabled' needs a number of tokens. Use "
+            "'adaptive' for no limit.",
             param="thinking",
         )
     if thinking.display not in DISPLAYS:

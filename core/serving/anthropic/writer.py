@@ -36,6 +36,7 @@ from core.serving.protocol.anthropic_answer import (
     MessageStart,
     MessageStop,
     MessagesUsage,
+    OutputTokens,
     Ping,
     SignaturePart,
     TextPart,
@@ -122,6 +123,7 @@ class MessagesWriter:
             output_tokens=self._completion_tokens,
             cache_creation_input_tokens=0,
             cache_read_input_tokens=cached,
+            output_tokens_details=OutputTokens(self._parser.reasoning_tokens),
         )
 
     def _ended(self, completion: CompletionOutput) -> Ending:

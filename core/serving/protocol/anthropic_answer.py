@@ -16,6 +16,12 @@ class TokenCount(msgspec.Struct):
     input_tokens: int
 
 
+class OutputTokens(msgspec.Struct):
+    """thinking_tokens: of the answer's tokens, those of thinking."""
+
+    thinking_tokens: int
+
+
 class MessagesUsage(msgspec.Struct):
     """Counts in tokens.
 
@@ -28,6 +34,7 @@ class MessagesUsage(msgspec.Struct):
     output_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
+    output_tokens_details: OutputTokens
 
 
 class AnswerText(msgspec.Struct, tag="text"):

@@ -29,7 +29,7 @@ async def create_chat_completion(request: Request) -> Response:
         answer_id = response_id(request, "chatcmpl", body.request_id)
         user = user_of(request, body.user)
         outputs = run_prompts(context, prepared, answer_id, user, arrival)
-        writer = ChatWriter(context, body)
+        writer = ChatWriter(context, prepared)
         if not body.stream:
             final = await until_disconnect(request.receive, final_output(outputs))
             return await written(final, lambda: json_response(writer.whole(final, answer_id, model)))

@@ -1,0 +1,182 @@
+"""The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
+
+Owns: one row of `READERS` a kind of grammar, the limits of a step, and matchers. Never does: decide whether a schema is
+honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches), through
+`core.plugin.contracts.GrammarBackend`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import llguidance
+import numpy as np
+from llguidance.gbnf_to_lark import any_to_lark
+from numpy.typing import NDArray
+
+from core.api.errors import RequestError
+from core.api.structured_outputs import GrammarKind, GrammarSpec
+from core.grammars.schemas import closed
+from core.plugin.contracts.grammar import GrammarVocabulary
+
+ANY_OBJECT = '{"type":"object"}'
+KEPT = 64
+"""Grammars whose first matcher stays, to be copied."""
+LIMITS = llguidance.LLParserLimits(
+    max_items_in_row=2000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+"""A mask takes 17 ms at most, reading a grammar some 100 ms, and its states some 100 MB."""
+
+
+class Tokens:
+    """A vocabulary in the library's form."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self.eos_token_id = vocabulary.stop_ids[0]
+        self.special_token_ids = list(vocabulary.specials)
+        self.tokens = list(vocabulary.tokens)
+        for index, text in vocabulary.specials.items():
+            self.tokens[index] = text.encode()
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Asked for tokens of forced text only, which nobody wants."""
+        return []
+
+
+class LlguidanceBackend:
+    """Implements `core.plugin.contracts.GrammarBackend`. The data of a grammar are its text, as the library reads it."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self._tokenizer = llguidance.LLTokenizer(
+            Tokens(vocabulary),
+            n_vocab=len(vocabulary.tokens),
+            eos_token=vocabulary.stop_ids,
+            slices=llguidance.LLTokenizer.json_slices(),
+        )
+        self._kept: OrderedDict[bytes, llguidance.LLMatcher] = OrderedDict()
+
+    def compile(self, spec: GrammarSpec) -> bytes:
+        """Read a grammar, and compute its first mask. Raises RequestError."""
+        try:
+            text = READERS[spec.kind](spec)
+        except ValueError as error:
+            raise _refusal(str(error)) from None
+        matcher = self._new(text)
+        matcher.compute_bitmask()
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return text.encode()
+
+    def matcher(self, data: bytes) -> LlguidanceMatcher:
+        """A matcher at the beginning."""
+        first = self._kept.get(data)
+        if first is None:
+            first = self._kept[data] = self._new(data.decode())
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(data)
+        return LlguidanceMatcher(first.deep_copy())
+
+    def _new(self, text: str) -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+
+
+class LlguidanceMatcher:
+    """Implements `core.plugin.contracts.Matcher` and `ForcesTokens`."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, words: NDArray[np.int32]) -> bool:
+        """Set the bits of the tokens that may come next. Raises RuntimeError when a limit is met."""
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._check()
+        return True
+
+    def accept(self, token_id: int) -> bool:
+        """Take one token in, if it may come. Raises RuntimeError when a limit is met."""
+        taken = self._matcher.try_consume_tokens([token_id])
+        self._check()
+        return taken == 1
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens. Raises RuntimeError when there are not as many."""
+        self._matcher.rollback(num_tokens)
+        self._check()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether a stop token was accepted, or none but one may come and there is nothing more to match."""
+        return bool(self._matcher.is_stopped())
+
+    def forced(self) -> str:
+        """The text that every answer continues with; without the part of a character at its end."""
+        return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
+
+    def _check(self) -> None:
+        """Raises RuntimeError for a matcher that will not go on."""
+        if self._matcher.is_error():
+            raise RuntimeError(_plain(self._matcher.get_error()))
+
+
+def _schema(spec: GrammarSpec) -> str:
+    text = spec.text or ANY_OBJECT
+    if not spec.additional_properties:
+        text = closed(text)
+    options: llguidance.JsonCompileOptions = {
+        "whitespace_flexible": spec.any_whitespace,
+        "lenient": False,  # whatever the schema says: nothing is weaker than asked
+        "coerce_one_of": False,
+    }
+    if not spec.any_whitespace:
+        options |= {"item_separator": ",", "key_separator": ":"}
+    if spec.whitespace_pattern is not None:
+        options["whitespace_pattern"] = spec.whitespace_pattern
+    return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=options)
+
+
+def _choice(spec: GrammarSpec) -> str:
+    choices = [json.dumps(text, ensure_ascii=False) for text in json.loads(spec.text)]
+    return llguidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(choices)}")
+
+
+def _ebnf(spec: GrammarSpec) -> str:
+    try:
+        lark = any_to_lark(spec.text)
+    except Exception as error:  # of the library's own reader, which raises whatever it meets
+        raise ValueError(f"the grammar is not read: {error}") from None
+    return llguidance.LLMatcher.grammar_from_lark(lark)
+
+
+READERS: Mapping[GrammarKind, Callable[[GrammarSpec], str]] = MappingProxyType(
+    {
+        "json_schema": _schema,
+        "json_object": _schema,
+        "regex": lambda spec: llguidance.LLMatcher.grammar_from_regex(spec.text),
+        "choice": _choice,
+        "ebnf": _ebnf,
+        "lark": lambda spec: llguidance.LLMatcher.grammar_from_lark(spec.text),
+    }
+)
+
+
+def _refusal(said: str) -> RequestError:
+    return RequestError(f"llguidance says: {_plain(said)}", param="structured_outputs")
+
+
+def _plain(said: str) -> str:
+    """The library's words in one line."""
+    return " ".join(said.split())
