@@ -30,7 +30,7 @@ class CompletionOutput:
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
     specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
-    token_ends:    for each token how many characters of `text` have come with it; likewise, and without tokens that are no text.
+    token_ends:    for each token the characters of `text` until its end; likewise. The last tokens may be no text.
     """
 
     index: int

@@ -12,7 +12,8 @@ import json
 from core.formats.call_reading import CallReading, is_name
 from core.formats.json_text import raw_value
 from core.formats.reader import Literals, Reader, Reading, Sink, literals, with_token_texts
-from core.formats.value_types import typed_json
+from core.formats.tool_spec import ToolSpec
+from core.formats.value_types import argument_types, no_string, typed_json
 
 MAX_DEPTH = 64
 _KEY_ENDS = literals(":", "}", "]")
@@ -30,7 +31,7 @@ def read_loose_call(reading: CallReading) -> Reading[bool]:
     if not is_name(name) or (yield from reader.skip()) != "{" or not reading.may_start(name):
         return False
     reading.start(name)
-    body = _Loose(reader, literals(reading.markers.string_delimiter), reading.sink.arguments)
+    body = _Loose(reader, literals(reading.markers.string_delimiter), reading.sink.arguments, reading.sink.open_call)
     reading.sink.end_call((yield from body.value(0)))
     return False
 
@@ -38,12 +39,14 @@ def read_loose_call(reading: CallReading) -> Reading[bool]:
 class _Loose:
     """Reads values. Each method gives False when the text ended, or made no sense."""
 
-    def __init__(self, reader: Reader, delimiter: Literals, sink: Sink) -> None:
+    def __init__(self, reader: Reader, delimiter: Literals, sink: Sink, tool: ToolSpec | None) -> None:
         self._reader = reader
+        self._tool = tool
         self._delimiter = delimiter
         self._sink = sink
 
-    def value(self, depth: int) -> Reading[bool]:
+    def value(self, depth: int, types: tuple[str, ...] = ()) -> Reading[bool]:
+        """Read a value. types: that the schema allows, empty when it does not say."""
         reader = self._reader
         first = yield from reader.skip()
         if depth > MAX_DEPTH:
@@ -55,6 +58,8 @@ class _Loose:
         if first == '"':
             return (yield from raw_value(reader, self._sink))
         if (yield from reader.take(self._delimiter)):
+            if no_string(types):
+                return (yield from self._typed(types))
             self._sink('"')
             ended = yield from reader.until(self._delimiter, self._string)
             if ended:
@@ -86,8 +91,17 @@ class _Loose:
                 key = key.removeprefix(with_token_texts(delimiter)).removesuffix(with_token_texts(delimiter))
             self._sink(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
             opening = ", "
-            if not (yield from self.value(depth + 1)):
+            types = argument_types(self._tool, key) if depth == 0 else ()
+            if not (yield from self.value(depth + 1, types)):
                 return False
+
+    def _typed(self, types: tuple[str, ...]) -> Reading[bool]:
+        """Read the rest of what stands between string delimiters although it is no string."""
+        pieces: list[str] = []
+        ended = yield from self._reader.until(self._delimiter, pieces.append)
+        if ended:
+            self._sink(typed_json(with_token_texts("".join(pieces)), types))
+        return bool(ended)
 
     def _array(self, depth: int) -> Reading[bool]:
         reader = self._reader

@@ -6,7 +6,7 @@ Owns: that reading. Never does: look for the marker before. Called by: `core.for
 from __future__ import annotations
 
 from core.formats.call_reading import MAX_HEADER, CallReading, is_name
-from core.formats.json_text import raw_value
+from core.formats.json_text import raw_value, string_text
 from core.formats.reader import Reading, literals, with_token_texts
 
 
@@ -34,8 +34,10 @@ def _arguments(reading: CallReading) -> Reading[bool]:
     sink = reading.sink
     if not sink.is_custom:
         yield from reader.skip()
-    if (yield from reader.peek()) == "{":
-        sink.end_call((yield from raw_value(reader, sink.arguments)))
+    first = yield from reader.peek()
+    if first == "{" or (first == '"' and not sink.is_custom):
+        read = raw_value if first == "{" else string_text
+        sink.end_call((yield from read(reader, sink.arguments)))
         yield from reader.skip()
         yield from reader.take(reading.markers.args_close)
         return False

@@ -14,7 +14,7 @@ import re
 from core.formats.call_reading import CallReading, is_name
 from core.formats.reader import SPACE, Reader, Reading, with_token_texts
 from core.formats.tool_spec import ToolSpec
-from core.formats.value_types import typed_json
+from core.formats.value_types import argument_types, no_string, typed_json
 
 MAX_DEPTH = 64
 _STOPS = re.compile(r"[\"'(){}\[\],]")
@@ -58,7 +58,7 @@ def _arguments(reading: CallReading) -> Reading[bool]:
         text = with_token_texts("".join(pieces))
         if ending and text.strip():
             key, value = _divided(text, sink.open_call, position)
-            sink.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: {value}")
+            sink.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: {_fitted(value, sink.open_call, key)}")
             opening = ", "
             position += 1
         if ending == ",":
@@ -129,6 +129,14 @@ def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]
     keys = list(properties) if isinstance(properties, dict) else []
     key = keys[position] if position < len(keys) else f"argument_{position}"
     return key, _as_json(text.strip())
+
+
+def _fitted(value: str, tool: ToolSpec | None, key: str) -> str:
+    """The value as JSON; what stands in quotes although the schema wants no string is read."""
+    types = argument_types(tool, key)
+    if value.startswith('"') and no_string(types):
+        return typed_json(str(json.loads(value)), types)
+    return value
 
 
 def _as_json(text: str) -> str:

@@ -18,20 +18,18 @@ IdKind = Literal["random", "alphanumeric9", "functions_name_index"]
 
 
 class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The part of an answer in which the model thinks.
+    """The part of an answer in which the model thinks. A call ends it too.
 
     open:         what it begins with; the first is what templates write, the others are read too.
     close:        what it ends with, likewise.
     implied_open: an answer begins inside, unless the prompt ends with one of `close`: templates or models leave `open` out.
     anywhere:     `open` counts after text too, not only at the beginning, after reasoning and after a call.
-    ends_at_call: a call ends it although `close` is missing.
     """
 
     open: tuple[str, ...]
     close: tuple[str, ...]
     implied_open: bool = False
     anywhere: bool = False
-    ends_at_call: bool = False
 
 
 class ValueForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

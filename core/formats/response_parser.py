@@ -122,10 +122,8 @@ class ResponseParser:
         if again:
             yield from reader.skip()
             yield from reader.take(literals(*markers.reasoning_open))
-        ends_at_call = markers.row.reasoning is not None and markers.row.reasoning.ends_at_call
-        call_marks = self._call_marks if ends_at_call else ()
         while True:
-            marker = yield from reader.until(literals(*markers.reasoning_close, *call_marks), passage.put)
+            marker = yield from reader.until(literals(*markers.reasoning_close, *self._call_marks), passage.put)
             if not marker:
                 passage.at_end()
                 return

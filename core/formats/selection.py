@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,21 +36,27 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def answer_format(settings: AnswerSettings, chat_template: str | None, special_tokens: Collection[str]) -> AnswerFormat:
+def answer_format(
+    settings: AnswerSettings,
+    chat_template: str | None,
+    special_tokens: Collection[str],
+    response_template: Any = None,
+) -> AnswerFormat:
     """Choose the row.
 
     chat_template: Jinja source of conversations with tools, or None.
     special_tokens: texts of all special tokens of the vocabulary.
+    response_template: the checkpoint's own description of answers, or None.
     Raises UserError for a name that no row has, and for a file of rows that cannot be read.
     """
     rows = _known_rows(settings)
-    detected, why = detect_format(chat_template, special_tokens, rows)
+    detected = detect_format(chat_template, special_tokens, response_template, rows)
     reasons: list[str] = []
     parts: list[ResponseFormat | None] = []
     for kind, flag, name in _named(settings):
         by_name = name != DETECTED
-        parts.append(_row_of(kind, name, rows) if by_name else detected)
-        reasons.append(f"{flag} {name}" if by_name else why)
+        parts.append(_row_of(kind, name, rows) if by_name else detected.row)
+        reasons.append(f"{flag} {name}" if by_name else detected.reason.rstrip("."))
     row = composed(parts[0], parts[1])
     if settings.reasoning_markers is not None:
         start, end = settings.reasoning_markers

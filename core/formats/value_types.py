@@ -98,6 +98,11 @@ def typed_json(text: str, types: tuple[str, ...]) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def no_string(types: tuple[str, ...]) -> bool:
+    """Whether the schema speaks of a type, and not of strings: what stands in quotes then is no string."""
+    return bool(types) and "string" not in types
+
+
 def _integer(text: str) -> str | None:
     try:
         return str(int(text)) if len(text) < 64 else None

@@ -68,7 +68,8 @@ class AnswerPlan:
 
     def held(self, params: SamplingParams, prompt: str) -> SamplingParams:
         """The parameters of a request whose answer keeps to this plan. Raises RequestError where that cannot be had."""
-        if self.format is None or not (self.use.restricts or self.limit is not None):
+        asks = self.use.restricts or self.limit is not None or params.structured_outputs is not None
+        if self.format is None or not asks:
             return params
         return constrained(params, self.format.row, self.use, self.limit, self.tail(prompt))
 

@@ -89,7 +89,7 @@ def _context(
     own = read_template(server.chat_template)
     template = engine.tokenizer.chat_template if own is None else own
     tool_template = engine.tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None
-    special_tokens = engine.tokenizer.special_texts
+    tokenizer = engine.tokenizer
     settings = PreparationSettings(
         served_names=model.served_names,
         max_model_len=model.max_model_len,
@@ -100,7 +100,9 @@ def _context(
         defaults=recommended_values(model),
         chat_template=template,
         tool_template=tool_template,
-        format=answer_format(server.answers, tool_template or template, special_tokens),
+        format=answer_format(
+            server.answers, tool_template or template, tokenizer.special_texts, tokenizer.response_template
+        ),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )

@@ -17,12 +17,12 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
-from core.serving.anthropic import chat as anthropic
-from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
-from core.serving.protocol.anthropic_answer import TokenCount
 from core.formats.selection import AnswerFormat
 from core.formats.tool_spec import ToolSpec
 from core.serving.answer_plan import AnswerPlan, check_template
+from core.serving.anthropic import chat as anthropic
+from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body

@@ -10,9 +10,11 @@ Everything but the model is real: the process, HTTP, preparation with its helper
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,8 @@ from core.cli.main import main
 from core.engine.async_engine import AsyncEngine
 from core.engine.child import EngineProcess
 from core.serving.preparer import Preparer
-from tests.serving.fake_engine import Script, make_engine, make_tokenizer
+from tests.serving.fake_engine import make_engine, make_tokenizer
+from tests.serving.scripted_engine import ConversingClient
 
 MAX_MODEL_LEN = 1_000_000
 """Tokens; one is a byte."""
@@ -45,8 +48,12 @@ TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n\\n<tools>' }}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
+Script = Sequence[tuple[str, str]]
+
+
 def engine_of(script: Script) -> AsyncEngine:
-    return make_engine(script=script, tokenizer=make_tokenizer(TEMPLATE), max_model_len=MAX_MODEL_LEN)
+    client = functools.partial(ConversingClient, rows=script)
+    return make_engine(client=client, tokenizer=make_tokenizer(TEMPLATE), max_model_len=MAX_MODEL_LEN)
 
 
 def record(folder: Path) -> None:

@@ -2,15 +2,13 @@
 
 Input and output processing, aborts and streams are the engine's own. Words in the prompt steer the client:
 `SLOW` waits between tokens, `FAIL` ends with an error after three tokens, `DIE` ends the engine after three tokens.
-A script gives other answers: rows of (part of the prompt, answer), of which the last one that fits is taken, so that a
-conversation goes on as its rows do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -30,9 +28,6 @@ TEMPLATE = (
 )
 MAX_MODEL_LEN = 256
 SLOW_SECONDS = 0.02
-
-
-Script = Sequence[tuple[str, str]]
 
 
 def make_tokenizer(template: str = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
@@ -67,7 +62,6 @@ class FakeClient:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.script: Script = ()
         self.ready = EngineReady(0, 64, 16, MAX_MODEL_LEN, "fake", [("weights", 0.01)])
         self.live: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.aborted: list[str] = []
@@ -134,9 +128,7 @@ class FakeClient:
                 return
 
     def answer(self, prompt: str, choice: int) -> list[int]:
-        for part, text in reversed(self.script):
-            if part in prompt:
-                return [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
+        """The tokens of an answer, end of sequence included."""
         return answer_ids(self.tokenizer, choice)
 
     def stats(self) -> SchedulerStats:
@@ -150,9 +142,8 @@ def make_engine(
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
     tokenizer: Tokenizer | None = None,
-    client: type[FakeClient] = FakeClient,
+    client: Callable[[Tokenizer], FakeClient] = FakeClient,
     max_model_len: int = MAX_MODEL_LEN,
-    script: Script = (),
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
     tokenizer = tokenizer or make_tokenizer()
@@ -173,9 +164,7 @@ def make_engine(
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    answering = client(tokenizer)
-    answering.script = script
-    return AsyncEngine(config, served, answering)  # type: ignore[arg-type]
+    return AsyncEngine(config, served, client(tokenizer))  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

@@ -1,8 +1,9 @@
-"""A fake engine whose model writes what a test says, in deltas of as many tokens as the test says."""
+"""Fake engines whose models write what a test says: always the same, or by what the prompt contains."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.tokens.tokenizer import Tokenizer
@@ -41,3 +42,20 @@ class ScriptedClient(FakeClient):
                 output.finish_reason = "length" if cut else "stop"
                 self.live.pop(request.key, None)
             self.on_outputs(EngineOutputs(0, [output], self.stats()))
+
+
+class ConversingClient(FakeClient):
+    """Answers by what the prompt contains.
+
+    rows: (part of the prompt, answer); the last row that fits is taken, so that a conversation goes on as the rows do.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]]) -> None:
+        super().__init__(tokenizer)
+        self.rows = rows
+
+    def answer(self, prompt: str, choice: int) -> list[int]:
+        for part, text in reversed(self.rows):
+            if part in prompt:
+                return [*self.tokenizer.encode(text, add_special_tokens=False), EOS]
+        return super().answer(prompt, choice)

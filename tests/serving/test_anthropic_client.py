@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,41 +14,41 @@ from pydantic import TypeAdapter
 
 from core.api.config import ServerConfig
 from core.serving.anthropic.signature import signature
+from core.serving.anthropic.writer import arguments_object
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
-from tests.serving.tag_parser import TagParser
+from tests.serving.scripted_engine import ConversingClient
 
 TEMPLATE = (
-    "{% for t in tools or [] %}[{{ t | tojson }}]{% endfor %}"
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['reasoning_content'] or '' }}{{ m['content'] }}"
-    "{% for c in m['tool_calls'] or [] %}({{ c['function'] | tojson }}){% endfor %}{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{{ '\\n' }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}{{ '<think>\\n' + m.reasoning_content }}"
+    "{{ '\\n</think>\\n\\n' }}{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '<tool_call>\\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments + '}\\n</tool_call>' }}"
+    "{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-WEATHER = '<tool_call>{"name": "weather", "arguments": {"city": "Köln", "days": [1, 2]}}</tool_call>'
+WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "days": [1, 2]}}\n</tool_call>'
 SCRIPT = [
-    ("ASK-THINK", "<think>Let me see.</think>It is 42."),
+    ("ASK-THINK", "<think>\nLet me see.\n</think>\n\nIt is 42."),
     ("ASK-CALL", WEATHER),
-    ("ASK-ALL", f"<think>Hm.</think>I will look.{WEATHER}{WEATHER}"),
-    ("ASK-CUT", '<tool_call>{"name": "weather", "arguments": {"city": "Köln", "unit": "cel'),
-    ("ASK-NO-ARGUMENTS", '<tool_call>{"name": "now", "raw": ""}</tool_call>'),
-    ("ASK-NO-OBJECT", '<tool_call>{"name": "weather", "raw": "[1"}</tool_call>'),
+    ("ASK-ALL", f"<think>\nHm.\n</think>\n\nI will look.{WEATHER}\n{WEATHER}"),
+    ("ASK-CUT", '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "unit": "celsius"}}\n</tool_call>'),
 ]
-ASKS = ["ASK-THINK", "ASK-CALL", "ASK-ALL", "ASK-CUT", "ASK-NO-ARGUMENTS", "Hi"]
+ASKS = ["ASK-THINK", "ASK-CALL", "ASK-ALL", "ASK-CUT", "Hi"]
+TOOL: Any = {"name": "weather", "description": "Of a city.", "input_schema": {"type": "object"}}
 EVENT = TypeAdapter[Any](RawMessageStreamEvent)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr("core.serving.anthropic.writer.AnswerParser", TagParser)
     config = ServerConfig(uvicorn_log_level="warning")
-    with run_server(config, script=SCRIPT, tokenizer=make_tokenizer(TEMPLATE), max_model_len=2048) as running:
+    client = functools.partial(ConversingClient, rows=SCRIPT)
+    with run_server(config, client=client, tokenizer=make_tokenizer(TEMPLATE), max_model_len=2048) as running:
         yield running
-    patch.undo()
 
 
 def body(ask: str, **more: Any) -> dict[str, Any]:
-    return {"model": "fake-model", "max_tokens": 500, "messages": [{"role": "user", "content": ask}], **more}
+    asked = {"model": "fake-model", "max_tokens": 500, "messages": [{"role": "user", "content": ask}], **more}
+    return asked | ({"tools": [TOOL]} if ask.startswith("ASK") else {})
 
 
 def events_of(server: RunningServer, request: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -64,9 +65,10 @@ def events_of(server: RunningServer, request: dict[str, Any]) -> list[tuple[str,
 
 
 def told(message: Message) -> dict[str, Any]:
-    """What a message says, without its id and without fields that are not set."""
+    """What a message says, without its ids and without fields that are not set."""
     shown = message.to_dict(exclude_none=True)
-    del shown["id"]
+    for part in (shown, *shown["content"]):
+        part.pop("id", None)
     return shown
 
 
@@ -138,6 +140,9 @@ def test_usage_counts_the_prompt_once(server: RunningServer) -> None:
     assert (used.cache_read_input_tokens, used.cache_creation_input_tokens) == (2, 0)
     assert used.input_tokens + 2 == counted.input_tokens == len("<user>Hi\n<assistant>")
     assert used.output_tokens == len(ANSWERS[0].encode()) + 1
+    assert used.output_tokens_details and used.output_tokens_details.thinking_tokens == 0
+    thought = client.messages.create(**body("ASK-THINK")).usage
+    assert thought.output_tokens_details and 0 < thought.output_tokens_details.thinking_tokens < thought.output_tokens
     started = dict(events_of(server, body("Hi")))
     assert started["message_start"]["message"]["usage"]["input_tokens"] == used.input_tokens
     assert started["message_delta"]["usage"] == used.to_dict()
@@ -155,15 +160,24 @@ def test_limits_say_which(server: RunningServer) -> None:
 
 
 def test_a_call_that_is_cut_has_what_is_certain(server: RunningServer) -> None:
-    answer = server.anthropic().messages.create(**body("ASK-CUT", max_tokens=60))
+    answer = server.anthropic().messages.create(**body("ASK-CUT", max_tokens=70))
     assert answer.stop_reason == "max_tokens"
     assert answer.content[0].input == {"city": "Köln"}
 
 
-def test_arguments_that_are_no_object_are_kept_as_text(server: RunningServer) -> None:
-    client = server.anthropic()
-    assert client.messages.create(**body("ASK-NO-ARGUMENTS")).content[0].input == {}
-    assert client.messages.create(**body("ASK-NO-OBJECT")).content[0].input == {"unreadable_arguments": "[1"}
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", {}),
+        ('{"a": [1, {"b": "x"}]}', {"a": [1, {"b": "x"}]}),
+        ('{"a": [1, {"b": "x', {"a": [1, {}]}),
+        ("[1]", {"unreadable_arguments": "[1]"}),
+        ("no", {"unreadable_arguments": "no"}),
+        ('{"a": 1} {', {"a": 1}),
+    ],
+)
+def test_arguments_are_an_object_whatever_the_model_wrote(text: str, value: dict[str, Any]) -> None:
+    assert arguments_object(text) == value
 
 
 def test_thinking_may_be_left_out(server: RunningServer) -> None:

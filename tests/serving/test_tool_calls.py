@@ -181,7 +181,7 @@ def test_several_choices(qwen: RunningServer) -> None:
 
 
 def test_the_next_prompt_begins_with_what_the_model_wrote(qwen: RunningServer) -> None:
-    text = '<think>\nHm, wait.\n</think>\n\nI look.\n<tool_call>\n{"name": "weather", "arguments": {"city":  "Köln"}}\n</tool_call>'
+    text = f"{THOUGHT}I look.\n{CALL}".replace('{"city": ', '{"city":  ')
     script(qwen, text)
     answer = ask(qwen, tools=[WEATHER])
     before = last_prompt(qwen)
