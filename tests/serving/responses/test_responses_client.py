@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,20 +16,36 @@ from pydantic import TypeAdapter
 from core.api.config import ServerConfig, ServerLimits
 from core.serving.responses.reasoning import sealed
 from tests.serving.conftest import RunningServer, run_server
-from tests.serving.fake_engine import ANSWERS
+from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.responses.checked import added_up, parsed, valid
-from tests.serving.tag_parser import TagParser
+from tests.serving.scripted_engine import ConversingClient
 
 TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['reasoning'] or '' }}|{{ m['content'] }}"
-    "{% for c in m['tool_calls'] or [] %}({{ c['id'] }} {{ c['function']['name'] }}){% endfor %}{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{{ '\\n' }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}{{ '<think>\\n' + m.reasoning_content }}"
+    "{{ '\\n</think>\\n\\n' }}{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '<tool_call>\\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments + '}\\n</tool_call>' }}"
+    "{% endfor %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-WEATHER = '<tool_call>{"name": "weather", "arguments": {"city": "Köln"}}</tool_call>'
+TOOLS: list[Any] = [
+    {"type": "function", "name": "weather", "description": "Of a city.", "parameters": {"type": "object"}},
+    {"type": "custom", "name": "apply_patch", "description": "Edits."},
+    {
+        "type": "namespace",
+        "name": "agents",
+        "description": "Others.",
+        "tools": [{"type": "function", "name": "close", "parameters": {"type": "object"}}],
+    },
+]
+CALLS = (
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin\\n\\"x\\""}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "agents__close", "arguments": {}}\n</tool_call>'
+)
 SCRIPT = [
-    ("ASK-THINK", "<think>Let me see.</think>It is 42."),
-    ("ASK-CALL", f"<think>Hm.</think>\n\n{WEATHER}{WEATHER}"),
-    ("call-0", "It is warm."),
+    ("ASK-THINK", "<think>\nLet me see.\n</think>\n\nIt is 42."),
+    ("ASK-CALL", f"<think>\nHm.\n</think>\n\n{CALLS}"),
+    ("RESULT", "It is warm."),
 ]
 ASKS = ["Hi", "ASK-THINK", "ASK-CALL"]
 ITEM = TypeAdapter[Any](ResponseItem)
@@ -36,12 +53,10 @@ ITEM = TypeAdapter[Any](ResponseItem)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr("core.serving.routes.responses.AnswerParser", TagParser)
     config = ServerConfig(uvicorn_log_level="warning")
-    with run_server(config, script=SCRIPT, template=TEMPLATE, max_model_len=4096) as running:
+    client = functools.partial(ConversingClient, rows=SCRIPT)
+    with run_server(config, client=client, tokenizer=make_tokenizer(TEMPLATE), max_model_len=4096) as running:
         yield running
-    patch.undo()
 
 
 def post(server: RunningServer, **body: Any) -> httpx.Response:
@@ -51,14 +66,14 @@ def post(server: RunningServer, **body: Any) -> httpx.Response:
 def told(response: dict[str, Any]) -> dict[str, Any]:
     """What two answers to the same request have in common."""
     changing = ("id", "created_at", "completed_at")
-    output = [{**item, "id": None} for item in response["output"]]
+    output = [{**item, "id": None, "call_id": None} for item in response["output"]]
     return {name: value for name, value in response.items() if name not in changing} | {"output": output}
 
 
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("summary", [None, "auto"])
 def test_streams_add_up_to_the_whole_answer(server: RunningServer, ask: str, summary: str | None) -> None:
-    body = {"input": ask, "reasoning": {"summary": summary}, "include": ["reasoning.encrypted_content"]}
+    body = {"input": ask, "reasoning": {"summary": summary}, "include": ["reasoning.encrypted_content"], "tools": TOOLS}
     whole = post(server, **body).json()
     valid(whole)
     stream = post(server, **body, stream=True)
@@ -74,42 +89,40 @@ def test_streams_add_up_to_the_whole_answer(server: RunningServer, ask: str, sum
 
 def test_the_official_client_streams(server: RunningServer) -> None:
     client = server.openai()
-    with client.responses.stream(model="fake-model", input="ASK-CALL") as stream:
+    with client.responses.stream(model="fake-model", input="ASK-CALL", tools=TOOLS) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
-    calls = [item for item in final.output if item.type == "function_call"]
-    assert [call.arguments for call in calls] == ['{"city": "K\\u00f6ln"}'] * 2
+    reasoning, weather, patch, close = final.output
+    assert reasoning.type == "reasoning" and reasoning.content and reasoning.content[0].text == "Hm."
+    assert weather.type == "function_call" and (weather.name, weather.arguments) == ("weather", '{"city": "Köln"}')
+    assert patch.type == "custom_tool_call" and (patch.name, patch.input) == ("apply_patch", '*** Begin\n"x"')
+    assert close.type == "function_call" and (close.namespace, close.name) == ("agents", "close")
     assert client.responses.create(model="fake-model", input="Hi").output_text == ANSWERS[0]
 
 
 def test_a_loop_with_tools_by_items_and_by_id(server: RunningServer) -> None:
-    client = server.openai()
-    first = client.responses.create(model="fake-model", input="ASK-CALL")
-    outputs: list[Any] = [
-        {"type": "function_call_output", "call_id": item.call_id, "output": "warm"}
-        for item in first.output
-        if item.type == "function_call"
-    ]
+    create = functools.partial(server.openai().responses.create, model="fake-model", tools=TOOLS)
+    first = create(input="ASK-CALL")
+    outputs: list[Any] = []
+    for item in first.output[1:]:
+        kind = f"{item.type}_output"
+        outputs.append({"type": kind, "call_id": getattr(item, "call_id"), "output": "RESULT"})  # noqa: B009
     given = [{"role": "user", "content": "ASK-CALL"}, *(item.to_dict() for item in first.output), *outputs]
-    by_items = client.responses.create(model="fake-model", input=given)
-    by_id = client.responses.create(model="fake-model", input=outputs, previous_response_id=first.id)
     references = [{"type": "item_reference", "id": item.id} for item in first.output]
-    by_reference = client.responses.create(model="fake-model", input=[given[0], *references, *outputs])
+    by_items = create(input=given)
+    by_id = create(input=outputs, previous_response_id=first.id)
+    by_reference = create(input=[given[0], *references, *outputs])
     assert by_items.output_text == by_id.output_text == by_reference.output_text == "It is warm."
     counts = [answer.usage.input_tokens for answer in (by_items, by_id, by_reference) if answer.usage]
     assert len(set(counts)) == 1
-    items = client.responses.input_items.list(by_id.id, order="asc", limit=2)
-    listed = list(items)  # the client asks for page after page
-    assert [item.type for item in listed] == [
-        "message",
-        "reasoning",
-        *["function_call"] * 2,
-        *["function_call_output"] * 2,
-    ]
+    items = server.openai().responses.input_items
+    listed = list(items.list(by_id.id, order="asc", limit=2))  # the client asks for page after page
+    calls = ["function_call", "custom_tool_call", "function_call"]
+    assert [item.type for item in listed] == ["message", "reasoning", *calls, *(f"{kind}_output" for kind in calls)]
     for item in listed:
         ITEM.validate_python(item.to_dict())
-    assert [item.id for item in client.responses.input_items.list(by_id.id)] == [item.id for item in reversed(listed)]
+    assert [item.id for item in items.list(by_id.id)] == [item.id for item in reversed(listed)]
 
 
 def test_sealed_reasoning_is_in_the_next_prompt(server: RunningServer) -> None:
@@ -167,7 +180,7 @@ def test_logprobs_are_those_of_the_message(server: RunningServer) -> None:
 
 
 def test_kept_streams_can_be_read_again(server: RunningServer) -> None:
-    stream = post(server, input="ASK-CALL", stream=True).text
+    stream = post(server, input="ASK-CALL", tools=TOOLS, stream=True).text
     events = parsed(stream)
     response_id = events[-1]["response"]["id"]
     path = f"/v1/responses/{response_id}"
@@ -290,6 +303,8 @@ def test_a_client_that_goes_ends_the_work(server: RunningServer) -> None:
         ({"input": "a" * 9000}, "input", "tokens"),
         ({"input": [{"type": "web_search_call"}]}, "input", "web_search_call"),
         ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
+        ({"tools": TOOLS, "tool_choice": "weather"}, "tool_choice", "weather"),
+        ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format", "yaml"),
     ],
 )
