@@ -35,6 +35,7 @@ from core.serving.responses.items import complete, given_items
 from core.serving.responses.kept_items import unpacked
 from core.serving.responses.tools import ToolTable, chat_tools
 from core.serving.responses.translation import chat_request, check_history, own_names
+from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
 from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate
@@ -254,10 +255,15 @@ class Preparation:
         body = decode_body(self._response, data)
         body.check(self.settings.limits)
         check_history(body, kept)
-        items = given_items(body.input or "", kept.known)
+        items = given_items(body.input, kept.known)
         tools = chat_tools(body.tools, body.tool_choice)
+        conversation = [*(kept.history or ()), *items]
+
+        def prepare(some: list[Item]) -> PreparedChat:
+            return self.prepare_chat(chat_request(body, some, tools))
+
         with own_names():
-            chat = self.prepare_chat(chat_request(body, [*(kept.history or ()), *items], tools))
+            chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
         body.input = None
         kept_items = complete(items) if body.stored else []
         return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))

@@ -99,6 +99,21 @@ AGENTS: Mapping[str, Agent] = MappingProxyType(
             edited=f"{NOTE} has been updated",
             environment={"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "fake-model"},
         ),
+        "codex": Agent(
+            program="codex",
+            words=("exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "{task}"),
+            kind="response",
+            calls=(
+                ("exec_command", {"cmd": f"cat {NOTE}"}),
+                ("exec_command", {"cmd": f"sed -i s/helo/hello/ {NOTE}; echo CORRECTED"}),
+                ("exec_command", {"cmd": COMMAND}),
+            ),
+            edited="CORRECTED",
+            files={
+                ".codex/config.toml": 'model = "fake-model"\nmodel_provider = "core"\nweb_search = "disabled"\n'
+                '[model_providers.core]\nname = "core"\nbase_url = "{url}/v1"\nwire_api = "responses"\n'
+            },
+        ),
         "opencode": Agent(
             program="opencode",
             words=("run", "--model", "core/fake-model", "{task}"),

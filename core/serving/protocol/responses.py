@@ -198,11 +198,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
             raise RequestError(
                 "background needs store to be true: the answer is asked for later. Leave store out.", param="store"
             )
-        if self.truncation == "auto":
-            raise RequestError(
-                "truncation is 'auto', but nothing is left out of a conversation here; send fewer items and 'disabled'.",
-                param="truncation",
-            )
         if len(self.metadata or ()) > MOST_METADATA:
             raise RequestError(
                 f"metadata has {len(self.metadata or ())} entries; expected at most {MOST_METADATA}.", param="metadata"

@@ -20,6 +20,9 @@ Item = dict[str, Any]
 Message = dict[str, Any]
 
 INSTRUCTING = ("system", "developer")
+JOINT = "\n"
+"""Between the parts of a text that has to be one."""
+
 ROLES = ("user", "assistant", *INSTRUCTING)
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
@@ -97,7 +100,11 @@ class _Reader:
         role = item.get("role")
         if role not in ROLES:
             raise RequestError(f"{place}.role is {role!r}; expected one of {', '.join(ROLES)}.", param="input")
-        text = _text(item.get("content"), f"{place}.content")
+        texts = _texts(item.get("content"), f"{place}.content")
+        text = JOINT.join(texts)
+        if role == "user" and len(texts) > 1:
+            self._add({"role": role, "content": [{"type": "text", "text": each} for each in texts]})
+            return
         if role != "assistant":
             self._add({"role": role, "content": text})
             return
@@ -172,15 +179,20 @@ def _reasoning_text(item: Item, place: str) -> str:
 
 
 def _text(content: object, place: str) -> str:
-    """The text of a content: a text, or a list of parts."""
+    """The text of a content."""
+    return JOINT.join(_texts(content, place))
+
+
+def _texts(content: object, place: str) -> list[str]:
+    """The texts of a content, which is a text or a list of parts."""
     if isinstance(content, str):
-        return content
+        return [content]
     if not isinstance(content, list):
         raise RequestError(f"{place} is no text and no list of parts.", param="input")
     texts: list[str] = []
     for index, part in enumerate(content):
         texts.append(_part_text(part, f"{place}[{index}]"))
-    return "\n".join(texts)
+    return texts
 
 
 def _part_text(part: object, place: str) -> str:

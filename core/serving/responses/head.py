@@ -46,5 +46,6 @@ def response_head(prepared: PreparedResponse, response_id: str) -> ResponseObjec
         tools=body.tools or [],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
+        truncation=body.truncation or "disabled",
         user=body.user,
     )

@@ -28,12 +28,12 @@ def new_id(kind: str) -> str:
     return f"{PREFIXES[kind]}_{uuid4().hex}"
 
 
-def given_items(given: str | list[Item], known: Mapping[str, Item]) -> list[Item]:
+def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> list[Item]:
     """The items of an input. known: kept items by id, which references stand for. Raises RequestError."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     items: list[Item] = []
-    for index, item in enumerate(given):
+    for index, item in enumerate(given or ()):
         is_reference = item.get("type") == REFERENCE
         items.append(_referenced(item, known, index) if is_reference else item)
     return items

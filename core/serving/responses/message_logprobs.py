@@ -19,25 +19,23 @@ class MessageLogprobs:
         self._formatter = formatter
         self._top = top
         self._waiting: list[TokenLogprob] = []
-        self._dropped: list[TokenLogprob] = []
+        self._num_latest = 0
 
     def take(self, completion: CompletionOutput) -> None:
         """Keep those of an output, whose events come next."""
-        self._dropped = []
         if completion.logprobs:
-            self._waiting += self._formatter.chat(completion.token_ids, completion.logprobs, self._top).content
+            news = self._formatter.chat(completion.token_ids, completion.logprobs, self._top).content
+            self._waiting += news
+            self._num_latest = len(news)
 
     def drop(self) -> None:
-        """What waits was no text, unless text follows in the same output."""
-        self._dropped += self._waiting
-        self._waiting = []
+        """What waits was no text; of the latest output, text may follow yet."""
+        del self._waiting[: len(self._waiting) - self._num_latest]
 
-    def of(self, text: str) -> list[TokenLogprob]:
-        """Those of a message's next text. Behind something else in the same output they are the last ones that make it up."""
-        if self._dropped:
-            self._waiting = _last(self._dropped, len(text.encode()))
-            self._dropped = []
-        taken = self._waiting
+    def of(self, text: str, *, begins: bool) -> list[TokenLogprob]:
+        """Those of a message's next text. Where the message begins they are the last ones that make it up: before them are
+        the markers of whatever came before."""
+        taken = _last(self._waiting, len(text.encode())) if begins else self._waiting
         self._waiting = []
         return taken
 

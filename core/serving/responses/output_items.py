@@ -54,7 +54,7 @@ class OutputItems:
         """The end of the answer. complete: it was not cut."""
         if complete and self._open is None and not self.whole:
             message = OpenMessage(0)
-            return [*self._begin(message), *self._say(message, self._space), *self.end(complete=True)]
+            return [*self._begin(message), *self._say(message, self._space, begins=True), *self.end(complete=True)]
         return self.end(complete=complete)
 
     def end(self, *, complete: bool) -> list[ResponseEvent]:
@@ -73,7 +73,7 @@ class OutputItems:
 
     def _text(self, text: str) -> list[ResponseEvent]:
         if isinstance(self._open, OpenMessage):
-            return self._say(self._open, text)
+            return self._say(self._open, text, begins=False)
         text = self._space + text
         if not text.strip():
             self._space = text  # a message only if text follows
@@ -81,12 +81,12 @@ class OutputItems:
         self._space = ""
         events = self.end(complete=True)
         message = OpenMessage(len(self.whole))
-        return [*events, *self._begin(message), *self._say(message, text)]
+        return [*events, *self._begin(message), *self._say(message, text, begins=True)]
 
-    def _say(self, message: OpenMessage, text: str) -> list[ResponseEvent]:
+    def _say(self, message: OpenMessage, text: str, *, begins: bool) -> list[ResponseEvent]:
         if not text:
             return []
-        logprobs = [] if self._logprobs is None else self._logprobs.of(text)
+        logprobs = [] if self._logprobs is None else self._logprobs.of(text, begins=begins)
         return message.add(text, logprobs)
 
     def _reason(self, text: str) -> list[ResponseEvent]:

@@ -35,6 +35,9 @@ from core.serving.responses.output_items import OutputItems
 ENDINGS: Mapping[str, Status] = MappingProxyType({"abort": "cancelled", "length": "incomplete"})
 """The status after a finish reason; after any other one the response is complete."""
 
+FAILURES: Mapping[int, str] = MappingProxyType({400: "invalid_prompt", 429: "rate_limit_exceeded"})
+"""OpenAI's codes by the status that a failure would have had; any other one is the server's."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -87,7 +90,7 @@ class ResponseWriter:
         _, told = describe(error)
         code = "server_error"
         if isinstance(error, RequestError):
-            code = "rate_limit_exceeded" if error.status == 429 else "invalid_prompt"
+            code = FAILURES.get(error.status, code)
         self.response.error = ResponseFailure(code, told.error.message)
         return self.end("failed")
 

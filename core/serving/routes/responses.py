@@ -133,7 +133,16 @@ async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> 
     previous = reference.previous_response_id
     history = None if previous is None else context.responses.history(tenant, previous)
     known = context.responses.items(tenant, referred(reference))
-    return await context.preparer.response(packed(history, known, data))
+    whole = packed(history, known, data)
+    most = context.server.limits.max_body_size
+    if len(whole) - len(data) > most:
+        raise RequestError(
+            f"The conversation before this request is larger than {most} bytes (--max-body-size); begin a new one.",
+            param="previous_response_id",
+            status=413,
+            code="body_too_large",
+        )
+    return await context.preparer.response(whole)
 
 
 def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
