@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
-from formats.test_rendered_turns import TURNS, cuttings  # noqa: E402
+from formats.test_rendered_turns import TURNS, cuttings
 
 
 def main(count: int) -> int:
