@@ -63,7 +63,7 @@ def last_prompt(server: RunningServer) -> str:
 
 def ask(server: RunningServer, **options: Any) -> Any:
     given = {"model": "fake-model", "messages": HI, **options}
-    return server.openai().chat.completions.create(**given)
+    return server.client.chat.completions.create(**given)
 
 
 def joined(stream: Any) -> dict[str, Any]:
@@ -266,6 +266,7 @@ REFUSED = [
     ({"tools": [function(name=None)]}, "tools", "name"),
     ({"tools": [function(name="x" * 129)]}, "tools", "128"),
     ({"tools": [function(description=5)]}, "tools", "description"),
+    ({"tools": [function(strict="yes")]}, "tools", "strict"),
     ({"tools": [function(parameters=[])]}, "tools", "object"),
     ({"tools": [function(parameters={"type": "string"})]}, "tools", "object"),
     ({"tools": [function(parameters={"type": "object", "properties": []})]}, "tools", "object"),
