@@ -8,7 +8,8 @@ STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz test test-models test-matrix test-clients test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack fuzz test test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+	bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -48,6 +49,9 @@ $(CLIENTS)/.installed: tests/clients/package.json | $(VENV)/bin/python
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed  ## real agents from npm, each doing a small task with a scripted model
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
+	$(PYTHON) -m tests.formats.cuttings 100000
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

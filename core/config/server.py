@@ -10,7 +10,6 @@ from pathlib import Path
 from core.api.config import AnswerSettings, ServerConfig, ServerLimits
 from core.args.schema import flag_of
 from core.args.sources import Merged
-from core.formats.selection import problems_of
 
 _SAME = (
     "host",
@@ -72,7 +71,10 @@ def _answers(merged: Merged, problems: list[str]) -> AnswerSettings:
         format_files=tuple(dict.fromkeys(file for file in files if file)),
         reasoning_markers=(str(both[0]), str(both[1])) if all(both) else None,
     )
-    problems += problems_of(settings)
+    if settings != AnswerSettings():
+        from core.formats.selection import problems_of  # not on everybody's way to a start
+
+        problems += problems_of(settings)
     return settings
 
 

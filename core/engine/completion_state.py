@@ -7,6 +7,7 @@ Called by: the output processor.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from core.api.messages import EngineOutput, FinishReason, TokenLogprobs
 from core.api.outputs import CompletionOutput, Logprob, PositionLogprobs
@@ -100,8 +101,8 @@ class CompletionState:
         text_from = self._reported_text if delta else 0
         tokens_from = self._reported_tokens if delta else 0
         text_to = len(self.text)
-        specials: list[Span] = []
-        token_ends: list[int] = []
+        specials: Sequence[Span] = ()
+        token_ends: Sequence[int] = ()
         if self._marks is not None:
             text_to = self._whole_end(self._marks.specials)
             specials = _spans_between(self._marks.specials, text_from, text_to)

@@ -7,6 +7,7 @@ Called by: `core.formats.response_parser` and the readers of bodies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 
 from core.api.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from core.formats.custom_input import CustomInput
@@ -77,9 +78,10 @@ class AnswerSink:
         self.reasoning = Passage(lambda text: self._events.append(ReasoningDelta(text)))
 
     def taken(self) -> list[AnswerEvent]:
-        """The events since the last time."""
-        events, self._events = self._events, []
-        return events
+        """The events since the last time, neighbours of one kind put together."""
+        events = self._events
+        self._events = []
+        return [_together(list(group)) for _, group in groupby(events, _kind)]
 
     @property
     def num_calls(self) -> int:
@@ -123,3 +125,18 @@ class AnswerSink:
     def _put_arguments(self, text: str) -> None:
         if text:
             self._events.append(ArgumentsDelta(self._calls, text))
+
+
+def _kind(event: AnswerEvent) -> object:
+    """Equal for events that can be put together; calls' beginnings and ends never are."""
+    if isinstance(event, TextDelta | ReasoningDelta):
+        return type(event)
+    return event if not isinstance(event, ArgumentsDelta) else (ArgumentsDelta, event.index)
+
+
+def _together(events: list[AnswerEvent]) -> AnswerEvent:
+    first = events[0]
+    if len(events) == 1 or isinstance(first, CallStart | CallEnd):
+        return first
+    text = "".join(event.text for event in events if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta))
+    return ArgumentsDelta(first.index, text) if isinstance(first, ArgumentsDelta) else type(first)(text)

@@ -104,39 +104,40 @@ def _member(reading: CallReading, call: _Call, key: str) -> Reading[bool]:
 
 
 def _named_by_key(reading: CallReading, call: _Call, key: str) -> Reading[bool]:
-    if not _start(reading, call, key):
+    if len(key) > MAX_NAME or not reading.may_start(key):
         return False
+    call.name = key
     return (yield from _arguments(reading, call, "{"))
 
 
 def _name(reading: CallReading, call: _Call, first: str) -> Reading[bool]:
-    if first != '"':
+    if first != '"' or call.name:
         return False
-    name: list[str] = []
-    if not (yield from string_text(reading.reader, name.append)):
+    pieces: list[str] = []
+    if not (yield from string_text(reading.reader, pieces.append)):
         return False
-    if not _start(reading, call, "".join(name)):
+    name = "".join(pieces)
+    if len(name) > MAX_NAME or not reading.may_start(name):
         return False
+    call.name = name
     if call.early is not None:
+        _start(reading, call)
         reading.sink.arguments("".join(call.early))
         _end(reading, call)
     return True
 
 
-def _start(reading: CallReading, call: _Call, name: str) -> bool:
-    if call.started or len(name) > MAX_NAME or not reading.may_start(name):
-        return False
-    call.name = name
+def _start(reading: CallReading, call: _Call) -> None:
     call.started = True
-    reading.start(name, call.identifier)
-    return True
+    reading.start(call.name, call.identifier)
 
 
 def _arguments(reading: CallReading, call: _Call, first: str) -> Reading[bool]:
-    if not call.started:
+    if not call.name:
         call.early = []
         whole = yield from _value(reading, first, call.early.append)
         return whole and sum(map(len, call.early)) <= MAX_BEFORE_NAME
+    _start(reading, call)
     if not (yield from _value(reading, first, reading.sink.arguments)):
         return False
     _end(reading, call)
@@ -166,15 +167,21 @@ def _end(reading: CallReading, call: _Call) -> None:
 
 def _finish(reading: CallReading, call: _Call) -> bool:
     """An object has ended; one with a name alone is a call without arguments."""
-    if not call.started:
+    if not call.name:
         return False
-    if not call.ended:
+    if not call.started:
+        _start(reading, call)
         reading.sink.arguments("{}")
         _end(reading, call)
     return True
 
 
 def _give_up(reading: CallReading, call: _Call) -> bool:
+    """The object is no call, or the text has ended within one."""
+    reader = reading.reader
+    cut = reader.ended and reader.at >= len(reader.text)
+    if cut and call.name and not call.started and reading.markers.open:
+        _start(reading, call)
     if call.started and not call.ended:
         call.ended = True
         reading.sink.end_call(complete=False)

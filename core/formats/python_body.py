@@ -12,7 +12,7 @@ import json
 import re
 
 from core.formats.call_reading import CallReading, is_name
-from core.formats.reader import SPACE, Reader, Reading, with_token_texts
+from core.formats.reader import SPACE, Reader, Reading, literals, with_token_texts
 from core.formats.tool_spec import ToolSpec
 from core.formats.value_types import argument_types, no_string, typed_json
 
@@ -98,26 +98,23 @@ def _one_argument(reader: Reader, pieces: list[str]) -> Reading[str]:
 
 
 def _string(reader: Reader, quote: str, pieces: list[str]) -> Reading[bool]:
-    """Read the rest of a string, three quotes around it or one."""
-    while len(reader.text) - reader.at < 2:
-        if not (yield from reader.more()):
-            break
+    """Read the rest of a string, three quotes around it or one. False: the text ended."""
+    stops = literals(quote, "\\")
     quotes = quote
-    if reader.text[reader.at : reader.at + 2] == quote * 2:
-        quotes = quote * 3
+    if (yield from reader.take(literals(quote * 2))):
         pieces.append(quote * 2)
-        reader.at += 2
-    stop = re.compile(rf"\\.|{quotes}", re.DOTALL)
+        if not (yield from reader.take(literals(quote))):
+            return True
+        pieces.append(quote)
+        quotes = quote * 3
+        stops = literals(quotes, "\\")
     while True:
-        found = stop.search(reader.text, reader.at)
-        if found is not None and (found.group() != quotes or reader.ended or found.end() < len(reader.text)):
-            pieces.append(reader.text[reader.at : found.end()])
-            reader.at = found.end()
-            if found.group() == quotes:
-                return True
-            continue
-        if not (yield from reader.more()):
-            return False
+        found = yield from reader.until(stops, pieces.append)
+        pieces.append(found)
+        if found != "\\":
+            return bool(found)
+        pieces.append((yield from reader.peek()))
+        reader.at = min(reader.at + 1, len(reader.text))
 
 
 def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]:

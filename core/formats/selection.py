@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,10 @@ from core.api.errors import UserError
 from core.formats.detection import detect_format
 from core.formats.response_format import Reasoning, ResponseFormat
 from core.formats.row_files import FormatKind, composed, format_named, own_rows, read_rows
+from core.tokens.templates import TOOL_TEMPLATE
+
+if TYPE_CHECKING:
+    from core.tokens.tokenizer import Tokenizer
 
 DETECTED = "auto"
 NONE = "none"
@@ -34,6 +38,16 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     row: ResponseFormat
     special_tokens: tuple[str, ...] = ()
     reason: str = ""
+
+
+def served_format(settings: AnswerSettings, tokenizer: Tokenizer, own_template: str | None) -> AnswerFormat:
+    """The row of a model with this tokenizer. own_template: Jinja source that stands in for the checkpoint's.
+
+    Raises UserError, as `answer_format`.
+    """
+    for_tools = tokenizer.named_templates.get(TOOL_TEMPLATE, tokenizer.chat_template)
+    template = for_tools if own_template is None else own_template
+    return answer_format(settings, template, tokenizer.special_texts, tokenizer.response_template)
 
 
 def answer_format(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from core.formats.tool_spec import CUSTOM_INPUT, ToolSpec
 
 MAX_DEPTH = 16  # of `anyOf` and `$ref` in each other
 
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _NAMES = (
     (bool, "boolean"),
     (str, "string"),
@@ -104,13 +106,10 @@ def no_string(types: tuple[str, ...]) -> bool:
 
 
 def _integer(text: str) -> str | None:
-    try:
-        return str(int(text)) if len(text) < 64 else None
-    except ValueError:
-        number = _number(text)
-    if number is None or not float(number).is_integer():
-        return None
-    return str(int(float(number)))
+    if _WHOLE.fullmatch(text):
+        return text
+    number = _number(text)
+    return None if number is None or not float(number).is_integer() else str(int(float(number)))
 
 
 def _number(text: str) -> str | None:

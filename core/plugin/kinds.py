@@ -46,6 +46,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
     Kind("model", "core.models", None, None, "one or none"),
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),
+    Kind("response_format", "core.response_formats", None, None, "many"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

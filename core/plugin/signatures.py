@@ -24,6 +24,7 @@ CONTRACTS: dict[str, type] = {
     "policy": SchedulingPolicy,
     "model": contracts.ModelFamily,
     "grammar": contracts.GrammarBackend,
+    "response_format": contracts.ResponseFormats,
 }
 OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
 """Contracts of attention backends for layer kinds that have one of their own."""

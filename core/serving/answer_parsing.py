@@ -39,6 +39,7 @@ class AnswerParser:
                 prepared.tools,
                 prepared.prompt_tail,
                 special_tokens=prepared.format.special_tokens,
+                resumed=prepared.resumed,
             )
 
     def push(self, completion: CompletionOutput) -> list[AnswerEvent]:

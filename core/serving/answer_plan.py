@@ -51,7 +51,7 @@ class AnswerPlan:
                 param=body.reasoning_limit_name,
             )
         resumed: bool | None = None
-        if not body.opens_answer:
+        if body.continue_final_message:
             last = (body.messages or [{}])[-1]
             resumed = bool(message_reasoning(last)) and not last.get("content")
         # Without calls to find, special tokens that the client wants to see are left in the text.

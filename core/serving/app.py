@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from core.api.config import CacheConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
-from core.formats.selection import answer_format
+from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
 from core.serving.authentication import Authentication
@@ -87,8 +87,6 @@ def _context(
     engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
 ) -> ServingContext:
     own = read_template(server.chat_template)
-    template = engine.tokenizer.chat_template if own is None else own
-    tool_template = engine.tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None
     tokenizer = engine.tokenizer
     settings = PreparationSettings(
         served_names=model.served_names,
@@ -98,11 +96,9 @@ def _context(
         max_num_queued_reqs=engine.queue.max_requests,
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
-        chat_template=template,
-        tool_template=tool_template,
-        format=answer_format(
-            server.answers, tool_template or template, tokenizer.special_texts, tokenizer.response_template
-        ),
+        chat_template=tokenizer.chat_template if own is None else own,
+        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
+        format=served_format(server.answers, tokenizer, own),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )

@@ -10,7 +10,7 @@ import time
 from operator import attrgetter
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.answer_parsing import AnswerParser
@@ -53,6 +53,7 @@ class ChatWriter:
         self.request = request
         self.custom = {tool.name for tool in prepared.tools if tool.kind == "custom"}
         self.shows_reasoning = request.include_reasoning is not False
+        self.is_parsed = prepared.format is not None
         self.choices = [ChoiceState(prepared) for _ in range(request.n or 1)]
         self.role = str(last["role"])
         if request.opens_answer:
@@ -61,7 +62,7 @@ class ChatWriter:
         self.thought = ""
         if request.echo and last["role"] == self.role:
             self.prefix = message_text(last)
-            self.thought = message_reasoning(last)
+            self.thought = message_reasoning(last) if self.shows_reasoning else ""
         self.logprobs = LogprobsFormatter.of(context, request)
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
         if prepared.format is not None and prepared.format.row.reasoning is not None:
@@ -73,7 +74,7 @@ class ChatWriter:
         if self.request.return_token_ids:
             first.prompt_token_ids = output.prompt_token_ids
         delta = Delta(role=self.role, content=self.prefix)
-        delta.reasoning = delta.reasoning_content = self._reasoning(self.thought)
+        delta.reasoning = delta.reasoning_content = self.thought or UNSET
         opening: list[ChatChunk] = []
         for index in range(self.request.n or 1):
             choice = ChunkChoice(index, delta, logprobs=None, finish_reason=None)
@@ -84,7 +85,8 @@ class ChatWriter:
         """The choices that `output` adds to, without the empty ones."""
         self.usage.add(prompt_index, output)
         deltas = [self._delta(completion) for completion in output.outputs]
-        self._count_reasoning()
+        if self.usage.reasoning_tokens is not None:
+            self._count_reasoning()
         return [delta for delta in deltas if delta is not None]
 
     def whole(self, output: RequestOutput, answer_id: str, model: str) -> ChatResponse:
@@ -92,7 +94,8 @@ class ChatWriter:
         self.usage.add(0, output)
         completions = sorted(output.outputs, key=attrgetter("index"))
         choices = [self._choice(completion) for completion in completions]
-        self._count_reasoning()
+        if self.usage.reasoning_tokens is not None:
+            self._count_reasoning()
         answer = ChatResponse(
             id=answer_id,
             object="chat.completion",
@@ -108,21 +111,24 @@ class ChatWriter:
         return answer
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:
-        state = self.choices[completion.index]
-        parts = MessageParts(state.parser.push(completion), self.custom, state.kinds)
-        reasoning = self._reasoning(parts.reasoning)
+        text = completion.text
+        parts: MessageParts | None = None
+        if self.is_parsed:
+            parts = self._parts(completion)
+            text = parts.text
+        calls_or_thinks = parts is not None and bool(parts.calls or parts.reasoning)
         logprobs = self._chat_logprobs(completion)
         ended = completion.finish_reason is not None
-        has_news = bool(parts.text or reasoning or parts.calls)
-        if not (has_news or ended or logprobs is not None or self.request.return_token_ids):
+        if not (text or calls_or_thinks or ended or logprobs is not None or self.request.return_token_ids):
             return None
         delta = Delta()
-        if parts.text or not (has_news or ended):
-            delta.content = parts.text
-        delta.reasoning = delta.reasoning_content = reasoning
-        if parts.calls:
-            delta.tool_calls = parts.calls
-        choice = ChunkChoice(completion.index, delta, logprobs, state.parser.finish_reason(completion))
+        if text or not (calls_or_thinks or ended):
+            delta.content = text
+        choice = ChunkChoice(completion.index, delta, logprobs, completion.finish_reason)
+        if parts is not None:
+            delta.reasoning = delta.reasoning_content = parts.reasoning or UNSET
+            delta.tool_calls = parts.calls or UNSET
+            choice.finish_reason = self.choices[completion.index].parser.finish_reason(completion)
         if completion.stop_reason is not None:
             choice.stop_reason = completion.stop_reason
         if self.request.return_token_ids:
@@ -130,30 +136,32 @@ class ChatWriter:
         return choice
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:
-        state = self.choices[completion.index]
-        parts = MessageParts(state.parser.push(completion), self.custom, state.kinds)
+        parts = self._parts(completion)
         text = self.prefix + parts.text
         message = ChatMessage(self.role, None if parts.calls and not text else text, refusal=None)
-        message.reasoning = message.reasoning_content = self._reasoning(self.thought + parts.reasoning)
+        message.reasoning = message.reasoning_content = self.thought + parts.reasoning or UNSET
         message.tool_calls = parts.whole_calls
         choice = ChatChoice(
             index=completion.index,
             message=message,
             logprobs=self._chat_logprobs(completion),
-            finish_reason=state.parser.finish_reason(completion),
+            finish_reason=self.choices[completion.index].parser.finish_reason(completion),
             stop_reason=completion.stop_reason,
         )
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
         return choice
 
-    def _reasoning(self, text: str) -> str | UnsetType:
-        """Reasoning to show."""
-        return text if text and self.shows_reasoning else UNSET
+    def _parts(self, completion: CompletionOutput) -> MessageParts:
+        """The parts of the message that an output brings, without reasoning that is not to be shown."""
+        state = self.choices[completion.index]
+        parts = MessageParts(state.parser.push(completion), self.custom, state.kinds)
+        if not self.shows_reasoning:
+            parts.reasoning = ""
+        return parts
 
     def _count_reasoning(self) -> None:
-        if self.usage.reasoning_tokens is not None:
-            self.usage.reasoning_tokens = sum(state.parser.reasoning_tokens for state in self.choices)
+        self.usage.reasoning_tokens = sum(state.parser.reasoning_tokens for state in self.choices)
 
     def _chat_logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
         if not self.request.logprobs or completion.logprobs is None:

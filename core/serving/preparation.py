@@ -94,6 +94,7 @@ class PreparedChat(msgspec.Struct):
     tools: that the answer may call.
     format: by which the answer is parsed; None: all of it is text.
     prompt_tail: the end of the prompt, from which the answer goes on.
+    resumed: the answer goes on within the last message.
     """
 
     body: ChatRequest
@@ -103,6 +104,7 @@ class PreparedChat(msgspec.Struct):
     tools: list[ToolSpec] = []
     format: AnswerFormat | None = None
     prompt_tail: str = ""
+    resumed: bool = False
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -225,6 +227,7 @@ class Preparation:
             tools=use.callable,
             format=plan.format,
             prompt_tail=plan.tail(text)[-TAIL:],
+            resumed=plan.resumed is not None,
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:

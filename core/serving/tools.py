@@ -116,8 +116,11 @@ def _spec(place: str, tool: Any) -> ToolSpec:
     if kind == "custom":
         grammar = _grammar(f"{place}.custom.format", definition.get("format"))
         return ToolSpec(name, description or "", kind="custom", grammar=grammar)
+    strict = definition.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise RequestError(f"{place}.function.strict must be true or false.", param="tools")
     parameters = _parameters(f"{place}.function.parameters", definition.get("parameters"))
-    return ToolSpec(name, description or "", parameters, definition.get("strict") is True)
+    return ToolSpec(name, description or "", parameters, strict=bool(strict))
 
 
 def _parameters(place: str, given: Any) -> dict[str, Any]:

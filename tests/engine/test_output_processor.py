@@ -243,4 +243,4 @@ def test_special_tokens_are_told_when_asked_for(
 def test_special_tokens_are_left_out_otherwise(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, ignore_eos=True)
     bench.feed([*b"a", EOS, *b"b"], finish_reason="length")
-    assert (bench.text(), bench.last.outputs[0].specials) == ("ab", [])
+    assert (bench.text(), bench.last.outputs[0].specials) == ("ab", ())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import anthropic
@@ -37,6 +38,11 @@ class RunningServer:
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(base_url=self.url, timeout=20, verify=False)
+
+    @cached_property
+    def client(self) -> openai.OpenAI:
+        """One for all requests of a module: making one takes longer than most answers."""
+        return self.openai()
 
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})

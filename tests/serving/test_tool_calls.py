@@ -47,7 +47,7 @@ def qwen(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     special = MARKERS if "special" in request.param else ()
     config = ServerConfig(uvicorn_log_level="warning", limits=ServerLimits(max_tools=8, max_tools_size=4096))
     tokenizer = make_tokenizer(QWEN, special)
-    with run_server(config, tokenizer=tokenizer, client=ScriptedClient, max_model_len=4096) as running:
+    with run_server(config, tokenizer=tokenizer, client=ScriptedClient, max_model_len=32768) as running:
         yield running
 
 
@@ -63,7 +63,7 @@ def last_prompt(server: RunningServer) -> str:
 
 def ask(server: RunningServer, **options: Any) -> Any:
     given = {"model": "fake-model", "messages": HI, **options}
-    return server.openai().chat.completions.create(**given)
+    return server.client.chat.completions.create(**given)
 
 
 def joined(stream: Any) -> dict[str, Any]:
@@ -209,14 +209,33 @@ def test_custom_tools(qwen: RunningServer) -> None:
 
 
 def test_continuing_reasoning(qwen: RunningServer) -> None:
-    begun = [*HI, {"role": "assistant", "content": "", "reasoning": "Hm, "}]
-    script(qwen, "wait.\n</think>\n\nSunny.")
+    begun = [*HI, {"role": "assistant", "content": "", "reasoning": "Hm,"}]
+    script(qwen, " wait.\n</think>\n\nSunny.")
     extra = {"continue_final_message": True, "echo": True}
     message = ask(qwen, messages=begun, extra_body=extra).choices[0].message
-    assert last_prompt(qwen).endswith("<think>\nHm, ")
+    assert last_prompt(qwen).endswith("<think>\nHm,")
     assert (message.reasoning, message.content) == ("Hm, wait.", "Sunny.")
     streamed = joined(ask(qwen, messages=begun, extra_body=extra, stream=True))
     assert (streamed["reasoning"], streamed["content"]) == ("Hm, wait.", "Sunny.")
+
+
+def test_continuing_text(qwen: RunningServer) -> None:
+    begun = [*HI, {"role": "assistant", "content": "It is", "reasoning": "Hm."}]
+    script(qwen, f" warm.\n{CALL}")
+    message = ask(qwen, messages=begun, tools=[WEATHER], extra_body={"continue_final_message": True}).choices[0].message
+    assert last_prompt(qwen).endswith("<think>\nHm.\n</think>\n\nIt is")
+    assert message.content == " warm." and len(message.tool_calls) == 1
+
+
+def test_large_bodies_are_served_alike(qwen: RunningServer) -> None:
+    script(qwen, THOUGHT + CALL, 7)
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x"}]}] * 500
+    message = ask(qwen, messages=messages, tools=[WEATHER, PATCH]).choices[0].message
+    assert (message.reasoning, message.tool_calls[0].function.name) == ("Hm, wait.", "weather")
+
+
+def test_the_model_card_tells_the_format(qwen: RunningServer) -> None:
+    assert qwen.openai().models.list().data[0].response_format.startswith("hermes (the chat template has")
 
 
 def test_effort_switches_reasoning_off(qwen: RunningServer) -> None:
@@ -247,6 +266,7 @@ REFUSED = [
     ({"tools": [function(name=None)]}, "tools", "name"),
     ({"tools": [function(name="x" * 129)]}, "tools", "128"),
     ({"tools": [function(description=5)]}, "tools", "description"),
+    ({"tools": [function(strict="yes")]}, "tools", "strict"),
     ({"tools": [function(parameters=[])]}, "tools", "object"),
     ({"tools": [function(parameters={"type": "string"})]}, "tools", "object"),
     ({"tools": [function(parameters={"type": "object", "properties": []})]}, "tools", "object"),

@@ -50,6 +50,7 @@ from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
+from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
 
@@ -101,6 +102,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "ResponseFormats",
     "RouteKernel",
     "Runtime",
     "SavedKernel",

@@ -146,6 +146,8 @@ class Blocks:
     """The blocks of one answer, one after the other. num_calls: whole calls so far.
 
     omits_thinking: of thinking there is only the signature, that of no text.
+
+    White space before a block belongs to none unless text follows: clients may not send blocks of nothing else back.
     """
 
     def __init__(self, *, omits_thinking: bool) -> None:
@@ -154,12 +156,13 @@ class Blocks:
         self._index = -1
         self._open: type[AnswerBlock] | None = None
         self._thinking: list[str] = []
+        self._space = ""
 
     def add(self, event: AnswerEvent) -> list[MessagesEvent]:
         """The events that follow from one of the answer's."""
         match event:
             case TextDelta(text):
-                return self._part(AnswerText(""), TextPart(text))
+                return self._text(text)
             case ReasoningDelta(text):
                 return self._reasoning(text)
             case CallStart(_, call_id, name):
@@ -172,6 +175,7 @@ class Blocks:
 
     def close(self) -> list[MessagesEvent]:
         """The end of the block that is open, if one is."""
+        self._space = ""
         if self._open is None:
             return []
         events: list[MessagesEvent] = []
@@ -182,6 +186,14 @@ class Blocks:
         self._open = None
         events.append(BlockStop(self._index))
         return events
+
+    def _text(self, text: str) -> list[MessagesEvent]:
+        if self._open is not AnswerText:
+            text = self._space + text
+            if text.isspace():
+                self._space = text
+                return []
+        return self._part(AnswerText(""), TextPart(text))
 
     def _reasoning(self, text: str) -> list[MessagesEvent]:
         if self.omits_thinking:
