@@ -30,6 +30,7 @@ from core.plugin.contracts.kernels import (
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
+    HasMaskedRace,
     HasOpenGate,
     HasRace,
     HasRoute,
@@ -49,7 +50,7 @@ from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
-from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
+from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "HasHeads",
     "HasLayerNorm",
     "HasLogprobs",
+    "HasMaskedRace",
     "HasOpenGate",
     "HasRace",
     "HasRoute",
@@ -86,6 +88,7 @@ __all__ = [
     "LinearKernel",
     "Loader",
     "LogprobsKernel",
+    "MaskedRaceKernel",
     "Matcher",
     "MemoryTag",
     "ModelFamily",
