@@ -8,9 +8,11 @@ honoured (the manifest does). Called by: the helper process (checks grammars) an
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import llguidance
 import numpy as np
@@ -23,6 +25,9 @@ from core.grammars.schemas import closed
 from core.plugin.contracts.grammar import GrammarVocabulary
 
 ANY_OBJECT = '{"type":"object"}'
+BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
+"""Schemas that are no objects, as such that are."""
+OPTIONS = re.compile(r"^[ \t]*%llguidance\s+(\{.*\})[ \t]*$", re.MULTILINE)
 KEPT = 64
 """Grammars whose first matcher stays, to be copied."""
 LIMITS = llguidance.LLParserLimits(
@@ -134,9 +139,10 @@ class LlguidanceMatcher:
 
 def _schema(spec: GrammarSpec) -> str:
     text = spec.text or ANY_OBJECT
+    text = BOOLEANS.get(text, text)
     if not spec.additional_properties:
         text = closed(text)
-    options: llguidance.JsonCompileOptions = {
+    options: dict[str, Any] = {
         "whitespace_flexible": spec.any_whitespace,
         "lenient": False,  # whatever the schema says: nothing is weaker than asked
         "coerce_one_of": False,
@@ -145,12 +151,19 @@ def _schema(spec: GrammarSpec) -> str:
         options |= {"item_separator": ",", "key_separator": ":"}
     if spec.whitespace_pattern is not None:
         options["whitespace_pattern"] = spec.whitespace_pattern
-    return llguidance.LLMatcher.grammar_from_json_schema(text, overrides=options)
+    schema = json.loads(text)
+    schema["x-guidance"] = options
+    return _lark(f"start: %json {json.dumps(schema, ensure_ascii=False)}")
+
+
+def _regex(spec: GrammarSpec) -> str:
+    (grammar,) = json.loads(llguidance.LLMatcher.grammar_from_regex(spec.text))["grammars"]
+    return _lark(grammar["lark_grammar"])
 
 
 def _choice(spec: GrammarSpec) -> str:
     choices = [json.dumps(text, ensure_ascii=False) for text in json.loads(spec.text)]
-    return llguidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(choices)}")
+    return _lark(f"start: {' | '.join(choices)}")
 
 
 def _ebnf(spec: GrammarSpec) -> str:
@@ -158,17 +171,28 @@ def _ebnf(spec: GrammarSpec) -> str:
         lark = any_to_lark(spec.text)
     except Exception as error:  # of the library's own reader, which raises whatever it meets
         raise ValueError(f"the grammar is not read: {error}") from None
-    return llguidance.LLMatcher.grammar_from_lark(lark)
+    return _lark(lark)
+
+
+def _lark(text: str) -> str:
+    """A Lark grammar whose masks allow every way to spell a text in tokens, not only the tokenizer's own."""
+    options: dict[str, Any] = {}
+    given = OPTIONS.search(text)
+    if given is not None:
+        options = json.loads(given[1])
+        text = text[: given.start()] + text[given.end() :]
+    options["no_forcing"] = True
+    return f"%llguidance {json.dumps(options)}\n{text}"
 
 
 READERS: Mapping[GrammarKind, Callable[[GrammarSpec], str]] = MappingProxyType(
     {
         "json_schema": _schema,
         "json_object": _schema,
-        "regex": lambda spec: llguidance.LLMatcher.grammar_from_regex(spec.text),
+        "regex": _regex,
         "choice": _choice,
         "ebnf": _ebnf,
-        "lark": lambda spec: llguidance.LLMatcher.grammar_from_lark(spec.text),
+        "lark": lambda spec: _lark(spec.text),
     }
 )
 
