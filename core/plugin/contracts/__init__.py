@@ -50,12 +50,8 @@ from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
-<<<<<<< HEAD
-from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-=======
 from core.plugin.contracts.response_format import ResponseFormats
-from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
->>>>>>> wt-formats
+from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
 
 __all__ = [
