@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
-from core.api.errors import PluginError
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
@@ -21,6 +20,7 @@ from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
 from core.executor.forward import ForwardPass, recorder_of
+from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
@@ -38,7 +38,6 @@ from core.models.decoder import Decoder, DecoderWeights
 from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
-from core.plugin.contracts.grammar import GrammarBackend
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
 
@@ -96,7 +95,7 @@ class Worker:
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        grammars = Grammars(self._grammar_backend, vocab_size)
+        grammars = Grammars(GrammarBackends(config, self.plugins, vocab_size).load, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
@@ -195,10 +194,6 @@ class Worker:
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""
         return self.instances[0].groups
-
-    def _grammar_backend(self, name: str) -> GrammarBackend:
-        """The grammar plugin of that name, for the served vocabulary."""
-        raise PluginError(f"The grammar backend '{name}' is not installed here.")
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative
