@@ -12,9 +12,11 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
+from core.api.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
 from core.api.config import ServerConfig
 from core.serving.anthropic.signature import signature
-from core.serving.anthropic.writer import arguments_object
+from core.serving.anthropic.writer import Blocks, arguments_object, whole_blocks
+from core.serving.protocol.anthropic_answer import AnswerText
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.scripted_engine import ConversingClient
@@ -130,6 +132,60 @@ def test_blocks_and_reasons(server: RunningServer, ask: str, kinds: list[str], r
             assert block.signature == signature(block.thinking) != signature("")
     ids = [block.id for block in answer.content if block.type == "tool_use"]
     assert len(set(ids)) == len(ids)
+
+
+def test_white_space_is_a_block_only_with_text() -> None:
+    blocks = Blocks(omits_thinking=False)
+    call = [CallStart(0, "c", "weather"), CallEnd(0)]
+    answer = [
+        ReasoningDelta("Hm."),
+        TextDelta("\n"),
+        TextDelta(" "),
+        TextDelta("a"),
+        TextDelta("\n"),
+        *call,
+        TextDelta("\n"),
+        *call,
+    ]
+    events = [event for given in answer for event in blocks.add(given)]
+    made = whole_blocks([*events, *blocks.close()])
+    assert [type(block).__name__ for block in made] == [
+        "AnswerThinking",
+        "AnswerText",
+        "AnswerToolUse",
+        "AnswerToolUse",
+    ]
+    assert made[1] == AnswerText("\n a\n")
+
+
+def test_tools_are_counted(server: RunningServer) -> None:
+    client = server.anthropic()
+    asked = body("ASK-CALL")
+    del asked["max_tokens"]
+    counted = client.messages.count_tokens(**asked).input_tokens
+    used = client.messages.create(**body("ASK-CALL")).usage
+    assert counted == used.input_tokens + (used.cache_read_input_tokens or 0)
+    assert counted > client.messages.count_tokens(model="fake-model", messages=asked["messages"]).input_tokens
+
+
+def test_a_turn_of_calls_goes_on_from_the_same_prompt(server: RunningServer) -> None:
+    client = server.anthropic()
+    first = client.messages.create(**body("ASK-ALL"))
+    uses = [block for block in first.content if block.type == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": use.id, "content": "sunny"} for use in uses]
+    turns: list[Any] = [
+        {"role": "user", "content": "ASK-ALL"},
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": results},
+    ]
+    prompts: list[str] = []
+    for messages in (turns[:1], turns):
+        prepared = server.preparer.here.messages(
+            json.dumps(body("ASK-ALL") | {"messages": messages}, default=lambda block: block.to_dict()).encode()
+        )
+        prompts.append(prepared.chat.prompts[0].text or "")
+    written = f"<think>\nHm.\n</think>\n\nI will look.{WEATHER}{WEATHER}"
+    assert prompts[1].startswith(prompts[0] + written)
 
 
 def test_usage_counts_the_prompt_once(server: RunningServer) -> None:
