@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from core.api.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
 from core.api.config import ServerConfig
+from core.serving.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
 from core.serving.anthropic.signature import signature
-from core.serving.anthropic.writer import Blocks, arguments_object, whole_blocks
 from core.serving.protocol.anthropic_answer import AnswerText
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer

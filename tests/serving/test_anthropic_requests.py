@@ -272,10 +272,15 @@ def test_refusals_name_the_field_and_the_way_out(fields: dict[str, Any], param: 
 
 
 def test_fields_are_used_neutral_refused_or_told() -> None:
-    assert anthropic.check_fields(["model", "max_tokens", "metadata", "service_tier", "cache_control"]) == []
-    assert anthropic.check_fields(["system", "a_new_one"]) == ["a_new_one"]
+    def unknown(**fields: Any) -> list[str]:
+        body = json.dumps(fields, separators=(",", ":"))
+        return anthropic.check_fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+
+    assert unknown(model="m", max_tokens=1, metadata={}, service_tier="auto", cache_control={"type": "ephemeral"}) == []
+    assert unknown(system="x", a_new_one=1) == ["a_new_one"]
+    assert unknown(mcp_servers=[], container=None) == []
     with pytest.raises(RequestError, match="mcp_servers is not served: this server calls no tools"):
-        anthropic.check_fields(["mcp_servers"])
+        unknown(mcp_servers=[{"url": "x"}])
 
 
 def test_unknown_fields_are_told_once(caplog: pytest.LogCaptureFixture) -> None:

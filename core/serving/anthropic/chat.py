@@ -6,12 +6,14 @@ or tokenize. Called by: `core.serving.preparation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.serving.anthropic.conversation import ChatMessages
+from core.serving.anthropic.tools import chat_tool, chat_tool_choice
 from core.serving.protocol.anthropic import (
     NEUTRAL,
     REFUSED,
@@ -20,8 +22,6 @@ from core.serving.protocol.anthropic import (
     MessagesRequest,
     OutputFormat,
     Thinking,
-    Tool,
-    ToolChoice,
 )
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.messages import Message
@@ -32,8 +32,8 @@ PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream")
 
 KNOWN = frozenset(MessagesRequest.__struct_fields__)
 
-TOOL_CHOICES: Mapping[str, str] = MappingProxyType({"auto": "auto", "any": "required", "none": "none"})
-"""Anthropic's names of choices and the chat API's."""
+EMPTY = (b"null", b"[]", b"{}")
+"""Values, as JSON, that ask for nothing."""
 
 THINKING = ("enabled", "adaptive", "disabled")
 DISPLAYS = (None, "summarized", "omitted")
@@ -44,13 +44,13 @@ _USER_MARK = "\ue000user\ue000"
 _SYSTEM_MARK = "\ue000system\ue000"
 
 
-def check_fields(names: Iterable[str]) -> list[str]:
-    """The unknown ones among the names of a body's fields. Raises RequestError for those that are refused."""
+def check_fields(given: Mapping[str, msgspec.Raw]) -> list[str]:
+    """The names of a body's fields that are unknown. Raises RequestError for those that are refused, unless they are empty."""
     unknown: list[str] = []
-    for name in names:
-        if name in REFUSED:
+    for name, value in given.items():
+        if name in REFUSED and bytes(value) not in EMPTY:
             raise RequestError(f"{name} is not served: {REFUSED[name]}. Leave it out.", param=name)
-        if name not in KNOWN and name not in NEUTRAL:
+        if name not in KNOWN and name not in NEUTRAL and name not in REFUSED:
             unknown.append(name)
     return unknown
 
@@ -75,12 +75,12 @@ def chat_request(body: CountTokensRequest, *, late_system: bool) -> ChatRequest:
     chat = ChatRequest(
         model=body.model,
         messages=_messages(body, late_system=late_system),
-        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())] or None,
+        tools=[chat_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())] or None,
         reasoning_effort=_effort(body),
         response_format=_response_format(body),
     )
     if body.tool_choice is not None:
-        chat.tool_choice = _tool_choice(body.tool_choice)
+        chat.tool_choice = chat_tool_choice(body.tool_choice)
         if body.tool_choice.disable_parallel_tool_use:
             chat.parallel_tool_calls = False
     last = chat.messages[-1] if chat.messages else None
@@ -149,51 +149,6 @@ def _kept_turns(management: ContextManagement | None) -> int | None:
             )
         kept = value
     return kept
-
-
-def _tool(tool: Tool, place: str) -> dict[str, Any]:
-    if tool.type not in (None, "custom"):
-        raise RequestError(
-            f"{place} is of type '{tool.type}'; only tools of type 'custom', which have an input_schema and which the client "
-            "runs, are served. Leave it out, or describe it with an input_schema.",
-            param="tools",
-        )
-    if not tool.name or tool.input_schema is None:
-        missing = "input_schema" if tool.name else "name"
-        raise RequestError(f"{place} has no {missing}; a tool needs a name and an input_schema.", param="tools")
-    if tool.defer_loading:
-        raise RequestError(
-            f"{place}.defer_loading is set, but there is no search for tools: send only tools that the model is to see at "
-            "once.",
-            param="tools",
-        )
-    if tool.allowed_callers not in (None, [], ["direct"]):
-        raise RequestError(
-            f"{place}.allowed_callers is {tool.allowed_callers!r}; only ['direct'] is served, since this server runs no code.",
-            param="tools",
-        )
-    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.input_examples:
-        function["parameters"] = {**tool.input_schema, "examples": tool.input_examples}
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: ToolChoice) -> Any:
-    if choice.type == "tool":
-        if not choice.name:
-            raise RequestError("tool_choice is of type 'tool' without a name; say which one.", param="tool_choice")
-        return {"type": "function", "function": {"name": choice.name}}
-    if choice.type not in TOOL_CHOICES:
-        names = (*TOOL_CHOICES, "tool")
-        raise RequestError(
-            f"tool_choice is of type {choice.type!r}; expected one of: {', '.join(names)}.{nearest(choice.type, names)}",
-            param="tool_choice",
-        )
-    return TOOL_CHOICES[choice.type]
 
 
 def _effort(body: CountTokensRequest) -> str | None:
