@@ -1,7 +1,7 @@
 """One response that is kept, with the items of its input.
 
-Owns: what is kept of it while it runs, and what once it has ended. Never does: know others, or limits. Called by: the store, which
-keeps it, and the run, which makes it.
+Owns: what is kept of it while it runs, and what once it has ended. Never does: know others, or limits. Called by: the store,
+which keeps it, and the run, which makes it.
 """
 
 from __future__ import annotations
