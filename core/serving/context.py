@@ -18,7 +18,8 @@ from core.serving.body import BodyRoom
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
-from core.serving.responses.store import ResponseStore, Tenant
+from core.serving.responses.store import ResponseStore
+from core.serving.responses.stored_response import Tenant
 from core.serving.tolerated_fields import ToleratedFields
 
 

@@ -17,7 +17,8 @@ from core.api.outputs import RequestOutput
 from core.serving.answer_stream import written
 from core.serving.generation import PromptOutput
 from core.serving.protocol.response_objects import ResponseObject
-from core.serving.responses.store import ResponseStore, StoredResponse
+from core.serving.responses.store import ResponseStore
+from core.serving.responses.stored_response import StoredResponse
 from core.serving.responses.writer import ResponseWriter
 
 logger = logging.getLogger("core.serving")

@@ -29,7 +29,7 @@ from core.serving.responses.kept_items import packed, reference_of, referred
 from core.serving.responses.message_logprobs import MessageLogprobs
 from core.serving.responses.output_items import OutputItems
 from core.serving.responses.run import Outputs, ResponseRun
-from core.serving.responses.store import StoredResponse, Tenant
+from core.serving.responses.stored_response import StoredResponse, Tenant
 from core.serving.responses.writer import ResponseWriter
 
 router = APIRouter(tags=["generation"])

@@ -11,7 +11,8 @@ from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.serving.protocol.response_objects import MessageItem, OutputText, ResponseObject
 from core.serving.responses.event_log import EventLog
-from core.serving.responses.store import ResponseStore, StoredResponse
+from core.serving.responses.store import ResponseStore
+from core.serving.responses.stored_response import StoredResponse
 
 
 class Clock:
