@@ -268,14 +268,14 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enable_auto_tool_choice: whether the model may decide on calls.
     tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
-    format_files:            TOML files with further formats, which come first.
+    rows:                    further formats, which come first, as plain values (see `core.formats.response_format`).
     reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
     """
 
     enable_auto_tool_choice: bool = True
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
-    format_files: tuple[str, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
     reasoning_markers: tuple[str, str] | None = None
 
 

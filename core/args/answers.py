@@ -30,8 +30,10 @@ class AnswersArgs(msgspec.Struct, frozen=True, kw_only=True):
             "Format in which the model writes its reasoning; auto: found from its chat template; none: it is left in the text."
         ),
     ] = "auto"
-    tool_parser_plugin: Annotated[str | None, Arg("TOML file with further formats of tool calls.")] = None
-    reasoning_parser_plugin: Annotated[str | None, Arg("TOML file with further formats of reasoning.")] = None
+    tool_parser_plugin: Annotated[
+        str | None, Arg("File with further formats of tool calls: TOML, or Python with a text ROWS.")
+    ] = None
+    reasoning_parser_plugin: Annotated[str | None, Arg("File with further formats of reasoning, likewise.")] = None
     reasoning_config: Annotated[
         dict[str, Any] | None, Arg("Markers of the reasoning; they win over those of the format.", keys=ReasoningKeys)
     ] = None

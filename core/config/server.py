@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import AnswerSettings, ServerConfig, ServerLimits
+from core.api.config import ServerConfig, ServerLimits
 from core.args.schema import flag_of
 from core.args.sources import Merged
 
@@ -52,30 +52,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         root_path=root,
         chat_template=template,
         limits=limits,
-        answers=_answers(merged, problems),
         **values,
     )
-
-
-def _answers(merged: Merged, problems: list[str]) -> AnswerSettings:
-    """How answers are taken apart."""
-    files = [merged.value(name) for name in ("tool_parser_plugin", "reasoning_parser_plugin")]
-    markers = merged.value("reasoning_config") or {}
-    both = (markers.get("reasoning_start_str"), markers.get("reasoning_end_str"))
-    if markers and not all(both):
-        problems.append("--reasoning-config: needs reasoning_start_str and reasoning_end_str, both with a text.")
-    settings = AnswerSettings(
-        enable_auto_tool_choice=merged.value("enable_auto_tool_choice"),
-        tool_call_parser=merged.value("tool_call_parser") or "auto",
-        reasoning_parser=merged.value("reasoning_parser") or "auto",
-        format_files=tuple(dict.fromkeys(file for file in files if file)),
-        reasoning_markers=(str(both[0]), str(both[1])) if all(both) else None,
-    )
-    if settings != AnswerSettings():
-        from core.formats.selection import problems_of  # not on everybody's way to a start
-
-        problems += problems_of(settings)
-    return settings
 
 
 def _tls_problems(merged: Merged) -> list[str]:

@@ -1,23 +1,20 @@
 """The way in which the served model writes reasoning, text and calls: which row, and why.
 
-Owns: the choice between the arguments, files of rows and what the chat template shows. Never does: parse or constrain.
-Called by: the server (once), the checks of its arguments, `core config explain`.
+Owns: the choice between the arguments and what the checkpoint shows. Never does: parse or constrain.
+Called by: the server (once), its arguments, `core config explain`.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from core.api.config import AnswerSettings
-from core.api.errors import UserError
 from core.formats.detection import detect_format
 from core.formats.response_format import Reasoning, ResponseFormat
-from core.formats.row_files import FormatKind, composed, format_named, own_rows, read_rows
+from core.formats.row_files import FormatKind, composed, format_named, names_of, own_rows
 from core.tokens.templates import TOOL_TEMPLATE
 
 if TYPE_CHECKING:
@@ -61,13 +58,13 @@ def answer_format(
     chat_template: Jinja source of conversations with tools, or None.
     special_tokens: texts of all special tokens of the vocabulary.
     response_template: the checkpoint's own description of answers, or None.
-    Raises UserError for a name that no row has, and for a file of rows that cannot be read.
+    Raises UserError for a name that no row has.
     """
-    rows = _known_rows(settings)
+    rows = (*msgspec.convert(settings.rows, tuple[ResponseFormat, ...]), *own_rows())
     detected = detect_format(chat_template, special_tokens, response_template, rows)
     reasons: list[str] = []
     parts: list[ResponseFormat | None] = []
-    for kind, flag, name in _named(settings):
+    for kind, flag, name in named(settings):
         by_name = name != DETECTED
         parts.append(_row_of(kind, name, rows) if by_name else detected.row)
         reasons.append(f"{flag} {name}" if by_name else detected.reason.rstrip("."))
@@ -81,22 +78,7 @@ def answer_format(
     return AnswerFormat(row, inside, "; ".join(dict.fromkeys(reasons)))
 
 
-def problems_of(settings: AnswerSettings) -> list[str]:
-    """Sentences about names that no row has, and files of rows that cannot be read."""
-    problems: list[str] = []
-    try:
-        rows = _known_rows(settings)
-    except UserError as error:
-        return [str(error)]
-    for kind, _, name in _named(settings):
-        try:
-            _row_of(kind, name, rows)
-        except UserError as error:
-            problems.append(str(error))
-    return problems
-
-
-def _named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
+def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
     """Kind, flag and value of both arguments."""
     return (
         ("tools", "--tool-call-parser", settings.tool_call_parser),
@@ -104,23 +86,19 @@ def _named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
     )
 
 
+def with_name(row: ResponseFormat, kind: FormatKind, name: str) -> ResponseFormat:
+    """The row, which is found under `name` as well."""
+    known = names_of(row, kind)
+    if name in known:
+        return row
+    if kind == "tools":
+        return msgspec.structs.replace(row, tool_names=(*known, name))
+    return msgspec.structs.replace(row, reasoning_names=(*known, name))
+
+
 def _row_of(kind: FormatKind, name: str, rows: tuple[ResponseFormat, ...]) -> ResponseFormat | None:
     """The row that a value names; None where it names none. Raises UserError."""
     return None if name in (DETECTED, NONE) else format_named(name, kind, rows)
-
-
-def _known_rows(settings: AnswerSettings) -> tuple[ResponseFormat, ...]:
-    rows: list[ResponseFormat] = []
-    for file in settings.format_files:
-        try:
-            text = Path(file).expanduser().read_text(encoding="utf-8")
-            rows += read_rows(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise UserError(
-                f"--tool-parser-plugin, --reasoning-parser-plugin {file}: no file of response formats: {error}. Formats are "
-                "rows of data here, in TOML; parsers of other engines, in Python, cannot be loaded."
-            ) from None
-    return (*rows, *own_rows())
 
 
 def _occurs(token: str, value: object) -> bool:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.api.config import AnswerSettings
-from core.formats.selection import answer_format, problems_of
+from core.api.errors import ConfigError
+from core.config.resolve import resolve
+from core.formats.row_files import read_rows
+from core.formats.selection import answer_format
 
 HERMES = "{{ '<tool_call>' }}{{ arguments }}{{ '</tool_call>' }}<think></think>"
 ROW = '[[row]]\nname = "mine"\ntool_names = ["mine"]\n[[row.calls]]\nopen = "<mine>"\nclose = "</mine>"\n'
@@ -37,25 +41,34 @@ def test_markers_of_reasoning_may_be_given() -> None:
     assert found.special_tokens == ("[T]",)
 
 
-def test_rows_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "rows.toml"
-    file.write_text(ROW)
-    settings = AnswerSettings(tool_call_parser="mine", format_files=(str(file),))
-    assert problems_of(settings) == []
-    found = answer_format(settings, None, ["<mine>", "<other>"])
+def test_further_rows_come_first() -> None:
+    rows = tuple(msgspec.to_builtins(row) for row in read_rows(ROW))
+    found = answer_format(AnswerSettings(tool_call_parser="mine", rows=rows), None, ["<mine>", "<other>"])
     assert (found.row.name, found.special_tokens) == ("mine", ("<mine>",))
 
 
-@pytest.mark.parametrize("text", [None, "def parser(): ...", "[[row]]\nname = 5\n", "[[row]]\nnome = 'x'\n"])
-def test_files_that_are_none(tmp_path: Path, text: str | None) -> None:
+def test_arguments(tmp_path: Path, tiny_llama: Path) -> None:
     file = tmp_path / "rows.toml"
-    if text is not None:
-        file.write_text(text)
-    (problem,) = problems_of(AnswerSettings(format_files=(str(file),)))
-    assert "rows.toml: no file of response formats" in problem
+    file.write_text(ROW)
+    given = {"model": str(tiny_llama), "tool_parser_plugin": str(file), "tool_call_parser": "mine"}
+    answers = resolve(given, context="serve").server.answers
+    assert answer_format(answers, None, []).row.name == "mine"
+    given["reasoning_config"] = {"reasoning_start_str": "[T]", "reasoning_end_str": "[/T]"}
+    assert resolve(given, context="serve").server.answers.reasoning_markers == ("[T]", "[/T]")
+    assert resolve({"model": str(tiny_llama)}, context="serve").server.answers == AnswerSettings()
 
 
-def test_names_that_are_none() -> None:
-    problems = problems_of(AnswerSettings(tool_call_parser="hermos", reasoning_parser="qwen9"))
-    assert "--tool-call-parser hermos" in problems[0] and "'hermes'" in problems[0]
-    assert "--reasoning-parser qwen9" in problems[1]
+WRONG = {
+    "hermos": ({"tool_call_parser": "hermos"}, "'hermes'"),
+    "qwen9": ({"reasoning_parser": "qwen9"}, "--reasoning-parser qwen9"),
+    "no file": ({"tool_parser_plugin": "/nowhere.toml"}, "no such file"),
+    "no rows": ({"reasoning_parser_plugin": __file__}, "ROWS"),
+    "half": ({"reasoning_config": {"reasoning_start_str": "[T]"}}, "reasoning_end_str"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_before_the_start(name: str, tiny_llama: Path) -> None:
+    given, words = WRONG[name]
+    with pytest.raises(ConfigError, match=words):
+        resolve({"model": str(tiny_llama), **given}, context="serve")
