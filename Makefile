@@ -5,9 +5,11 @@ PORT ?= 8000
 WORKERS ?= 2
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
+CLIENTS := $(VENV)/clients
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz test test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack fuzz test test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+	bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -38,6 +40,18 @@ test-models: $(TEST_STAMP)  ## the larger real model against transformers and th
 
 test-matrix: $(TEST_STAMP)  ## same request, same tokens: every pair of ways to run, on all models and types
 	$(PYTHON) -m pytest -m matrix tests/determinism
+
+$(CLIENTS)/.installed: tests/clients/package.json | $(VENV)/bin/python
+	mkdir -p $(CLIENTS)
+	cp $< $(CLIENTS)/package.json
+	npm install --silent --no-audit --no-fund --prefix $(CLIENTS)
+	touch $@
+
+test-clients: $(TEST_STAMP) $(CLIENTS)/.installed  ## real agents from npm, each doing a small task with a scripted model
+	$(PYTHON) -m pytest -m clients tests/clients
+
+test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
+	$(PYTHON) -m tests.formats.cuttings 100000
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

@@ -27,7 +27,9 @@ from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
+from core.grammars.compiler import GrammarCompiler
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.templates import TOOL_TEMPLATE
 from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ class LLM:
         client = self._client
         self._client = None
         if client is not None:
+            self._grammars.close()
             client.close()
 
     def __enter__(self) -> Self:
@@ -166,6 +169,7 @@ class LLM:
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer)
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
+        self._grammars = GrammarCompiler(self._config, self._tokenizer)
         self._client = InprocClient(self._config)
 
     def _live_client(self) -> InprocClient:
@@ -215,7 +219,10 @@ class LLM:
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            return self._input.process(str(next(self._ids)), prompts[index], params, RequestTerms(priority=priority))
+            wanted = getattr(params, "structured_outputs", None)
+            grammar = None if wanted is None else self._grammars.compile(wanted)
+            terms = RequestTerms(priority=priority)
+            return self._input.process(str(next(self._ids)), prompts[index], params, terms, grammar=grammar)
         except RequestError as error:
             if len(prompts) == 1:
                 raise
@@ -230,7 +237,7 @@ def _template(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
     special = tokenizer.special_tokens
     if given:
         return ChatTemplate(named.get(given, given), special)
-    return ChatTemplate(tokenizer.chat_template, special, named.get("tool_use"))
+    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE))
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

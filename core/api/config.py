@@ -165,6 +165,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     kernels:   kernel providers in order of preference.
     attention: backend for each layer kind (`full`, `sliding`, ...).
     model:     family that reads the configuration; None: the engine's own table.
+    grammars:  backends of structured outputs, in the order in which they are asked.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
     """
@@ -178,6 +179,32 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     arguments: dict[str, dict[str, Any]] = {}
     table: tuple[ResolvedPlugin, ...] = ()
+    grammars: tuple[str, ...] = ()
+
+
+class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How grammars are compiled, for requests that do not say otherwise.
+
+    backend: name of a grammar plugin, which comes first; None: the order of `PluginChoices.grammars`.
+    disable_fallback: whether no other backend may take over.
+    disable_any_whitespace: JSON without optional white space.
+    disable_additional_properties: objects have the properties of their schema only, where it does not say.
+    max_grammar_size: bytes of a schema, expression or grammar.
+    max_compiled_size: bytes of what a backend makes of it.
+    compile_timeout: seconds of one compilation.
+    compile_memory: bytes that one compilation may take.
+    cache_size: bytes of compiled grammars that are kept.
+    """
+
+    backend: str | None = None
+    disable_fallback: bool = False
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    max_grammar_size: int = 1 << 20
+    max_compiled_size: int = 32 << 20
+    compile_timeout: float = 10.0
+    compile_memory: int = 1 << 30
+    cache_size: int = 64 << 20
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +215,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
+    structured_outputs: limits and defaults of grammars.
     """
 
     model: ModelConfig
@@ -199,6 +227,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout_s: float = 120.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,8 +239,13 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_read_timeout:  seconds from a request's first byte to its last.
     keep_alive_timeout:    seconds that a connection may be silent between requests.
     max_messages:          of one conversation.
+    max_tools:             of one request.
+    max_tools_size:        bytes of their definitions, as JSON.
     max_list_length:       entries of each list of a request.
     max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
+    max_stored_responses:  of /v1/responses, kept in memory.
+    max_stored_response_bytes: that these take together.
+    stored_response_lifetime: seconds that one of them is not used before it goes.
     """
 
     max_connections: int = 2048
@@ -220,8 +254,29 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_read_timeout: float = 60.0
     keep_alive_timeout: float = 30.0
     max_messages: int = 8192
+    max_tools: int = 1024
+    max_tools_size: int = 4 * 1024 * 1024
     max_list_length: int = 1024
     max_request_tokens: int = 4 * 1024 * 1024
+    max_stored_responses: int = 4096
+    max_stored_response_bytes: int = 256 * 1024 * 1024
+    stored_response_lifetime: float = 24 * 3600.0
+
+
+class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How answers are taken apart into reasoning, text and calls.
+
+    enable_auto_tool_choice: whether the model may decide on calls.
+    tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
+    rows:                    further formats, which come first, as plain values (see `core.formats.response_format`).
+    reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
+    """
+
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    rows: tuple[dict[str, Any], ...] = ()
+    reasoning_markers: tuple[str, str] | None = None
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,3 +304,4 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_log_requests: bool = False
     max_log_len: int | None = None
     limits: ServerLimits = ServerLimits()
+    answers: AnswerSettings = AnswerSettings()

@@ -24,6 +24,7 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.sampling_params import SamplingParams
+from core.api.structured_outputs import CompiledGrammar
 
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
@@ -66,6 +67,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
                       `EngineOutput`.
     resume:           the tokens that it has already given, or None for a new one. Prompt log-probabilities came with the
                       first of them and do not come again.
+    grammar:          what its output must look like, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
+                      `ignore_eos`, and any of them ends the sequence: they are only sampled where it may end.
     """
 
     request_id: str
@@ -84,6 +87,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     deadline: float = 0.0
     handle: int = NO_HANDLE
     resume: Resume | None = None
+    grammar: CompiledGrammar | None = None
 
     @property
     def key(self) -> tuple[str, int]:

@@ -29,6 +29,8 @@ class CompletionOutput:
 
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
+    specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
+    token_ends:    for each token the characters of `text` until its end; likewise. The last tokens may be no text.
     """
 
     index: int
@@ -38,6 +40,8 @@ class CompletionOutput:
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    specials: Sequence[tuple[int, int]] = ()
+    token_ends: Sequence[int] = ()
 
     def finished(self) -> bool:
         """Whether this completion has ended."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.structured_outputs import StructuredOutputsParams
 
 MAX_SEED = 2**64 - 1
 SMALLEST_PENALTY = 1e-6
@@ -54,6 +55,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
     bad_words:          words whose token sequences may not be completed.
     truncate_prompt_tokens: keep only the last so many prompt tokens (-1: as many as fit).
     extra_args:         free settings for plugins.
+    structured_outputs: what an answer must look like. An answer that can only end there ends, whatever `min_tokens`,
+                        `ignore_eos`, `bad_words` and `allowed_token_ids` say; where it may end or go on, they hold.
     """
 
     n: int = 1
@@ -82,6 +85,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
     bad_words: list[str] | None = None
     truncate_prompt_tokens: int | None = None
     extra_args: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self.verify()
@@ -124,6 +128,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
         self._verify_stop_strings()
         self._verify_tokens()
         self._verify_bad_words()
+        wanted = self.structured_outputs
+        if wanted is not None and not isinstance(wanted, StructuredOutputsParams):
+            raise RequestError(
+                f"structured_outputs is a {type(wanted).__name__}; expected StructuredOutputsParams.",
+                param="structured_outputs",
+            )
 
     def _verify_stop_strings(self) -> None:
         for text in self.stop_strings:

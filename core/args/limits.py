@@ -23,6 +23,10 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
         float, Arg("Seconds that a client may be silent between requests, or take nothing of its answer.", gt=0)
     ] = 30.0
     max_messages: Annotated[int, Arg("Most messages of one conversation.", human=True, ge=1)] = 8192
+    max_tools: Annotated[int, Arg("Most tools of one request.", human=True, ge=1)] = 1024
+    max_tools_size: Annotated[int, Arg("Most bytes of a request's tools, as JSON.", human=True, ge=1024)] = (
+        4 * 1024 * 1024
+    )
     max_list_length: Annotated[
         int,
         Arg("Most entries of each list in a request: stop strings, stop tokens, bad words, biases.", human=True, ge=1),
@@ -35,3 +39,12 @@ class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 4 * 1024 * 1024
+    max_stored_responses: Annotated[
+        int, Arg("Most responses of /v1/responses that are kept in memory; 0 keeps none.", human=True, ge=0)
+    ] = 4096
+    max_stored_response_bytes: Annotated[
+        int, Arg("Most bytes that kept responses take together; for more, the longest unused go.", human=True, ge=0)
+    ] = 256 * 1024 * 1024
+    stored_response_lifetime: Annotated[
+        float, Arg("Seconds that a kept response is not used before it goes.", gt=0)
+    ] = 24 * 3600.0

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from core.args.answers import AnswersArgs
 from core.args.arg import Arg
 from core.args.attention import AttentionArgs
 from core.args.cache import CacheArgs
@@ -33,6 +34,7 @@ from core.args.model import ModelArgs
 from core.args.plugins import PluginsArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
+from core.args.structured_outputs import StructuredOutputsArgs
 
 GROUPS: tuple[type[msgspec.Struct], ...] = (
     ModelArgs,
@@ -42,9 +44,11 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     AttentionArgs,
     KernelArgs,
     SpeculativeArgs,
+    StructuredOutputsArgs,
     PluginsArgs,
     EngineArgs,
     FrontendArgs,
+    AnswersArgs,
     LimitsArgs,
 )
 

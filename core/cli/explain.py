@@ -10,12 +10,16 @@ from typing import Any
 
 import msgspec
 
+from core.api.errors import UserError
 from core.api.specs import KVGroup
 from core.args.arg import HIDDEN
 from core.args.schema import schema
 from core.cli.tables import print_table
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
+from core.engine.tokenizing import load_tokenizer
+from core.formats.response_format import ResponseFormat
+from core.formats.selection import AnswerFormat, served_format
 from core.kv.groups import UNLIMITED
 
 UNTOLD = "known when the engine is up: a plugin does not declare it"
@@ -43,10 +47,22 @@ def explanation(resolution: Resolution) -> dict[str, Any]:
         },
         "selections": msgspec.to_builtins(resolution.selections),
         "memory": memory_values(resolution.memory),
+        "response_format": msgspec.to_builtins(response_format(resolution)),
         "numerics": resolution.numerics,
         "warnings": resolution.warnings,
         "waivers": resolution.waivers,
     }
+
+
+def response_format(resolution: Resolution) -> AnswerFormat:
+    """The format by which a server would take answers apart; where no tokenizer can be read, one without a row's parts."""
+    try:
+        tokenizer = load_tokenizer(resolution.manifest.tokenizer, resolution.engine.model)
+    except UserError as error:
+        return AnswerFormat(ResponseFormat(name="text"), reason=str(error))
+    if tokenizer is None:
+        return AnswerFormat(ResponseFormat(name="text"), reason="there is no tokenizer")
+    return served_format(resolution.server.answers, tokenizer, resolution.server.chat_template)
 
 
 def memory_values(plan: MemoryPlan) -> dict[str, Any]:
@@ -91,6 +107,10 @@ def print_explanation(resolution: Resolution) -> None:
     _heading("Waivers of: same request, same tokens")
     for waiver in resolution.waivers or ["none"]:
         print(f"  {waiver}")
+    _heading("Format of answers")
+    found = response_format(resolution)
+    parts = [name for name, part in (("reasoning", found.row.reasoning), ("tool calls", found.row.calls)) if part]
+    print(f"  {found.row.name}: {' and '.join(parts) or 'all of an answer is text'} ({found.reason})")
     _heading("Memory, by shapes")
     _print_memory(resolution.memory)
 

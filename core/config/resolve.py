@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from core.api.errors import ConfigError, PluginError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
+from core.config.answers import answer_settings
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
@@ -101,6 +104,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     server = server_config(merged, attempt.problems)
     attempt.run_rules("arguments")
     discover(attempt)
+    server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
     located = attempt.answer_of(lambda: find_model(attempt))
     model = None
     checkpoint = located

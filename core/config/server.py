@@ -47,7 +47,13 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
     template = _template(merged.value("chat_template"), problems)
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
-    return ServerConfig(api_keys=tuple(keys), root_path=root, chat_template=template, limits=limits, **values)
+    return ServerConfig(
+        api_keys=tuple(keys),
+        root_path=root,
+        chat_template=template,
+        limits=limits,
+        **values,
+    )
 
 
 def _tls_problems(merged: Merged) -> list[str]:

@@ -6,10 +6,13 @@ Called by: the output processor.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from core.api.messages import EngineOutput, FinishReason, TokenLogprobs
 from core.api.outputs import CompletionOutput, Logprob, PositionLogprobs
 from core.api.sampling_params import SamplingParams
-from core.tokens.detokenizer import IncrementalDetokenizer
+from core.tokens.detokenizer import IncrementalDetokenizer, MarkingDetokenizer, Span
 from core.tokens.stop_strings import StopMatcher, StopStrings
 from core.tokens.tokenizer import Tokenizer
 
@@ -19,6 +22,7 @@ class CompletionState:
 
     tokenizer: None leaves the text empty.
     stops: the request's stop strings, if any.
+    marks_specials: special tokens stay in the text, and snapshots tell where they are.
     """
 
     def __init__(
@@ -28,6 +32,8 @@ class CompletionState:
         prompt_token_ids: list[int],
         tokenizer: Tokenizer | None,
         stops: StopStrings | None,
+        *,
+        marks_specials: bool = False,
     ) -> None:
         self.index = index
         self.text = ""
@@ -43,10 +49,15 @@ class CompletionState:
         self._names = tokenizer if params.detokenize else None
         self._detokenizer: IncrementalDetokenizer | None = None
         self._matcher: StopMatcher | None = None
+        self._marks: MarkingDetokenizer | None = None
         if tokenizer is not None and params.detokenize:
-            self._detokenizer = IncrementalDetokenizer(
-                tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
-            )
+            if marks_specials:
+                self._marks = MarkingDetokenizer(tokenizer, prompt_token_ids)
+                self._detokenizer = self._marks
+            else:
+                self._detokenizer = IncrementalDetokenizer(
+                    tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
+                )
             if stops is not None:
                 self._matcher = StopMatcher(stops, params.include_stop_str_in_output)
         self._reported_text = 0
@@ -89,17 +100,38 @@ class CompletionState:
         """The state so far, or with `delta` what is new since the last snapshot."""
         text_from = self._reported_text if delta else 0
         tokens_from = self._reported_tokens if delta else 0
-        self._reported_text = len(self.text)
+        text_to = len(self.text)
+        specials: Sequence[Span] = ()
+        token_ends: Sequence[int] = ()
+        if self._marks is not None:
+            text_to = self._whole_end(self._marks.specials)
+            specials = _spans_between(self._marks.specials, text_from, text_to)
+            ends = self._marks.ends[tokens_from : len(self.token_ids)]
+            token_ends = [max(min(end, text_to) - text_from, 0) for end in ends]
+        self._reported_text = text_to
         self._reported_tokens = len(self.token_ids)
         return CompletionOutput(
             index=self.index,
-            text=self.text[text_from:],
+            text=self.text[text_from:text_to],
             token_ids=self.token_ids[tokens_from:],
             cumulative_logprob=self.cumulative_logprob,
             logprobs=None if self.logprobs is None else self.logprobs[tokens_from:],
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            specials=specials,
+            token_ends=token_ends,
         )
+
+    def _whole_end(self, specials: list[Span]) -> int:
+        """The end of the text that may be shown: a special token is shown whole, also when a stop string may begin in it."""
+        end = len(self.text)
+        if self.finished:
+            return end
+        for start, stop in reversed(specials):
+            if stop <= end:
+                break
+            end = min(start, end)
+        return end
 
     def _append_text(self, output: EngineOutput) -> tuple[int, str | None]:
         """Detokenize. Returns how many of the tokens are kept, and the stop string that was met."""
@@ -143,6 +175,13 @@ class CompletionState:
         for entry in entries:
             self.logprobs.append(position_logprobs(entry, self._names))
             self.cumulative_logprob += entry.logprobs[0]
+
+
+def _spans_between(spans: list[Span], begin: int, end: int) -> list[Span]:
+    """Those in this part of the text, counted from its beginning; one that the end cuts is the part that is left."""
+    first = bisect_left(spans, (begin, begin))
+    last = bisect_left(spans, (end, end))
+    return [(start - begin, min(stop, end) - begin) for start, stop in spans[first:last]]
 
 
 def position_logprobs(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> PositionLogprobs:

@@ -19,6 +19,7 @@ from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
+from core.api.structured_outputs import CompiledGrammar
 from core.engine.prompt_parser import PromptInput, PromptParser, check_token_ids, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
@@ -29,10 +30,16 @@ MAX_N = 128
 
 @dataclass(slots=True)
 class ProcessedInput:
-    """A request that the engine can run: `prompt` is the text if there was one; `requests` has one entry a choice."""
+    """A request that the engine can run.
+
+    prompt:   the text, if there was one.
+    requests: one entry a choice.
+    marks_specials: see `RequestTerms`.
+    """
 
     prompt: str | None
     requests: list[EngineRequest]
+    marks_specials: bool = False
 
 
 class InputProcessor:
@@ -55,22 +62,31 @@ class InputProcessor:
         *,
         deadline: float = 0.0,
         arrival_time: float | None = None,
+        grammar: CompiledGrammar | None = None,
     ) -> ProcessedInput:
         """Check a request and split it into its choices. Raises RequestError with the field at fault.
 
         deadline:     monotonic seconds at which it ends; 0.0: never.
         arrival_time: seconds since the epoch; None is now.
+        grammar:      compiled from `params.structured_outputs`, when these are given.
         """
         arrival = time.time() if arrival_time is None else arrival_time
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
         self._check_params(params)
+        if params.structured_outputs is not None and grammar is None:
+            raise RequestError(
+                "structured_outputs cannot be used here: nothing compiles grammars; leave it out.",
+                param="structured_outputs",
+            )
         parsed = self._prompts.parse(prompt)
         check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
         resolved = self._resolve_length(len(token_ids), params, terms.strict_length)
-        eos = [] if params.ignore_eos else list(self.model.eos_token_ids)
+        # Where a grammar leaves nothing but the end, an answer ends even with ignore_eos.
+        ignores_eos = params.ignore_eos and grammar is None
+        eos = [] if ignores_eos else list(self.model.eos_token_ids)
         stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
         bad_words = self._bad_words(params)
         allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
@@ -93,10 +109,11 @@ class InputProcessor:
                 cache_salt=parsed.cache_salt,
                 user=terms.user,
                 deadline=deadline,
+                grammar=grammar,
             )
             for choice in range(params.n)
         ]
-        return ProcessedInput(parsed.text, requests)
+        return ProcessedInput(parsed.text, requests, terms.marks_specials)
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
@@ -142,7 +159,7 @@ class InputProcessor:
                 param="min_tokens",
             )
         most = min(wanted, room, self._server_limit)
-        return msgspec.structs.replace(params, max_tokens=most, allowed_token_ids=None)
+        return msgspec.structs.replace(params, max_tokens=most, allowed_token_ids=None, structured_outputs=None)
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):

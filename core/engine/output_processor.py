@@ -50,10 +50,16 @@ class RequestState:
         self.num_cached_tokens = 0
         self._names = tokenizer if first.params.detokenize else None
         stops = StopStrings(first.params.stop_strings) if first.params.stop_strings else None
-        self._choices = {
-            request.choice: CompletionState(request.choice, request.params, request.prompt_token_ids, tokenizer, stops)
-            for request in entry.requests
-        }
+        self._choices: dict[int, CompletionState] = {}
+        for request in entry.requests:
+            self._choices[request.choice] = CompletionState(
+                request.choice,
+                request.params,
+                request.prompt_token_ids,
+                tokenizer,
+                stops,
+                marks_specials=entry.marks_specials,
+            )
         self._news: dict[int, CompletionState] = {}
 
     @property

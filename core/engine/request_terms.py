@@ -19,6 +19,7 @@ class RequestTerms:
     strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
     timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
     arrival:       monotonic seconds from which on they count; None: now.
+    marks_specials: special tokens stay in the text, and outputs tell where they are.
     """
 
     priority: int = 0
@@ -26,6 +27,7 @@ class RequestTerms:
     strict_length: bool = False
     timeout_s: float | None = None
     arrival: float | None = None
+    marks_specials: bool = False
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

@@ -21,6 +21,7 @@ from core.api.messages import EngineRequest
 from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
+from core.executor.grammars import Grammars
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
 from core.plugin.contracts import BatchView
@@ -68,6 +69,7 @@ class StepInput:
 class PersistentBatch:
     """Sequences by slot, and their block tables.
 
+    grammars: what makes the matchers of sequences with a grammar.
     requests: by slot; None where it is free.
     tokens: what is known of each sequence.
     columns: what each asks of the sampler.
@@ -75,7 +77,14 @@ class PersistentBatch:
     scored: slots whose requests ask for logprobs of the prompt.
     """
 
-    def __init__(self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup]) -> None:
+    def __init__(
+        self,
+        buffers: StepBuffers,
+        block_size: int,
+        groups: Sequence[KVGroup],
+        grammars: Grammars | None = None,
+    ) -> None:
+        self.grammars = grammars
         self.buffers = buffers
         self.block_size = block_size
         self.tables = BlockTables(buffers, block_size, groups)
@@ -259,6 +268,9 @@ class PersistentBatch:
         self.tables.start(slot, new.block_ids)
         self.requests[slot] = request
         row = self.tokens.start(slot, request.prompt_token_ids, new.output_token_ids)
-        self.columns.start(slot, SequenceSampling(request, row))
+        state = SequenceSampling(request, row)
+        if self.grammars is not None and request.grammar is not None:
+            state.mask = self.grammars.mask(request, request.grammar)
+        self.columns.start(slot, state)
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)

@@ -20,6 +20,8 @@ from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
 from core.executor.forward import ForwardPass, recorder_of
+from core.executor.grammar_backends import GrammarBackends
+from core.executor.grammars import Grammars
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
     Checkpoint,
@@ -93,8 +95,10 @@ class Worker:
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        batch = PersistentBatch(buffers, config.cache.block_size, self.groups)
-        sampler = Sampler(vocab_size, model.kernels.race, model.kernels.logprobs)
+        grammars = Grammars(GrammarBackends(config, self.plugins, vocab_size).load, vocab_size)
+        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
+        kernels = model.kernels
+        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
         return ModelRunner(forward, batch, sampler, self._proposer(model))
 
     @property

@@ -31,6 +31,7 @@ from core.plugin.contracts import (
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
+    HasMaskedRace,
     HasOpenGate,
     HasRace,
     HasRoute,
@@ -40,6 +41,7 @@ from core.plugin.contracts import (
     Kernels,
     LinearKernel,
     LogprobsKernel,
+    MaskedRaceKernel,
     PreparesInto,
     RaceKernel,
     RouteKernel,
@@ -68,6 +70,7 @@ class KernelSet:
     numerics: names everything that results depend on here.
     native: whether torch's own threads are of no use.
     race: the sampling kernel of the best provider that has one, or None.
+    masked_race: the same for rows with token masks.
     logprobs: the kernel for log-probabilities of the best provider that has one, or None.
     route: the choice of experts.
     capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
@@ -100,6 +103,8 @@ class KernelSet:
         self._bind_operations()
         races = (p.race for p in self._serving("race") if isinstance(p, HasRace))
         self.race: RaceKernel | None = next(races, None)
+        masked = (p.masked_race for p in self._serving("race") if isinstance(p, HasMaskedRace))
+        self.masked_race: MaskedRaceKernel | None = next(masked, None)
         telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
         self.logprobs: LogprobsKernel | None = next(telling, None)
         router = next(p for p in self._serving("route") if isinstance(p, HasRoute))

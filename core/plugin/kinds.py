@@ -45,6 +45,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("kernels", "core.kernels", "kernels", None, "many", replaceable=True),
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
     Kind("model", "core.models", None, None, "one or none"),
+    Kind("grammar", "core.grammars", None, None, "many, one for each request"),
+    Kind("response_format", "core.response_formats", None, None, "many"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

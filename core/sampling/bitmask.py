@@ -1,6 +1,6 @@
 """Token bitmasks: one bit for each entry of the vocabulary, 32 of them in a word.
 
-Owns: their layout, which is that of xgrammar. Never does: decide what is allowed. Called by: `core.sampling.stages`,
+Owns: their layout, which is that of xgrammar. Never does: decide what is allowed. Called by: `core.sampling.kernel`,
 whoever makes masks.
 
 Bit i of word w (int32, the lowest bit is bit 0) stands for the token 32 * w + i and is set where the token may come.
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from core.sampling.noise import Float32
 
 WORD_BITS: Final = 32
-EVERY_TOKEN: Final = np.int32(-1)
 
 
 def num_words(vocab_size: int) -> int:

@@ -42,6 +42,8 @@ class SamplingColumns:
     min_tokens: int32 [S], the output index from which stop tokens may come.
     adjusts: bool [S], whether logits are changed at every output index.
     logprobs: int32 [S], most likely tokens to report, -1: all, NOT_ASKED.
+    masked: bool [S], whether the sequence has a token mask.
+    num_masked: how many have.
     states: the rare things, None where the slot is free.
     """
 
@@ -54,6 +56,8 @@ class SamplingColumns:
         self.min_tokens = np.zeros(num_slots, np.int32)
         self.adjusts = np.zeros(num_slots, bool)
         self.logprobs = np.full(num_slots, NOT_ASKED, np.int32)
+        self.masked = np.zeros(num_slots, bool)
+        self.num_masked = 0
         self.states: list[SequenceSampling | None] = [None] * num_slots
 
     def start(self, slot: int, state: SequenceSampling) -> None:
@@ -71,7 +75,13 @@ class SamplingColumns:
         self.adjusts[slot] = state.always_adjusts
         self.logprobs[slot] = NOT_ASKED if params.logprobs is None else params.logprobs
         self.states[slot] = state
+        self._mark(slot, has_mask=state.mask is not None)
 
     def end(self, slot: int) -> None:
         """The sequence leaves its slot."""
         self.states[slot] = None
+        self._mark(slot, has_mask=False)
+
+    def _mark(self, slot: int, has_mask: bool) -> None:
+        self.num_masked += int(has_mask) - int(self.masked[slot])
+        self.masked[slot] = has_mask

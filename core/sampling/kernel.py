@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 
 from core.api.messages import TokenLogprobs
-from core.plugin.contracts import LogprobsKernel, RaceKernel
+from core.plugin.contracts import LogprobsKernel, MaskedRaceKernel, RaceKernel
+from core.sampling.bitmask import apply_bitmask
 from core.sampling.filters import LOWEST, filtered
 from core.sampling.noise import Float32, Ids, NoiseKey
 from core.sampling.race import Entrant, winners
 
 SamplingKernel = RaceKernel
 """What turns logits into tokens is the contract of providers' kernels; `numpy_race` says what they compute."""
+
+MaskedKernel = MaskedRaceKernel
+"""The same with token masks."""
 
 NO_TOKEN: Final = -1
 
@@ -62,6 +66,31 @@ def numpy_race(
         key = _key(words[i])
         entrants.append(_entrant(key, z, limits))
     tokens[racing] = winners(entrants)
+
+
+def masked_race(
+    race: SamplingKernel,
+    logits: Tensor,
+    which: Tensor,
+    keys: Tensor,
+    temperatures: Tensor,
+    out: Tensor,
+    filters: tuple[Tensor, Tensor, Tensor] | None,
+    masks: tuple[Tensor, Tensor],
+) -> None:
+    """What a `MaskedRaceKernel` does, by a kernel that takes no masks: on a copy of the rows."""
+    words, index = masks
+    masked = (index >= 0).nonzero()[:, 0]
+    copied = logits[which.to(logits.device)].float().cpu()
+    values: Float32 = copied.numpy()
+    finite = np.isfinite(values.max(axis=1))
+    for row in masked.tolist():
+        mask = words[index[row]].numpy()
+        apply_bitmask(values[row : row + 1], mask[None])
+    every = torch.arange(len(which))
+    race(copied, every, keys, temperatures, out, filters)
+    # bad logits of the model win over what the masks made of them
+    out[torch.from_numpy(~finite)] = NO_TOKEN
 
 
 def native_logprobs(

@@ -57,6 +57,7 @@ class SampleRows:
     least: float32 [N], of the columns.
     num_drafted: integers [count], tokens before the row's position that are drafts; None: none anywhere.
     adjusted: rows whose logits are changed before they compete.
+    masked: rows of sequences with a token mask.
     reported: rows whose log-probabilities are wanted.
     tokens: int64 [count], sampled; -1 where a row failed.
     errors: by row, a sentence.
@@ -78,6 +79,7 @@ class SampleRows:
         self.tokens: Ids = out[:0]
         self.num_drafted: Integers | None = None
         self.reported: list[int] = []
+        self.masked: list[int] = []
         self.errors: dict[int, str] = {}
         self.logprobs: dict[int, TokenLogprobs] = {}
 
@@ -104,6 +106,7 @@ class SampleRows:
         self.num_drafted = num_drafted
         asked = columns.logprobs[slots] != NOT_ASKED
         self.reported = asked.nonzero()[0].tolist()
+        self.masked = columns.masked[slots].nonzero()[0].tolist() if columns.num_masked else []
         self._always = columns.adjusts[slots]
         min_tokens = columns.min_tokens[slots]
         self._min_tokens = min_tokens if min_tokens.any() else None

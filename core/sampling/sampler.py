@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from core.plugin.contracts import LogprobsKernel
-from core.sampling.kernel import NO_TOKEN, SamplingKernel, numpy_race
+from core.sampling.bitmask import apply_bitmask
+from core.sampling.kernel import NO_TOKEN, MaskedKernel, SamplingKernel, masked_race, numpy_race
 from core.sampling.logprobs import many_logprobs
+from core.sampling.masks import MaskTable, RowMasks
 from core.sampling.noise import Float32, Ids
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import Adjusted, adjust
@@ -43,14 +45,21 @@ class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
     race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
+    masked: a native kernel that takes token masks; None: rows with masks are copied.
     """
 
     def __init__(
-        self, vocab_size: int, race: SamplingKernel | None = None, logprobs: LogprobsKernel | None = None
+        self,
+        vocab_size: int,
+        race: SamplingKernel | None = None,
+        logprobs: LogprobsKernel | None = None,
+        masked: MaskedKernel | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.race = race
         self.logprobs = logprobs
+        self.masked = masked
+        self._masks = MaskTable(vocab_size)
         self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
 
     def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
@@ -68,30 +77,41 @@ class Sampler:
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
         adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
-        if not adjusted:
+        masks = self._masks.ask(rows, start, stop) if rows.masked else None
+        if masks is not None:
+            adjusted = [row for row in adjusted if row not in masks.ending]
+        if len(adjusted) == count:
+            pass
+        elif adjusted:
+            self._draw_others(logits, rows, start, adjusted, masks)
+        elif masks is None:
             run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
-        elif len(adjusted) < count:
-            self._draw_others(logits, rows, start, adjusted)
+        else:
+            self._race(logits, rows.part(start, stop), masks.of(slice(0, count)))
         if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
             return
         whole = logits.detach()[:, : self.vocab_size]
         values: Float32 = whole.float().cpu().numpy()
         for first in range(0, len(adjusted), ADJUSTED_ROWS):
             some = adjusted[first : first + ADJUSTED_ROWS]
-            self._draw_adjusted(values, rows, start, some)
-        self._explain(values, rows, start)
+            self._draw_adjusted(values, rows, start, some, masks)
+        self._explain(values, rows, start, masks)
         self._report(values, rows, start, native=_on_host(logits))
 
-    def _draw_others(self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
+    def _draw_others(
+        self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
+    ) -> None:
         """The tokens of the rows that are not adjusted, where some are."""
         every = np.arange(start, start + logits.shape[0])
         places = np.array(adjusted) - start
         plain = np.delete(every, places)
         chosen = rows.chosen(plain, plain - start)
-        self._race(logits, chosen)
+        self._race(logits, chosen, None if masks is None else masks.of(plain - start))
         rows.tokens[plain] = chosen.out.numpy()
 
-    def _draw_adjusted(self, values: Float32, rows: SampleRows, start: int, adjusted: Sequence[int]) -> None:
+    def _draw_adjusted(
+        self, values: Float32, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
+    ) -> None:
         """The tokens of adjusted rows, from copies of their logits."""
         count = len(adjusted)
         if len(self._scratch) < count:
@@ -105,6 +125,8 @@ class Sampler:
             change = Adjusted(rows.state(row), rows.index(row), rows.drafted(row))
             changes.append(change)
         adjust(logits, changes)
+        if masks is not None:
+            _mask(logits, masks, [row - start for row in adjusted])
         chosen = rows.chosen(np.array(adjusted), np.arange(count))
         self._race(torch.from_numpy(logits), chosen)
         tokens = chosen.out.numpy()
@@ -114,16 +136,22 @@ class Sampler:
         ruled_out = (tokens < 0) & finite
         for place in ruled_out.nonzero()[0].tolist():
             row = adjusted[place]
-            rows.errors[row] = _nothing_left(_top(logits[place]))
+            rows.errors.setdefault(row, _nothing_left(_top(logits[place])))
 
-    def _explain(self, values: Float32, rows: SampleRows, start: int) -> None:
+    def _explain(self, values: Float32, rows: SampleRows, start: int, masks: RowMasks | None) -> None:
         """Say what is wrong with the logits of rows without a token."""
         tokens = rows.tokens[start : start + len(values)]
         failed = (tokens < 0).nonzero()[0]
         for place in failed.tolist():
             row = start + place
-            if row not in rows.errors:
-                rows.errors[row] = _not_finite(_top(values[place]))
+            if row in rows.errors:
+                continue
+            largest = _top(values[place])
+            is_masked = masks is not None and masks.words_of(place) is not None
+            if is_masked and np.isfinite(largest):
+                rows.errors[row] = _nothing_left(-np.inf)
+            else:
+                rows.errors[row] = _not_finite(largest)
 
     def _report(self, values: Float32, rows: SampleRows, start: int, *, native: bool) -> None:
         """The log-probabilities of the rows that want them and have a token."""
@@ -139,11 +167,18 @@ class Sampler:
         found = many_logprobs(kernel, values, places, tokens, wanted)
         rows.logprobs.update(zip(served, found, strict=True))
 
-    def _race(self, logits: Tensor, rows: KernelRows) -> None:
+    def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
         """The kernel's call, on logits without padding."""
-        kernel = self.race if self.race is not None and _on_host(logits) else numpy_race
+        on_host = _on_host(logits)
+        kernel = self.race if self.race is not None and on_host else numpy_race
         whole = logits.detach()[:, : self.vocab_size]
-        kernel(whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
+        arguments = (whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
+        if masks is None:
+            kernel(*arguments)
+        elif self.masked is not None and on_host:
+            self.masked(*arguments, masks)
+        else:
+            masked_race(kernel, *arguments, masks)
 
 
 def _on_host(logits: Tensor) -> bool:
@@ -155,6 +190,14 @@ def _any_failed(tokens: Ids) -> bool:
     if not len(tokens):
         return False
     return bool(tokens[tokens.argmin()] < 0)
+
+
+def _mask(logits: Float32, masks: RowMasks, places: Sequence[int]) -> None:
+    """Apply the masks of some rows. places: of each row of logits, counted from the masks' first."""
+    for row, place in enumerate(places):
+        words = masks.words_of(place)
+        if words is not None:
+            apply_bitmask(logits[row : row + 1], words[None])
 
 
 def _between(rows: list[int], start: int, stop: int) -> list[int]:
@@ -177,8 +220,8 @@ def _top(row: Float32) -> float:
 def _nothing_left(largest: float) -> str:
     if largest == -np.inf:
         return (
-            "No token can be sampled: allowed_token_ids, bad_words, min_tokens and penalties together rule out the whole "
-            "vocabulary; relax one of them."
+            "No token can be sampled: allowed_token_ids, bad_words, min_tokens, structured outputs and penalties together "
+            "rule out the whole vocabulary; relax one of them."
         )
     return f"The penalties make logits that are not finite (largest: {largest}); bring repetition_penalty nearer to 1."
 

@@ -1,7 +1,7 @@
 """The changes that requests make to their logits before the temperature, each for all rows that want it at once.
 
-Owns: the stages and their order: allowed ids, token masks, bad words, minimum tokens, logit bias, penalties. Never does:
-filter (`core.sampling.filters`) or choose. Called by: `core.sampling.sampler`.
+Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, penalties. Never does: filter
+(`core.sampling.filters`), apply token masks (the race does) or choose. Called by: `core.sampling.sampler`.
 
 What a row becomes depends on its own logits and tokens alone. Ids beyond the vocabulary are ignored here; the front end
 refuses them.
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.sampling.bitmask import EVERY_TOKEN, apply_bitmask, num_words
 from core.sampling.noise import Float32, Ids
-from core.sampling.state import Bitmask, SequenceSampling
+from core.sampling.state import SequenceSampling
 
 MASKED = np.float32(-np.inf)
 
@@ -38,7 +37,6 @@ class Adjusted:
 def adjust(logits: Float32, rows: Sequence[Adjusted]) -> None:
     """Run all stages on logits float32 [R, V], in place, contiguous; masked entries become -inf. rows: R of them."""
     _keep_allowed(logits, rows)
-    _apply_masks(logits, rows)
     _mask_bad_words(logits, rows)
     _mask_until_min_tokens(logits, rows)
     _add_bias(logits, rows)
@@ -60,24 +58,6 @@ def _keep_allowed(logits: Float32, rows: Sequence[Adjusted]) -> None:
     kept = flat[places]
     logits[[i for i, _ in allowed]] = MASKED
     flat[places] = kept
-
-
-def _apply_masks(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    """Apply the token masks that the rows' sequences give for what they have said so far."""
-    found: list[tuple[int, Bitmask]] = []
-    for i, row in enumerate(rows):
-        if row.state.mask is None:
-            continue
-        mask = row.state.mask(row.state.output(row.index))
-        if mask is not None:
-            found.append((i, mask))
-    if not found:
-        return
-    width = num_words(logits.shape[1])
-    words = np.full((len(rows), width), EVERY_TOKEN, np.int32)
-    for i, mask in found:
-        words[i] = mask
-    apply_bitmask(logits, words)
 
 
 def _mask_bad_words(logits: Float32, rows: Sequence[Adjusted]) -> None:

@@ -20,15 +20,27 @@ Tokens = NDArray[np.int32]
 Bitmask = NDArray[np.int32]
 
 
+class MaskError(Exception):
+    """A token mask cannot tell which tokens may come: its sequence ends with this sentence."""
+
+
 class TokenMask(Protocol):
     """Says which tokens may come next, such as a grammar does."""
 
-    def __call__(self, output: Tokens) -> Bitmask | None:
+    def __call__(self, output: Tokens, num_drafted: int) -> Bitmask | None:
         """The bitmask of the position after `output`; None: every token may come.
 
         output: int32 [n], the tokens generated so far, then those that are only drafted.
-        Returns int32 [(V + 31) // 32]: bit i of word w stands for the token 32 * w + i and is set where it may come.
+        num_drafted: how many of them are drafts, which may be gone at the next call.
+        Returns int32 [(V + 31) // 32]: bit i of word w stands for the token 32 * w + i and is set where it may come. It is
+        valid until the next call. Raises MaskError.
         """
+        ...
+
+    @property
+    def must_end(self) -> bool:
+        """Whether the latest call left nothing but tokens that end the answer. Then one of them comes, whatever else the
+        request asks for (`min_tokens`, `ignore_eos`, allowed ids, bad words)."""
         ...
 
 
@@ -81,9 +93,9 @@ class SequenceSampling:
 
     @property
     def always_adjusts(self) -> bool:
-        """Whether logits are changed at every position; before `min_tokens`, they are in any case."""
+        """Whether logits are changed at every position; before `min_tokens`, they are in any case. Masks change none."""
         listed = self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
-        return listed or self.penalized or self.mask is not None
+        return listed or self.penalized
 
     def output(self, stop: int) -> Tokens:
         """The first `stop` output tokens, int32 [stop]."""

@@ -86,7 +86,9 @@ class SequenceState(KVSequence):
         self.max_length = max_length
         if params.max_tokens is not None:
             self.max_length = min(max_length, self.num_prompt_tokens + params.max_tokens)
-        self.min_stop_length = self.num_prompt_tokens + params.min_tokens
+        self.min_stop_length = self.num_prompt_tokens
+        if request.grammar is None:  # otherwise a stop token is only sampled where the answer may end
+            self.min_stop_length += params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.num_charged_tokens = len(given)
         self.drafts: list[int] = []

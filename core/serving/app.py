@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from core.api.config import CacheConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
+from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
 from core.serving.authentication import Authentication
@@ -24,8 +25,10 @@ from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
 from core.serving.preparation import PreparationSettings
 from core.serving.preparer import Preparer
-from core.serving.routes import cache, chat, completions, health, metrics, models, tokenize
+from core.serving.responses.store import ResponseStore
+from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
 from core.serving.turnstile import Turnstile
+from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
 
 
@@ -49,7 +52,7 @@ def create_app(
     )
     app.state.context = _context(engine, server_config, model_config, cache_config)
     paths: list[str] = []
-    for module in (models, completions, chat, tokenize, cache, health, metrics):
+    for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
         app.include_router(module.router)
         for route in module.router.routes:
             paths.append(str(getattr(route, "path", "")))
@@ -84,6 +87,7 @@ def _context(
     engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
 ) -> ServingContext:
     own = read_template(server.chat_template)
+    tokenizer = engine.tokenizer
     settings = PreparationSettings(
         served_names=model.served_names,
         max_model_len=model.max_model_len,
@@ -92,7 +96,10 @@ def _context(
         max_num_queued_reqs=engine.queue.max_requests,
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
-        chat_template=engine.tokenizer.chat_template if own is None else own,
+        chat_template=tokenizer.chat_template if own is None else own,
+        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
+        format=served_format(server.answers, tokenizer, own),
+        auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
     return ServingContext(
@@ -102,4 +109,5 @@ def _context(
         preparer=Preparer(settings, engine.tokenizer),
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
+        responses=ResponseStore(server.limits),
     )

@@ -19,7 +19,8 @@ from core.serving.middleware import OPEN, PathSet
 
 
 class Authentication:
-    """Lets requests through that carry `Authorization: Bearer KEY`, and those for one of the few paths that are open.
+    """Lets requests through that carry `Authorization: Bearer KEY` or `X-Api-Key: KEY`, and those for one of the few paths
+    that are open.
 
     Everything else is refused, whether it exists or not. Keys are kept as hashes; which one matched is told as
     `request.state.api_key`.
@@ -48,32 +49,41 @@ class Authentication:
             await WebSocketClose()(scope, receive, send)
             return
         error = RequestError(
-            "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'.",
+            "The API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'.",
             status=401,
             code="invalid_api_key",
         )
-        answer = error_response(error, {"www-authenticate": "Bearer"})
+        answer = error_response(error, {"www-authenticate": "Bearer"}, scope)
         await answer(scope, receive, send)
 
     def _matching_key(self, scope: Scope) -> int | None:
         """Which key the request carries. All are compared, each in constant time."""
-        header = _authorization(scope)
-        scheme, _, token = header.partition(b" ")
-        if scheme.lower() != b"bearer":
-            return None
-        given = hashlib.sha256(token.strip()).digest()
         matching: int | None = None
-        for number, digests in enumerate(self.digests):
-            matches = [hmac.compare_digest(given, digest) for digest in digests]
-            if matching is None and any(matches):
-                matching = number
+        for token in _tokens(scope):
+            given = hashlib.sha256(token.strip()).digest()
+            for number, digests in enumerate(self.digests):
+                matches = [hmac.compare_digest(given, digest) for digest in digests]
+                if matching is None and any(matches):
+                    matching = number
         return matching
 
 
-def _authorization(scope: Scope) -> bytes:
+def _tokens(scope: Scope) -> list[bytes]:
+    """The keys that a request gives: the one of its first `Authorization`, the one of its first `X-Api-Key`."""
+    tokens: list[bytes] = []
+    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    if scheme.lower() == b"bearer":
+        tokens.append(token)
+    plain = _header(scope, b"x-api-key")
+    if plain:
+        tokens.append(plain)
+    return tokens
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
     """The first header of that name; empty without one."""
     for name, value in scope["headers"]:
-        if name == b"authorization":
+        if name == wanted:
             header: bytes = value
             return header
     return b""

@@ -1,6 +1,7 @@
 """Turns engine outputs into the choices of /v1/chat/completions.
 
-Owns: roles, deltas, logprobs of answers. Never does: run anything. Called by: `core.serving.routes.chat`.
+Owns: roles, deltas, logprobs and finish reasons of answers. Never does: parse (`answer_parsing` does) or run anything.
+Called by: `core.serving.routes.chat`.
 """
 
 from __future__ import annotations
@@ -9,39 +10,63 @@ import time
 from operator import attrgetter
 
 import msgspec
+from msgspec import UNSET
 
 from core.api.outputs import CompletionOutput, RequestOutput
+from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
+from core.serving.message_parts import MessageParts
+from core.serving.preparation import PreparedChat
 from core.serving.protocol.chat import (
     ChatChoice,
     ChatChunk,
     ChatLogprobs,
     ChatMessage,
-    ChatRequest,
     ChatResponse,
     ChunkChoice,
     Delta,
 )
-from core.serving.protocol.messages import message_text
+from core.serving.protocol.messages import message_reasoning, message_text
 from core.serving.protocol.usage import UsageCounter
+
+
+class ChoiceState:
+    """A choice while it is written.
+
+    parser: of its answer.
+    kinds:  the types of its calls by their index.
+    """
+
+    def __init__(self, prepared: PreparedChat) -> None:
+        self.parser = AnswerParser(prepared)
+        self.kinds: dict[int, str] = {}
 
 
 class ChatWriter:
     """One for each HTTP request. `usage` counts what went through."""
 
-    def __init__(self, context: ServingContext, request: ChatRequest) -> None:
+    def __init__(self, context: ServingContext, prepared: PreparedChat) -> None:
+        request = prepared.body
         messages = request.messages or []
         last = messages[-1]
         self.request = request
+        self.custom = {tool.name for tool in prepared.tools if tool.kind == "custom"}
+        self.shows_reasoning = request.include_reasoning is not False
+        self.is_parsed = prepared.format is not None
+        self.choices = [ChoiceState(prepared) for _ in range(request.n or 1)]
         self.role = str(last["role"])
         if request.opens_answer:
             self.role = context.server.response_role
         self.prefix = ""
+        self.thought = ""
         if request.echo and last["role"] == self.role:
             self.prefix = message_text(last)
+            self.thought = message_reasoning(last) if self.shows_reasoning else ""
         self.logprobs = LogprobsFormatter.of(context, request)
         self.usage = UsageCounter(context.server.enable_prompt_tokens_details)
+        if prepared.format is not None and prepared.format.row.reasoning is not None:
+            self.usage.reasoning_tokens = 0
 
     def opening(self, chunk: ChatChunk, output: RequestOutput) -> list[ChatChunk]:
         """The first chunks of a stream: the role of each choice, and the echoed text."""
@@ -49,6 +74,7 @@ class ChatWriter:
         if self.request.return_token_ids:
             first.prompt_token_ids = output.prompt_token_ids
         delta = Delta(role=self.role, content=self.prefix)
+        delta.reasoning = delta.reasoning_content = self.thought or UNSET
         opening: list[ChatChunk] = []
         for index in range(self.request.n or 1):
             choice = ChunkChoice(index, delta, logprobs=None, finish_reason=None)
@@ -59,18 +85,23 @@ class ChatWriter:
         """The choices that `output` adds to, without the empty ones."""
         self.usage.add(prompt_index, output)
         deltas = [self._delta(completion) for completion in output.outputs]
+        if self.usage.reasoning_tokens is not None:
+            self._count_reasoning()
         return [delta for delta in deltas if delta is not None]
 
     def whole(self, output: RequestOutput, answer_id: str, model: str) -> ChatResponse:
         """The answer in the final `output`."""
         self.usage.add(0, output)
         completions = sorted(output.outputs, key=attrgetter("index"))
+        choices = [self._choice(completion) for completion in completions]
+        if self.usage.reasoning_tokens is not None:
+            self._count_reasoning()
         answer = ChatResponse(
             id=answer_id,
             object="chat.completion",
             created=int(time.time()),
             model=model,
-            choices=[self._choice(completion) for completion in completions],
+            choices=choices,
             usage=self.usage.usage(),
         )
         if self.request.prompt_logprobs is not None and output.prompt_logprobs is not None:
@@ -81,14 +112,23 @@ class ChatWriter:
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:
         text = completion.text
+        parts: MessageParts | None = None
+        if self.is_parsed:
+            parts = self._parts(completion)
+            text = parts.text
+        calls_or_thinks = parts is not None and bool(parts.calls or parts.reasoning)
         logprobs = self._chat_logprobs(completion)
         ended = completion.finish_reason is not None
-        if not (text or ended or logprobs is not None or self.request.return_token_ids):
+        if not (text or calls_or_thinks or ended or logprobs is not None or self.request.return_token_ids):
             return None
         delta = Delta()
-        if text or not ended:
+        if text or not (calls_or_thinks or ended):
             delta.content = text
         choice = ChunkChoice(completion.index, delta, logprobs, completion.finish_reason)
+        if parts is not None:
+            delta.reasoning = delta.reasoning_content = parts.reasoning or UNSET
+            delta.tool_calls = parts.calls or UNSET
+            choice.finish_reason = self.choices[completion.index].parser.finish_reason(completion)
         if completion.stop_reason is not None:
             choice.stop_reason = completion.stop_reason
         if self.request.return_token_ids:
@@ -96,16 +136,32 @@ class ChatWriter:
         return choice
 
     def _choice(self, completion: CompletionOutput) -> ChatChoice:
+        parts = self._parts(completion)
+        text = self.prefix + parts.text
+        message = ChatMessage(self.role, None if parts.calls and not text else text, refusal=None)
+        message.reasoning = message.reasoning_content = self.thought + parts.reasoning or UNSET
+        message.tool_calls = parts.whole_calls
         choice = ChatChoice(
             index=completion.index,
-            message=ChatMessage(self.role, self.prefix + completion.text),
+            message=message,
             logprobs=self._chat_logprobs(completion),
-            finish_reason=completion.finish_reason,
+            finish_reason=self.choices[completion.index].parser.finish_reason(completion),
             stop_reason=completion.stop_reason,
         )
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
         return choice
+
+    def _parts(self, completion: CompletionOutput) -> MessageParts:
+        """The parts of the message that an output brings, without reasoning that is not to be shown."""
+        state = self.choices[completion.index]
+        parts = MessageParts(state.parser.push(completion), self.custom, state.kinds)
+        if not self.shows_reasoning:
+            parts.reasoning = ""
+        return parts
+
+    def _count_reasoning(self) -> None:
+        self.usage.reasoning_tokens = sum(state.parser.reasoning_tokens for state in self.choices)
 
     def _chat_logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
         if not self.request.logprobs or completion.logprobs is None:

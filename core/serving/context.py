@@ -18,11 +18,19 @@ from core.serving.body import BodyRoom
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
+from core.serving.responses.store import ResponseStore
+from core.serving.responses.stored_response import Tenant
+from core.serving.tolerated_fields import ToleratedFields
 
 
 @dataclass(slots=True)
 class ServingContext:
-    """One for each app. bodies: the memory for request bodies. created: seconds since the epoch."""
+    """One for each app.
+
+    bodies: the memory for request bodies.
+    responses: those of /v1/responses that are kept.
+    created: seconds since the epoch.
+    """
 
     engine: ServingEngine
     server: ServerConfig
@@ -30,7 +38,14 @@ class ServingContext:
     preparer: Preparer
     bodies: BodyRoom
     metrics: ServerMetrics
+    responses: ResponseStore
     created: int = field(default_factory=lambda: int(time.time()))
+    tolerated: ToleratedFields = field(default_factory=ToleratedFields)
+
+    async def close(self) -> None:
+        """End what runs beside the requests: responses in the background, the helper process."""
+        await self.responses.close()
+        await self.preparer.close()
 
 
 def context_of(request: Request) -> ServingContext:
@@ -38,6 +53,12 @@ def context_of(request: Request) -> ServingContext:
     context = request.app.state.context
     assert isinstance(context, ServingContext)
     return context
+
+
+def tenant_of(request: Request) -> Tenant:
+    """Whose a request is: the number of its API key, None where there are no keys."""
+    number: Tenant = getattr(request.state, "api_key", None)
+    return number
 
 
 def user_of(request: Request, named: object) -> str:

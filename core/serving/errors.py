@@ -1,21 +1,45 @@
-"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}.
+"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}; on the paths of the Messages API as
+Anthropic's do: {"type": "error", "error": {"type", "message"}}.
 
-Owns: the error body, the status of each exception, the handlers of the app. Never does: decide what is an error.
+Owns: the error bodies, the status of each exception, the handlers of the app. Never does: decide what is an error.
 Called by: `core.serving.app`, middleware and event streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
+from core.serving.middleware import PathSet, request_id_of
+from core.serving.protocol.anthropic_answer import MessagesError, MessagesErrorObject
 
 CLIENT_CLOSED_REQUEST = 499
+CONTEXT_EXCEEDED = "context_length_exceeded"
+TOO_LONG = "Prompt is too long."
+"""Clients of the Messages API look for these words, and then shorten the conversation."""
+
+MESSAGES = PathSet(("/v1/messages", "/v1/messages/{rest:path}"))
+"""The paths whose errors are of Anthropic's shape."""
+
+MESSAGES_TYPES: Mapping[int, str] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        408: "timeout_error",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+    }
+)
+"""Anthropic's types by HTTP status, besides `invalid_request_error` and `api_error`."""
+
 LONGEST_MESSAGE = 2000
 LONGEST_PARAM = 200
 """Characters."""
@@ -82,12 +106,31 @@ def _cut(text: str, most: int) -> str:
     return f"{begin} … {end}"
 
 
-def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:
-    """The answer to a request that failed."""
+def error_response(error: Exception, headers: dict[str, str] | None = None, scope: Scope | None = None) -> Response:
+    """The answer to a request that failed. scope: of the request, where there is one; it decides the body's shape."""
     status, body = describe(error)
+    headers = dict(headers or {})
     if isinstance(error, RequestError) and error.retry_after is not None:
-        headers = {**(headers or {}), "retry-after": str(error.retry_after)}
-    return Response(msgspec.json.encode(body), status, headers, "application/json")
+        headers["retry-after"] = str(error.retry_after)
+    shaped: ErrorBody | MessagesError = body
+    if scope is not None and MESSAGES.has(scope):
+        shaped = _messages_error(status, body)
+        headers["request-id"] = request_id_of(scope)
+    return Response(msgspec.json.encode(shaped), status, headers, "application/json")
+
+
+def messages_error_event(error: Exception) -> bytes:
+    """The last event of a stream of the Messages API that failed."""
+    shaped = _messages_error(*describe(error))
+    return b"event: error\ndata: " + msgspec.json.encode(shaped) + b"\n\n"
+
+
+def _messages_error(status: int, body: ErrorBody) -> MessagesError:
+    message = body.error.message
+    if body.error.code == CONTEXT_EXCEEDED:
+        message = f"{TOO_LONG} {message}"
+    kind = MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return MessagesError(MessagesErrorObject(kind, message))
 
 
 def error_event(error: Exception) -> bytes:
@@ -112,7 +155,7 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    return error_response(error)
+    return error_response(error, scope=request.scope)
 
 
 def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:
@@ -129,4 +172,4 @@ def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) ->
         message = f"{path} does not take {request.method}; it takes {allowed}."
         code = "method_not_allowed"
     refused = RequestError(message, status=error.status_code, code=code)
-    return error_response(refused, headers)
+    return error_response(refused, headers, request.scope)

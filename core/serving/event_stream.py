@@ -7,7 +7,7 @@ Called by: the completion routes.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
@@ -22,17 +22,29 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """Sends `events` (complete `data: ...` blocks) as they come, then `[DONE]`.
+    """Sends `events` (complete blocks such as `data: ...`) as they come, then `done`.
 
-    An exception becomes one last event with an error object. However the stream ends, `events` is closed.
+    done:   ends a stream that went well.
+    failed: from an exception to the last event instead.
+    headers: further ones.
+
+    However the stream ends, `events` is closed.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        done: bytes = DONE,
+        failed: Callable[[Exception], bytes] = error_event,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self.events = events
+        self.done = done
+        self.failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything; returns when the stream has ended or the client has gone."""
@@ -48,10 +60,10 @@ class EventStream(Response):
         try:
             async for event in self.events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            last = DONE
+            last = self.done
         except CoreError as error:
-            last = error_event(error)
+            last = self.failed(error)
         except Exception as error:
             logger.exception("A stream failed.")
-            last = error_event(error)
+            last = self.failed(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})

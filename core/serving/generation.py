@@ -61,6 +61,7 @@ async def run_prompts(
             strict_length=True,
             timeout_s=prepared.body.timeout,
             arrival=arrival.begin,
+            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for request_id, prompt in zip(ids, prompts, strict=True):
@@ -73,6 +74,14 @@ async def run_prompts(
     finally:
         for request_id in ids:
             queue.leave(request_id)
+
+
+async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
+    """The last one of a single prompt."""
+    async with aclosing(outputs):
+        async for _, output in outputs:
+            final = output
+    return final
 
 
 async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:

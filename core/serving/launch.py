@@ -144,7 +144,7 @@ async def _run(
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         await _shut_down(server, serving, hurry, engine)
     finally:
-        await app.state.context.preparer.close()
+        await app.state.context.close()
         for task in (*watching, watching_files):
             task.cancel()
     if engine.dead_error is not None:

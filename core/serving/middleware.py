@@ -50,8 +50,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        request_id = client_request_id(headers) or uuid4().hex
+        request_id = request_id_of(scope)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -102,3 +101,8 @@ def client_request_id(headers: Headers) -> str | None:
     """The client's `X-Request-Id` when it has one that is short and plain."""
     given = headers.get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else None
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id of a request: the client's own when it is short and plain, else a new one."""
+    return client_request_id(Headers(scope=scope)) or uuid4().hex

@@ -7,7 +7,7 @@ Owns: the table of operations and the document made from it. Never does: route, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI
@@ -15,9 +15,14 @@ from fastapi.openapi.utils import get_openapi
 
 from core.serving.errors import ErrorBody
 from core.serving.middleware import OPEN
+from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
 from core.serving.protocol.operation import ModelCard, ModelList, ResetAnswer, VersionAnswer
+from core.serving.protocol.response_events import StreamedEvent
+from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
+from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 
 JSON = "application/json"
@@ -28,7 +33,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model or response.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
     409: "Requests that run stand in the way; try again when they have ended.",
@@ -39,6 +44,12 @@ STATUSES = {
     500: "The server failed on this request.",
     503: "The engine is not running, or all connections are busy.",
 }
+KEY_SCHEMES = {
+    "ApiKey": {"type": "http", "scheme": "bearer"},
+    "ApiKeyHeader": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+}
+"""Ways to send a key; one is enough."""
+
 ALWAYS = (400, 405, 408, 431, 500, 503)
 BODY = (413, 415)
 
@@ -49,14 +60,18 @@ class Operation:
 
     answer: JSON of this struct, or the media type of a plain text; None: an empty body.
     body: JSON of this struct; None: nothing.
-    chunk: what the events of a stream hold.
+    chunk: what the events of a stream hold; several where each has its own name.
     errors: statuses besides ALWAYS.
+    anthropic: errors are of Anthropic's shape.
+    deletion: JSON of this struct answers DELETE, where the path takes that, too.
     """
 
     answer: type[msgspec.Struct] | str | None = None
     body: type[msgspec.Struct] | None = None
-    chunk: type[msgspec.Struct] | None = None
+    chunk: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
     errors: tuple[int, ...] = ()
+    anthropic: bool = False
+    deletion: type[msgspec.Struct] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -64,6 +79,18 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
     "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
     "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/responses": Operation(
+        ResponseObject, ResponsesRequest, get_args(StreamedEvent), errors=(*BODY, 404, 409, 429)
+    ),
+    "/v1/responses/{response_id}": Operation(
+        ResponseObject, chunk=get_args(StreamedEvent), errors=(404,), deletion=DeletedResponse
+    ),
+    "/v1/responses/{response_id}/cancel": Operation(ResponseObject, errors=(404,)),
+    "/v1/responses/{response_id}/input_items": Operation(ItemList, errors=(404,)),
+    "/v1/messages": Operation(
+        MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
+    ),
+    "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
@@ -85,13 +112,16 @@ def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
             errors.add(401)
         responses = {"200": _success(known)}
         for status in sorted(errors):
-            responses[str(status)] = _error(status)
-        for operation in methods.values():
+            responses[str(status)] = _error(status, anthropic=known.anthropic)
+        for method, operation in methods.items():
             operation["responses"] = responses
+            if method == "delete" and known.deletion is not None:
+                deleted = {"description": "The answer.", "content": _json(known.deletion)}
+                operation["responses"] = responses | {"200": deleted}
             if known.body is not None:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
             if guarded:
-                operation["security"] = [{"ApiKey": []}]
+                operation["security"] = [{name: []} for name in KEY_SCHEMES]
     made["components"] = _components(keys)
     return made
 
@@ -105,13 +135,21 @@ def _success(known: Operation) -> dict[str, Any]:
     else:
         content |= _json(known.answer)
     if known.chunk is not None:
-        told = f"With `stream`: lines `data: {known.chunk.__name__}`, then `data: [DONE]`."
+        told = _streamed(known.chunk)
         content[EVENTS] = {"schema": {"type": "string", "description": told}}
     return {"description": "The answer.", "content": content}
 
 
-def _error(status: int) -> dict[str, Any]:
-    return {"$ref": f"#/components/responses/Error{status}"}
+def _streamed(chunk: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...]) -> str:
+    if isinstance(chunk, tuple):
+        names = ", ".join(event.__name__ for event in chunk)
+        return f"With `stream`: lines `event: TYPE` and `data: EVENT`, each event one of {names}."
+    return f"With `stream`: lines `data: {chunk.__name__}`, then `data: [DONE]`."
+
+
+def _error(status: int, *, anthropic: bool) -> dict[str, Any]:
+    shape = "AnthropicError" if anthropic else "Error"
+    return {"$ref": f"#/components/responses/{shape}{status}"}
 
 
 def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
@@ -121,18 +159,20 @@ def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _components(keys: bool) -> dict[str, Any]:
-    structs: list[type[msgspec.Struct]] = [ErrorBody]
+    structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
     for known in OPERATIONS.values():
-        for struct in (known.answer, known.body, known.chunk):
+        chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
+        for struct in (known.answer, known.body, known.deletion, *chunks):
             if isinstance(struct, type):
                 structs.append(struct)
     distinct = dict.fromkeys(structs)
     _, schemas = msgspec.json.schema_components(distinct, ref_template=SCHEMAS + "{name}")
-    content = _json(ErrorBody)
     responses = {}
-    for status, told in STATUSES.items():
-        responses[f"Error{status}"] = {"description": told, "content": content}
+    for shape, body in (("Error", ErrorBody), ("AnthropicError", MessagesError)):
+        content = _json(body)
+        for status, told in STATUSES.items():
+            responses[f"{shape}{status}"] = {"description": told, "content": content}
     components: dict[str, Any] = {"schemas": schemas, "responses": responses}
     if keys:
-        components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = KEY_SCHEMES
     return components

@@ -7,6 +7,7 @@ Called by: `core.serving.preparer` (which decides where) and the helper process.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,17 +17,33 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.formats.selection import AnswerFormat
+from core.formats.tool_spec import ToolSpec
+from core.serving.answer_plan import AnswerPlan, check_template
+from core.serving.anthropic import chat as anthropic
+from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
+from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from core.serving.responses.conversation import Item
+from core.serving.responses.items import complete, given_items
+from core.serving.responses.kept_items import unpacked
+from core.serving.responses.tools import ToolTable, chat_tools
+from core.serving.responses.translation import chat_request, check_history, own_names
+from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
+from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
+TAIL = 256
+"""Characters at the end of a prompt, more than a template writes behind the last message."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -39,6 +56,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
+    tool_template:       Jinja source for conversations with tools; None: the same.
+    format:              how the model writes reasoning and calls.
+    auto_tool_choice:    whether the model may decide on calls.
     """
 
     served_names: tuple[str, ...]
@@ -49,6 +69,9 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: int
     defaults: dict[str, Any]
     chat_template: str | None
+    tool_template: str | None = None
+    format: AnswerFormat | None = None
+    auto_tool_choice: bool = True
     limits: ServerLimits
 
 
@@ -68,12 +91,20 @@ class PreparedChat(msgspec.Struct):
 
     body: without what the answer does not need; of the messages the last one.
     model: the name to report.
+    tools: that the answer may call.
+    format: by which the answer is parsed; None: all of it is text.
+    prompt_tail: the end of the prompt, from which the answer goes on.
+    resumed: the answer goes on within the last message.
     """
 
     body: ChatRequest
     model: str
     params: SamplingParams
     prompts: list[Prompt]
+    tools: list[ToolSpec] = []
+    format: AnswerFormat | None = None
+    prompt_tail: str = ""
+    resumed: bool = False
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -89,10 +120,51 @@ class PreparedCompletion(msgspec.Struct):
     prompts: list[Prompt]
 
 
+class PreparedResponse(msgspec.Struct):
+    """A body of /v1/responses, ready for the engine.
+
+    body: without the input.
+    items: of the input, complete, where they are to be kept.
+    tools: by the name that the model sees.
+    unknown: fields that were left out.
+    """
+
+    body: ResponsesRequest
+    chat: PreparedChat
+    items: list[Item]
+    tools: ToolTable
+    unknown: list[str]
+
+
+class PreparedMessages(msgspec.Struct):
+    """A request of the Messages API, ready for the engine.
+
+    chat:       the same as a chat request; its `max_tokens` fit the context.
+    max_tokens: as asked for.
+    omits_thinking: the answer is to come without the text of its thinking.
+    unknown:    names of the body's fields that are tolerated.
+    """
+
+    chat: PreparedChat
+    max_tokens: int
+    omits_thinking: bool
+    unknown: list[str]
+
+
+class CountedTokens(msgspec.Struct):
+    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
+
+    count: TokenCount
+    unknown: list[str]
+
+
 RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
         "completion": PreparedCompletion,
+        "response": PreparedResponse,
+        "messages": PreparedMessages,
+        "count_tokens": CountedTokens,
         "tokenize": TokenizeResponse,
         "detokenize": DetokenizeResponse,
     }
@@ -106,10 +178,14 @@ class Preparation:
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
+        self._response = msgspec.json.Decoder(ResponsesRequest)
+        self._messages = msgspec.json.Decoder(MessagesRequest)
+        self._count_tokens = msgspec.json.Decoder(CountTokensRequest)
+        self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._tokenize = msgspec.json.Decoder(TokenizeRequest)
         self._detokenize = msgspec.json.Decoder(DetokenizeRequest)
 
@@ -118,6 +194,9 @@ class Preparation:
         steps = {
             "chat": self.chat,
             "completion": self.completion,
+            "response": self.response,
+            "messages": self.messages,
+            "count_tokens": self.count_tokens,
             "tokenize": self.tokenize,
             "detokenize": self.detokenize,
         }
@@ -130,14 +209,26 @@ class Preparation:
     def prepare_chat(self, body: ChatRequest) -> PreparedChat:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
-        body.check(self.settings.max_logprobs, self.settings.limits)
+        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        check_template(use, self.template)
+        plan = AnswerPlan.of(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
-        text = self._render(body)
+        text = self._render(body, use)
+        params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
         body.messages = (body.messages or [])[-1:]
-        body.documents = body.chat_template_kwargs = body.tools = None
-        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
+        body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
+        return PreparedChat(
+            _lean(body),
+            model,
+            params,
+            [Prompt(text, ids)],
+            tools=use.callable,
+            format=plan.format,
+            prompt_tail=plan.tail(text)[-TAIL:],
+            resumed=plan.resumed is not None,
+        )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions. Raises RequestError."""
@@ -160,12 +251,63 @@ class Preparation:
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts)
 
+    def response(self, data: Buffer) -> PreparedResponse:
+        """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
+        kept, data = unpacked(data)
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        body = decode_body(self._response, data)
+        body.check(self.settings.limits)
+        check_history(body, kept)
+        items = given_items(body.input, kept.known)
+        tools = chat_tools(body.tools, body.tool_choice)
+        conversation = [*(kept.history or ()), *items]
+
+        def prepare(some: list[Item]) -> PreparedChat:
+            return self.prepare_chat(chat_request(body, some, tools))
+
+        with own_names():
+            chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
+        body.input = None
+        kept_items = complete(items) if body.stored else []
+        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
+
+    def messages(self, data: Buffer) -> PreparedMessages:
+        """A body of /v1/messages. Raises RequestError."""
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = decode_body(self._messages, data)
+        request = anthropic.chat_request(body, late_system=self._late_system)
+        served = self.settings.format
+        if served is not None and served.row.reasoning is not None:
+            request.thinking_token_budget = anthropic.thinking_budget(body)
+        chat = self.prepare_chat(request)
+        room = self.settings.max_model_len - len(chat.prompts[0].token_ids)
+        chat.params.max_tokens = min(body.max_tokens, room)
+        return PreparedMessages(chat, body.max_tokens, anthropic.omits_thinking(body), unknown)
+
+    def count_tokens(self, data: Buffer) -> CountedTokens:
+        """A body of /v1/messages/count_tokens: rendered and tokenized as that of a request. Raises RequestError."""
+        given: dict[str, msgspec.Raw] = decode_body(self._fields, data)
+        unknown = anthropic.check_fields(given)
+        body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
+        self.check_model(body.model)
+        use = body.check(self.settings.max_logprobs, self.settings.limits)
+        check_template(use, self.template)
+        ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
+        return CountedTokens(TokenCount(len(ids)), unknown)
+
+    @functools.cached_property
+    def _late_system(self) -> bool:
+        """Whether the template shows system messages behind others; found once, when it is first asked for."""
+        return anthropic.shows_late_system(self.template)
+
     def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize. Raises RequestError."""
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
-        body.check(self.settings.limits)
-        text = self._render(body) if body.prompt is None else body.prompt
+        use = body.check(self.settings.limits)
+        check_template(use, self.template)
+        text = self._render(body, use) if body.prompt is None else body.prompt
         special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
         ids = self.texts.encode(text, special)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
@@ -205,15 +347,16 @@ class Preparation:
             )
         return body.params(self.settings.defaults)
 
-    def _render(self, conversation: Conversation) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> str:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self.template.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,
             continue_final_message=bool(conversation.continue_final_message),
+            tools=use.shown,
             documents=conversation.documents,
-            **conversation.template_variables(),
+            **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
         )
 
     def _check_choices(self, prompts: Sequence[object], n: int) -> None:

@@ -10,7 +10,16 @@ import asyncio
 import time
 from typing import Any
 
-from core.serving.preparation import Buffer, Preparation, PreparationSettings, PreparedChat, PreparedCompletion
+from core.serving.preparation import (
+    Buffer,
+    CountedTokens,
+    Preparation,
+    PreparationSettings,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedMessages,
+    PreparedResponse,
+)
 from core.serving.preparation_helper import PreparationHelper
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
@@ -40,6 +49,21 @@ class Preparer:
         """A body of /v1/completions."""
         prepared: PreparedCompletion = await self._prepare("completion", data)
         return prepared
+
+    async def response(self, data: Buffer) -> PreparedResponse:
+        """A body of /v1/responses behind the items that are kept for it."""
+        prepared: PreparedResponse = await self._prepare("response", data)
+        return prepared
+
+    async def messages(self, data: Buffer) -> PreparedMessages:
+        """A body of /v1/messages."""
+        prepared: PreparedMessages = await self._prepare("messages", data)
+        return prepared
+
+    async def count_tokens(self, data: Buffer) -> CountedTokens:
+        """A body of /v1/messages/count_tokens."""
+        counted: CountedTokens = await self._prepare("count_tokens", data)
+        return counted
 
     async def tokenize(self, data: Buffer) -> TokenizeResponse:
         """A body of /tokenize."""

@@ -80,6 +80,7 @@ class InterceptedKernels(KernelSet):
         for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             setattr(self, op, self._intercepted(op))
         self.race = None if inner.race is None else self._intercepted("race")
+        self.masked_race = inner.masked_race  # never recorded: which rows have masks differs from step to step
         self.logprobs = inner.logprobs
 
     @property

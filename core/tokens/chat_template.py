@@ -1,6 +1,6 @@
 """Chat templates: messages to the prompt's text, with the checkpoint's Jinja source in a sandbox.
 
-Owns: rendering, its limits, and the form in which messages reach a template. Never does: tokenize, know a model.
+Owns: rendering and its limits. Never does: tokenize, know a model, or the forms of messages (`core.tokens.message_forms`).
 Called by: `LLM.chat`, the server's chat and tokenize routes.
 """
 
@@ -11,9 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
 
 from core.api.errors import RequestError
+from core.tokens.message_forms import (
+    PROBE_ARGUMENTS,
+    PROBE_TOOL,
+    REASONING_NAMES,
+    MessageForms,
+    TemplateForms,
+    forms_of,
+    functions_of,
+    has_text,
+    probe_conversation,
+)
 from core.tokens.template_sandbox import TemplateSandbox
 
 MAX_CHARACTERS = 16_000_000
@@ -30,7 +40,6 @@ class ChatTemplate:
     source: Jinja source. None is allowed; rendering then says what to do.
     for_tools: Jinja source of another template, which renders conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
-    wants_parts: whether it takes a message's content as a list of parts; known after the first rendering.
     """
 
     def __init__(
@@ -39,8 +48,8 @@ class ChatTemplate:
         self.source = source
         self.special_tokens = dict(special_tokens or {})
         self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens)
-        self._template: jinja2.Template | None = None
-        self.wants_parts = False
+        self._template: tuple[jinja2.Template, TemplateForms] | None = None
+        self._wants_objects: bool | None = None
 
     def render(
         self,
@@ -51,7 +60,7 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str:
-        """The prompt. Content given as a list of text parts is joined for templates that expect strings.
+        """The prompt. Contents, calls and reasoning are given in the form that the template takes.
 
         continue_final_message: the prompt ends inside the last message, for the model to go on with it.
         Raises RequestError when there is no template, when the template refuses, fails or runs too long.
@@ -65,14 +74,16 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt exclude each other; set add_generation_prompt to false.",
                 param="continue_final_message",
             )
-        template = self._compiled()
+        template, forms = self._compiled()
+        adapting = MessageForms(forms, self._takes_objects)
         try:
-            prepared = [self._prepared(message) for message in messages]
+            # Copies, so that the template cannot change the caller's messages.
+            prepared = [adapting.adapt(_plain(message)) for message in messages]
             values = {
                 **self.special_tokens,
                 **kwargs,
                 "messages": prepared,
-                "tools": [_plain(tool) for tool in tools] if tools else None,
+                "tools": [_plain(tool) for tool in functions_of(tools)] if tools else None,
                 "documents": [_plain(document) for document in documents] if documents else None,
                 "add_generation_prompt": add_generation_prompt,
             }
@@ -85,27 +96,44 @@ class ChatTemplate:
         text = _run(template, values)
         return _cut_at_mark(text) if continue_final_message else text
 
-    def _compiled(self) -> jinja2.Template:
+    def variables(self, *, with_tools: bool = False) -> frozenset[str]:
+        """Names that it reads, of a conversation with tools or one without. Raises RequestError for one that is not valid."""
+        if with_tools and self._with_tools is not None:
+            return self._with_tools.variables()
+        return self._compiled()[1].variables
+
+    def _compiled(self) -> tuple[jinja2.Template, TemplateForms]:
         if self.source is None:
             raise RequestError(NO_TEMPLATE, param="messages")
         if self._template is None:
             sandbox = TemplateSandbox()
             try:
-                self.wants_parts = _iterates_content(sandbox.parse(self.source))
-                self._template = sandbox.from_string(self.source)
+                forms = forms_of(self.source, sandbox.parse(self.source))
+                self._template = sandbox.from_string(self.source), forms
             except (jinja2.TemplateError, RecursionError) as error:
                 raise RequestError(
                     f"The chat template is not valid ({error}). Give another one with --chat-template."
                 ) from error
         return self._template
 
-    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy, so that the template cannot change the caller's message."""
-        copy: dict[str, Any] = _plain(message)
-        content = copy.get("content")
-        if isinstance(content, list) and not self.wants_parts:
-            copy["content"] = "\n".join(_part_text(part) for part in content)
-        return copy
+    def _takes_objects(self) -> bool:
+        """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged: then
+        the next prompt begins with what the model wrote. Found by rendering a conversation once."""
+        if self._wants_objects is None:
+            template, forms = self._compiled()
+            adapting = MessageForms(forms, lambda: False)
+            values = {
+                **self.special_tokens,
+                "messages": [adapting.adapt(message) for message in probe_conversation()],
+                "tools": [_plain(PROBE_TOOL)],
+                "documents": None,
+                "add_generation_prompt": False,
+            }
+            try:
+                self._wants_objects = PROBE_ARGUMENTS not in _run(template, values)
+            except RequestError:
+                self._wants_objects = True  # most templates that refuse text take it apart
+        return self._wants_objects
 
 
 def _plain(value: Any) -> Any:
@@ -121,29 +149,22 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _part_text(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if _has_text(part):
-        return str(part["text"])
-    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    raise RequestError(f"Content part of type {kind!r} is not supported; expected 'text'.", param="messages")
-
-
 def _mark_end(messages: list[dict[str, Any]]) -> None:
-    """Put the mark behind the last message's text. Raises RequestError when there is none."""
+    """Put the mark behind the last message's text, or its reasoning where it has no text. Raises RequestError when it has
+    neither."""
     content = messages[-1].get("content") if messages else None
+    thoughts = [name for name in REASONING_NAMES if messages and isinstance(messages[-1].get(name), str)]
+    if thoughts and not content:
+        for name in thoughts:
+            messages[-1][name] += CONTINUE_MARK
+        return
     if isinstance(content, str):
         messages[-1]["content"] = content + CONTINUE_MARK
         return
-    parts = [part for part in content or [] if _has_text(part)]
+    parts = [part for part in content or [] if has_text(part)]
     if not parts:
         raise RequestError("continue_final_message needs a last message with text.", param="messages")
     parts[-1]["text"] += CONTINUE_MARK
-
-
-def _has_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def _cut_at_mark(text: str) -> str:
@@ -177,23 +198,3 @@ def _run(template: jinja2.Template, values: dict[str, Any]) -> str:
         reason = str(error) or type(error).__name__
         raise RequestError(f"The chat template refused the messages: {reason}", param="messages") from error
     return "".join(pieces)
-
-
-def _iterates_content(tree: nodes.Template) -> bool:
-    """Whether the template loops over a message's content, so that it takes a list of parts."""
-    aliases: set[str] = set()
-    for assignment in tree.find_all(nodes.Assign):
-        if isinstance(assignment.target, nodes.Name) and _mentions_content(assignment.node, set()):
-            aliases.add(assignment.target.name)
-    return any(_mentions_content(loop.iter, aliases) for loop in tree.find_all(nodes.For))
-
-
-def _mentions_content(node: nodes.Node, aliases: set[str]) -> bool:
-    """Whether an expression is `x.content`, `x['content']` or a name assigned from one, maybe filtered."""
-    while isinstance(node, nodes.Filter) and node.node is not None:
-        node = node.node
-    if isinstance(node, nodes.Getattr):
-        return node.attr == "content"
-    if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-    return isinstance(node, nodes.Name) and node.name in aliases

@@ -13,6 +13,9 @@ from tokenizers.decoders import DecodeStream
 
 from core.tokens.tokenizer import Tokenizer
 
+Span = tuple[int, int]
+"""Start and end of a part of a text, in characters."""
+
 MAX_CONTEXT_TOKENS = 16
 FIRST_CONTINUATION = 0x80
 """UTF-8: bytes below are whole characters, bytes from here to 0xBF continue one, ..."""
@@ -77,6 +80,35 @@ class IncrementalDetokenizer:
             return ""
         self._held.clear()
         return text
+
+
+class MarkingDetokenizer(IncrementalDetokenizer):
+    """Keeps special tokens in the text, and knows where they and all others are.
+
+    specials: start and end of each special token, in characters of all released text.
+    ends:     of each token, the characters released until then.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:
+        super().__init__(tokenizer, prompt_token_ids, skip_special_tokens=False)
+        self.specials: list[Span] = []
+        self.ends: list[int] = []
+        self._size = 0
+
+    def push(self, ids: Iterable[int]) -> str:
+        """As the base class."""
+        pieces: list[str] = []
+        for index in ids:
+            piece = super().push([index])
+            pieces.append(piece)
+            self._size += len(piece)
+            self.ends.append(self._size)
+            if index in self._tokenizer.special_ids:
+                # What was left of an unfinished character comes with it, before it.
+                spelling = self._tokenizer.token_text(index)
+                length = min(len(spelling), len(piece))
+                self.specials.append((self._size - length, self._size))
+        return "".join(pieces)
 
 
 def _unfinished(data: bytes) -> bytes:

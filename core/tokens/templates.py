@@ -12,12 +12,21 @@ from typing import Any, NamedTuple
 
 from core.api.errors import CheckpointError
 
+TOOL_TEMPLATE = "tool_use"
+"""The name of a further template for conversations with tools."""
+
 
 class Templates(NamedTuple):
-    """Jinja sources. default: None when there is none. named: all others by name (`tool_use`, `rag`, ...)."""
+    """Jinja sources, and what the checkpoint says of answers.
+
+    default:  None when there is none.
+    named:    all others by name (`tool_use`, `rag`, ...).
+    response: transformers' `response_template`, which tells how answers are taken apart; None when there is none.
+    """
 
     default: str | None
     named: dict[str, str]
+    response: Any = None
 
 
 def read_templates(directory: Path, settings: Mapping[str, Any]) -> Templates:
@@ -33,7 +42,7 @@ def read_templates(directory: Path, settings: Mapping[str, Any]) -> Templates:
     if single.is_file():
         found["default"] = _text(single)
     default = found.pop("default", None)
-    return Templates(default, found)
+    return Templates(default, found, settings.get("response_template"))
 
 
 def _configured(value: Any) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import tokenizers
@@ -61,6 +61,7 @@ class Tokenizer:
     bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None.
     chat_template: Jinja source, or None.
     named_templates: further chat templates by name (`tool_use`, ...); a snapshot leaves them out.
+    response_template: the checkpoint's own description of answers, or None; a snapshot leaves it out.
     split_special_tokens: special tokens written out in a text are text.
     refusal: why there is no text at all, as a sentence; empty when there is. Then every token's text is empty.
     vocab_size: number of ids, with added tokens.
@@ -80,6 +81,7 @@ class Tokenizer:
         unk_token_id: int | None = None,
         chat_template: str | None = None,
         named_templates: Mapping[str, str] | None = None,
+        response_template: Any = None,
         split_special_tokens: bool = False,
         refusal: str = "",
     ) -> None:
@@ -88,6 +90,7 @@ class Tokenizer:
         self.split_special_tokens = split_special_tokens
         self.refusal = refusal
         self.named_templates = dict(named_templates or {})
+        self.response_template = response_template
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.pad_token_id = pad_token_id
@@ -141,6 +144,7 @@ class Tokenizer:
             unk_token_id=read.named["unk_token"],
             chat_template=source.chat_template if own else templates.default,
             named_templates=source.named_templates if own else templates.named,
+            response_template=templates.response,
             split_special_tokens=read.split_special_tokens,
         )
 
@@ -182,6 +186,11 @@ class Tokenizer:
         """Characters of the longest spelling in the vocabulary; no token stands for much more text. Slow the first time."""
         spellings = self.backend.get_vocab(with_added_tokens=True)
         return max(map(len, spellings), default=1)
+
+    @property
+    def special_texts(self) -> list[str]:
+        """The texts of all special tokens, by their ids."""
+        return [self.token_text(index) for index in sorted(self.special_ids)]
 
     @property
     def special_tokens(self) -> dict[str, str]:

@@ -38,6 +38,7 @@ def test_explain_as_json(capsys, tiny_llama):
     assert memory["weights_bytes"] > 0 and memory["workspace_bytes"] > 0
     assert told["numerics"].endswith("/bfloat16/kv-bfloat16")
     assert told["waivers"] == []
+    assert told["response_format"]["row"]["name"] == "text" and "markers" in told["response_format"]["reason"]
 
 
 def test_explain_for_people(capsys, tiny_llama):
@@ -50,6 +51,7 @@ def test_explain_for_people(capsys, tiny_llama):
         "weights",
         "requests of 512 tokens",
         "same tokens\n  none\n",
+        "Format of answers\n  text: all of an answer is text",
     ):
         assert words in out
     assert "\033" not in out
@@ -107,6 +109,8 @@ def test_schema(capsys):
         (["schema", "x"], "takes no arguments"),
         (["explain", "/nowhere/model.gguf"], "no such file or directory"),
         (["show", "--prot", "1"], "Did you mean '--port'?"),
+        (["explain", "--tool-call-parser", "hermos"], "--tool-call-parser hermos: there is no response format"),
+        (["explain", "--reasoning-config.reasoning-start-str", "<t>"], "reasoning_end_str"),
     ],
 )
 def test_mistakes(capsys, words, expected):
@@ -123,14 +127,14 @@ def test_help(capsys):
 
 def test_all_problems_come_together(capsys):
     words = ["--tensor-parallel-size", "3", "--decode-context-parallel-size", "2", "--mamba-cache-philox-rounds", "12"]
-    words += ["--max-num-seqs", "9", "--max-num-batched-tokens", "8", "--enable-auto-tool-choice", "/nowhere"]
+    words += ["--max-num-seqs", "9", "--max-num-batched-tokens", "8", "--enable-lora", "/nowhere"]
     code, _, err = run(capsys, "explain", *words)
     assert code == 2
     for expected in (
         "one rank",
         "--mamba-cache-philox-rounds 12",
         "--max-num-seqs 9",
-        "--enable-auto-tool-choice",
+        "--enable-lora",
         "/nowhere",
     ):
         assert expected in err, err

@@ -12,6 +12,7 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
+from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
 
 KINDS = list(RequestOutputKind)
@@ -25,10 +26,11 @@ def tokenizer() -> Tokenizer:
 class Bench:
     """One request fed with texts, as the engine would."""
 
-    def __init__(self, tokenizer: Tokenizer, **params: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer, terms: RequestTerms = LENIENT, **params: Any) -> None:
         self.processor = OutputProcessor(tokenizer)
         made = InputProcessor(make_config().model, tokenizer)
-        self.processor.add(made.process("r", "prompt", SamplingParams(max_tokens=50, **params), arrival_time=1.0))
+        asked = SamplingParams(max_tokens=50, **params)
+        self.processor.add(made.process("r", "prompt", asked, terms, arrival_time=1.0))
         self.starts: dict[int, int] = {}
         self.seen: list[RequestOutput] = []
         self.stopped: list[tuple[str, int]] = []
@@ -212,3 +214,33 @@ def test_live_ids_are_unique(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     with pytest.raises(ValueError, match="live"):
         bench.processor.add(InputProcessor(make_config().model, tokenizer).process("r", "x", SamplingParams()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 3, 50])
+@pytest.mark.parametrize(
+    ("stop", "expected"), [(None, "a<eos>b<eos>c"), ("os>c", "a<eos>b<e"), ("eos>x", "a<eos>b<eos>c")]
+)
+def test_special_tokens_are_told_when_asked_for(
+    tokenizer: Tokenizer, kind: RequestOutputKind, chunk: int, stop: str | None, expected: str
+) -> None:
+    bench = Bench(tokenizer, RequestTerms(marks_specials=True), output_kind=kind, stop=stop, ignore_eos=True)
+    ids = [*b"a", EOS, *b"b", EOS, *b"c"]
+    for begin in range(0, len(ids), chunk):
+        is_last = begin + chunk >= len(ids)
+        bench.feed(ids[begin : begin + chunk], finish_reason="length" if is_last else None)
+    completions = [output.outputs[0] for output in bench.seen]
+    told = [one.text[start:end] for one in completions for start, end in one.specials]
+    if kind is RequestOutputKind.DELTA:
+        assert bench.text() == expected
+    else:
+        last = completions[-1]
+        assert last.text == expected
+        told = [last.text[start:end] for start, end in last.specials]
+    assert told == (["<eos>", "<e"] if stop == "os>c" else ["<eos>", "<eos>"])
+
+
+def test_special_tokens_are_left_out_otherwise(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer, ignore_eos=True)
+    bench.feed([*b"a", EOS, *b"b"], finish_reason="length")
+    assert (bench.text(), bench.last.outputs[0].specials) == ("ab", ())

@@ -50,8 +50,9 @@ class Alternating:
     def __init__(self, vocab: int) -> None:
         self.masks = [bitmask_of(range(first, vocab, 2), vocab) for first in (1, 0)]
         self.seen: list[list[int]] = []
+        self.must_end = False
 
-    def __call__(self, output):
+    def __call__(self, output, num_drafted):
         self.seen.append(output.tolist())
         return None if not len(output) else self.masks[len(output) % 2]
 
@@ -81,7 +82,18 @@ def test_a_mask_sees_drafts_as_output():
     assert mask.seen == [[5, 8, 3]]
 
 
+class Always:
+    """The same mask at every position."""
+
+    def __init__(self, words, must_end=False) -> None:
+        self.words = words
+        self.must_end = must_end
+
+    def __call__(self, output, num_drafted):
+        return self.words
+
+
 def test_a_mask_that_allows_nothing_ends_its_row_alone():
-    nothing = sequence(mask=lambda output: bitmask_of([], 40))
+    nothing = sequence(mask=Always(bitmask_of([], 40)))
     first, second = draw(Sampler(40), torch.randn(2, 40), [Row(sequence()), Row(nothing)])
     assert first.error is None and "rule out the whole vocabulary" in second.error

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -37,11 +39,19 @@ class RunningServer:
     def __post_init__(self) -> None:
         self.http = httpx.Client(base_url=self.url, timeout=20, verify=False)
 
+    @cached_property
+    def client(self) -> openai.OpenAI:
+        """One for all requests of a module: making one takes longer than most answers."""
+        return self.openai()
+
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
 
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def anthropic(self, **options: Any) -> anthropic.Anthropic:
+        return anthropic.Anthropic(base_url=self.url, **{"api_key": "none", "max_retries": 0, **options})
 
     def wait_idle(self, seconds: float = 3.0) -> None:
         """Wait until no sequence runs any more."""
@@ -65,7 +75,7 @@ def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Ite
         preparer = app.state.context.preparer
         started.append((engine, server, preparer, asyncio.get_running_loop()))
         await server.serve(sockets=[listener])
-        await preparer.close()
+        await app.state.context.close()
         await engine.close()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)

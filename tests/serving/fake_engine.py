@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -30,16 +30,17 @@ MAX_MODEL_LEN = 256
 SLOW_SECONDS = 0.02
 
 
-def make_tokenizer() -> Tokenizer:
-    """One token a byte, after four special ones; texts begin with <s>."""
+def make_tokenizer(template: str = TEMPLATE, more_special: Sequence[str] = ()) -> Tokenizer:
+    """One token a byte, after the special ones; texts begin with <s>."""
+    special = [*SPECIAL, *more_special]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
+    vocab = {token: index for index, token in enumerate([*special, *alphabet])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    backend.add_special_tokens(list(SPECIAL))
+    backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
-    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=TEMPLATE)
+    return Tokenizer(backend, bos_token_id=BOS, eos_token_id=EOS, chat_template=template)
 
 
 def answer_ids(tokenizer: Tokenizer, choice: int) -> list[int]:
@@ -97,7 +98,8 @@ class FakeClient:
 
     async def _run(self, request: EngineRequest) -> None:
         prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
-        ids = answer_ids(self.tokenizer, request.choice)
+        ids = self.answer(prompt, request.choice)
+        prompt = self.steering(prompt)
         for start, token in enumerate(ids):
             await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
             if start == 3 and "DIE" in prompt:
@@ -126,6 +128,14 @@ class FakeClient:
             if output.finish_reason is not None:
                 return
 
+    def answer(self, prompt: str, choice: int) -> list[int]:
+        """The tokens of an answer, end of sequence included."""
+        return answer_ids(self.tokenizer, choice)
+
+    def steering(self, prompt: str) -> str:
+        """The words that steer the client."""
+        return prompt
+
     def stats(self) -> SchedulerStats:
         return SchedulerStats(num_running=len(self.live), prefix_queries=10, prefix_hits=4, kv_cache_usage=0.25)
 
@@ -136,13 +146,16 @@ def make_engine(
     generation: dict[str, object] | None = None,
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
+    tokenizer: Tokenizer | None = None,
+    client: Callable[[Tokenizer], FakeClient] = FakeClient,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
         served_names=("fake-model", "alias"),
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         vocab_size=tokenizer.vocab_size,
         max_logprobs=max_logprobs,
         eos_token_ids=(EOS,),
@@ -156,7 +169,7 @@ def make_engine(
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, FakeClient(tokenizer))  # type: ignore[arg-type]
+    return AsyncEngine(config, served, client(tokenizer))  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.tokens.detokenizer import IncrementalDetokenizer
+from core.tokens.detokenizer import IncrementalDetokenizer, MarkingDetokenizer
 from core.tokens.tokenizer import Tokenizer
 from tests.tokens.tokenizers_for_tests import ours
 
@@ -88,3 +88,22 @@ def test_work_does_not_grow_with_length() -> None:
     for _ in range(20_000):
         stream.push([lone])
     assert time.monotonic() - started < 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_special_tokens_are_marked_where_they_are(data: st.DataObject) -> None:
+    tokenizer = ours(data.draw(st.sampled_from(["smollm2", "gemma3"])))
+    special = sorted(tokenizer.special_ids)
+    token = st.one_of(st.integers(0, 999), st.sampled_from(special))
+    ids = data.draw(st.lists(token, max_size=20))
+    stream = MarkingDetokenizer(tokenizer)
+    shown, position = "", 0
+    while position < len(ids):
+        count = data.draw(st.integers(1, 4))
+        shown += stream.push(ids[position : position + count])
+        position += count
+    shown += stream.flush()
+    assert shown == tokenizer.decode(ids, skip_special_tokens=False)
+    marked = [shown[start:stop] for start, stop in stream.specials]
+    assert marked == [tokenizer.token_text(index) for index in ids if index in tokenizer.special_ids]

@@ -17,6 +17,7 @@ from core.plugin.contracts.attention import (
     LatentBackend,
     StateBackend,
 )
+from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core.plugin.contracts.kernels import (
     ExpertsKernel,
     GatedLinear,
@@ -29,6 +30,7 @@ from core.plugin.contracts.kernels import (
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
+    HasMaskedRace,
     HasOpenGate,
     HasRace,
     HasRoute,
@@ -48,7 +50,8 @@ from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
-from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
+from core.plugin.contracts.response_format import ResponseFormats
+from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
 
 __all__ = [
@@ -59,8 +62,11 @@ __all__ = [
     "Captures",
     "CapturesSizes",
     "ExpertsKernel",
+    "ForcesTokens",
     "GatedLinear",
     "GatedOperation",
+    "GrammarBackend",
+    "GrammarVocabulary",
     "HasActivate",
     "HasExampleState",
     "HasExperts",
@@ -70,6 +76,7 @@ __all__ = [
     "HasHeads",
     "HasLayerNorm",
     "HasLogprobs",
+    "HasMaskedRace",
     "HasOpenGate",
     "HasRace",
     "HasRoute",
@@ -82,6 +89,8 @@ __all__ = [
     "LinearKernel",
     "Loader",
     "LogprobsKernel",
+    "MaskedRaceKernel",
+    "Matcher",
     "MemoryTag",
     "ModelFamily",
     "NeedsHidden",
@@ -93,6 +102,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "ResponseFormats",
     "RouteKernel",
     "Runtime",
     "SavedKernel",

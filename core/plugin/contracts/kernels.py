@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.plugin.contracts.sampling import LogprobsKernel, RaceKernel
+from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -365,6 +365,16 @@ class HasRace(Protocol):
     @property
     def race(self) -> RaceKernel:
         """Sampling with the engine's keyed noise."""
+        ...
+
+
+@runtime_checkable
+class HasMaskedRace(Protocol):
+    """A provider whose sampling kernel takes token masks. Rows with a mask are copied for one that does not."""
+
+    @property
+    def masked_race(self) -> MaskedRaceKernel:
+        """The same as `race` without masks."""
         ...
 
 

@@ -34,6 +34,28 @@ class RaceKernel(Protocol):
         ...
 
 
+class MaskedRaceKernel(Protocol):
+    """A `RaceKernel` that takes token masks as well."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        which: Tensor,
+        keys: Tensor,
+        temperatures: Tensor,
+        out: Tensor,
+        filters: tuple[Tensor, Tensor, Tensor] | None = None,
+        masks: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Race the i-th row as if its logits were −inf wherever its bitmask has no bit.
+
+        masks: words int32 [M, W], W ≥ (V + 31) // 32, where bit b of word w stands for the entry 32·w + b; index int64 [S],
+        the bitmask of each row, −1: nothing is taken out.
+        out int64 [S]: −1 also where a logit that is taken out is NaN or infinite.
+        """
+        ...
+
+
 class LogprobsKernel(Protocol):
     """Log-probabilities of raw logits: `core.sampling.logprobs`, for many rows at once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,12 +14,27 @@ from core.api.sampling_params import SamplingParams
 from core.serving.protocol.messages import Conversation, Message
 from core.serving.protocol.sampling import GenerationRequest, Int32
 from core.serving.protocol.usage import Usage
+from core.serving.tools import ToolUse
 
-UNSERVED = ("audio", "function_call", "functions", "prediction", "verbosity", "web_search_options")
+UNSERVED: Mapping[str, str] = {
+    "audio": "leave it out",
+    "function_call": "write tool_choice",
+    "functions": "write tools",
+    "prediction": "leave it out",
+    "verbosity": "leave it out",
+    "web_search_options": "leave it out",
+}
+"""Fields that are refused unless they are null, each with the way out."""
+
+BUDGETS = ("thinking_token_budget", "max_thinking_tokens", "thinking_budget")
+"""Names of one limit, in the order in which they count."""
 
 
 class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, kw_only=True):
-    """A conversation to continue. The fields named in `UNSERVED` are refused unless they are null."""
+    """A conversation to continue.
+
+    include_reasoning: false leaves reasoning out of the answer; the model reasons all the same.
+    """
 
     messages: list[Message] | None = None
     add_generation_prompt: bool | None = None
@@ -29,6 +45,10 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     tools: list[Any] | None = None
     tool_choice: Any = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Int32 | None = None
+    max_thinking_tokens: Int32 | None = None
+    thinking_budget: Int32 | None = None
 
     max_tokens: Int32 | None = None
     max_completion_tokens: Int32 | None = None
@@ -45,15 +65,37 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     verbosity: Any = None
     web_search_options: Any = None
 
-    def check(self, max_logprobs: int, limits: ServerLimits) -> None:
-        """Refuse what cannot be served, before the template runs. max_logprobs: the server's limit, -1 for none."""
+    @property
+    def reasoning_limit_name(self) -> str:
+        """The name of the field that limits reasoning; empty when none does."""
+        return next((name for name in BUDGETS if getattr(self, name) is not None), "")
+
+    @property
+    def reasoning_limit(self) -> int | None:
+        """Most tokens of reasoning, or None."""
+        name = self.reasoning_limit_name
+        return int(getattr(self, name)) if name else None
+
+    def check(self, max_logprobs: int, limits: ServerLimits) -> ToolUse:
+        """Refuse what cannot be served, before the template runs. Returns the tools that the request offers.
+
+        max_logprobs: the server's limit, -1 for none.
+        """
         self.check_shared(limits)
-        self.check_conversation(limits)
-        for name in UNSERVED:
+        use = self.check_conversation(limits)
+        for name, way_out in UNSERVED.items():
             if getattr(self, name):
-                raise RequestError(f"{name} is not served; leave it out.", param=name)
+                raise RequestError(f"{name} is not served; {way_out}.", param=name)
+        for name in BUDGETS:
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise RequestError(f"{name} is {value}; expected a number of tokens, or null for no limit.", param=name)
         if self.modalities and self.modalities != ["text"]:
             raise RequestError(f"modalities is {self.modalities!r}; only ['text'] is served.", param="modalities")
+        self._check_logprobs(max_logprobs)
+        return use
+
+    def _check_logprobs(self, max_logprobs: int) -> None:
         if self.top_logprobs is None:
             return
         if not self.logprobs and self.top_logprobs:
@@ -99,12 +141,44 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
-class ChatMessage(msgspec.Struct):
-    """The answer."""
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """A function to call. arguments: JSON, or in a delta a part of it."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CustomCall(msgspec.Struct, omit_defaults=True):
+    """A custom tool to call. input: its text, or in a delta a part of it."""
+
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call, or in a delta the new part of it: the first has id, type and name.
+
+    index: which call of the answer a delta belongs to.
+    incomplete: the answer was cut inside of it, so its arguments may be no JSON.
+    """
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
+    incomplete: bool = False
+
+
+class ChatMessage(msgspec.Struct, omit_defaults=True):
+    """The answer. content: None when there are calls alone. reasoning_content: the older name of reasoning."""
 
     role: str
-    content: str
-    refusal: None = None
+    content: str | None
+    refusal: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, omit_defaults=True):
@@ -132,10 +206,13 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """The new part of an answer."""
+    """The new part of an answer. reasoning_content: the older name of reasoning."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, omit_defaults=True):

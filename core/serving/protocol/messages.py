@@ -6,11 +6,13 @@ Called by: the chat and tokenize bodies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.serving.tools import ToolUse, tool_use
+from core.tokens.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
 
@@ -19,13 +21,26 @@ RESERVED = frozenset(
 )
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+CALL_INPUTS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "function": ("arguments", (str, dict)),
+    "custom": ("input", (str,)),
+}
+"""For each type of call, where its input is, and the types that it may have."""
+
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables with which templates that know no effort let a model reason or not."""
+
+
 class Conversation:
     """The common part of bodies with messages. A mixin: each body declares these fields itself.
 
     messages: {role, content, ...}; content is text or a list of text parts.
     add_generation_prompt: None means true, unless the final message is to be continued.
+    tools, tool_choice, parallel_tool_calls: see `core.serving.tools`.
     chat_template_kwargs:  further variables for the template.
-    reasoning_effort:      one of them under OpenAI's name.
+    reasoning_effort:      one of `EFFORTS`: a variable for the template, or its switch of reasoning.
     chat_template:         always refused: templates are code, and come from the checkpoint or the command line.
     """
 
@@ -39,10 +54,14 @@ class Conversation:
     documents: list[dict[str, Any]] | None
     tools: list[Any] | None
     tool_choice: Any
+    parallel_tool_calls: bool | None
     reasoning_effort: str | None
 
-    def check_conversation(self, limits: ServerLimits) -> None:
-        """Refuse messages and template settings that cannot be served, and bring contents into one form."""
+    def check_conversation(self, limits: ServerLimits) -> ToolUse:
+        """Refuse messages and template settings that cannot be served, and bring contents into one form.
+
+        Returns the tools that it offers.
+        """
         if not self.messages:
             raise RequestError("messages is missing or empty; give at least one message.", param="messages")
         _check_length("messages", self.messages, limits.max_messages)
@@ -53,7 +72,11 @@ class Conversation:
                 "chat_template is not accepted in a request; start the server with --chat-template.",
                 param="chat_template",
             )
-        self._check_tools()
+        if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
+            raise RequestError(
+                f"reasoning_effort is {self.reasoning_effort[:100]!r}; expected one of {', '.join(EFFORTS)}.",
+                param="reasoning_effort",
+            )
         if self.add_generation_prompt and self.continue_final_message:
             raise RequestError(
                 "add_generation_prompt and continue_final_message exclude each other; set only one.",
@@ -65,16 +88,7 @@ class Conversation:
                     f"chat_template_kwargs may not set '{name}'; use the request's own fields.",
                     param="chat_template_kwargs",
                 )
-
-    def _check_tools(self) -> None:
-        """Refuse tools, unless the request says that none may be called."""
-        if self.tools and self.tool_choice != "none":
-            raise RequestError("tools are not served; leave them out or set tool_choice to 'none'.", param="tools")
-        names_tool = self.tool_choice not in (None, "none", "auto")
-        if names_tool and not self.tools:
-            raise RequestError(
-                "tool_choice names a tool, but tools are not served; set it to 'none'.", param="tool_choice"
-            )
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls, limits)
 
     @property
     def opens_answer(self) -> bool:
@@ -83,11 +97,17 @@ class Conversation:
             return self.add_generation_prompt
         return not self.continue_final_message
 
-    def template_variables(self) -> dict[str, Any]:
-        """Further variables for the template."""
+    def template_variables(self, read: Collection[str]) -> dict[str, Any]:
+        """Further variables for a template that reads those in `read`."""
         variables = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        effort = self.reasoning_effort
+        if effort is None:
+            return variables
+        variables.setdefault("reasoning_effort", effort)
+        if "reasoning_effort" not in read:
+            for name in SWITCHES:
+                if name in read:
+                    variables.setdefault(name, effort != "none")
         return variables
 
 
@@ -97,22 +117,67 @@ def message_text(message: Message) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
+def message_reasoning(message: Message) -> str:
+    """The reasoning of a checked message, or an empty text."""
+    return next((message[name] for name in REASONING_NAMES if message.get(name)), "")
+
+
 def _check_length(name: str, entries: Sequence[object], most: int) -> None:
     if len(entries) > most:
         raise RequestError(f"{name} has {len(entries)} entries; expected at most {most} (--max-messages).", param=name)
 
 
 def _checked(index: int, message: Message) -> Message:
+    """A message in the form that templates are given. Raises RequestError."""
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(
-            f"messages[{index}] has no role; expected 'system', 'user' or 'assistant'.", param="messages"
+            f"messages[{index}] has no role; expected 'system', 'developer', 'user', 'assistant' or 'tool'.",
+            param="messages",
         )
+    if role == "function" or message.get("function_call"):
+        raise RequestError(
+            f"messages[{index}] uses the old form of calls; write tool_calls, and results with the role 'tool'.",
+            param="messages",
+        )
+    if role == "assistant":
+        _check_turn(index, message)
     content = message.get("content")
-    if content is None and role == "assistant":
+    if content is None and role in ("assistant", "tool"):
         return {**message, "content": ""}
-    if isinstance(content, str):
-        return message
+    if not isinstance(content, str):
+        _check_parts(index, content)
+    return message
+
+
+def _check_turn(index: int, message: Message) -> None:
+    """Check what only the model's own messages have: reasoning and calls."""
+    for name in REASONING_NAMES:
+        value = message.get(name)
+        if value is not None and not isinstance(value, str):
+            raise RequestError(f"messages[{index}].{name} must be a string.", param="messages")
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise RequestError(f"messages[{index}].tool_calls must be a list of calls.", param="messages")
+    for number, call in enumerate(calls):
+        _check_call(f"messages[{index}].tool_calls[{number}]", call)
+
+
+def _check_call(place: str, call: Any) -> None:
+    kind = call.get("type", "function") if isinstance(call, dict) else None
+    if not isinstance(kind, str) or kind not in CALL_INPUTS:
+        raise RequestError(f"{place} is of type {kind!r}; expected 'function' or 'custom'.", param="messages")
+    inner = call.get(kind)
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise RequestError(f"{place}.{kind} has no name; expected the name of a tool.", param="messages")
+    name, forms = CALL_INPUTS[kind]
+    if not isinstance(inner.get(name), forms):
+        raise RequestError(f"{place}.{kind}.{name} is missing or of a wrong type; expected text.", param="messages")
+
+
+def _check_parts(index: int, content: Any) -> None:
     if not isinstance(content, list):
         raise RequestError(f"messages[{index}].content must be a string or a list of text parts.", param="messages")
     for number, part in enumerate(content):
@@ -124,4 +189,3 @@ def _checked(index: int, message: Message) -> Message:
             )
         if not isinstance(part.get("text"), str):
             raise RequestError(f"messages[{index}].content[{number}].text must be a string.", param="messages")
-    return message

@@ -6,7 +6,12 @@ import msgspec
 
 
 class ModelCard(msgspec.Struct):
-    """One name that the server answers to. created: seconds since the epoch. root: what was loaded."""
+    """One name that the server answers to.
+
+    created: seconds since the epoch.
+    root:    what was loaded.
+    response_format: the format by which answers are taken apart, and why that one.
+    """
 
     id: str
     created: int
@@ -15,6 +20,7 @@ class ModelCard(msgspec.Struct):
     object: str = "model"
     owned_by: str = "core"
     parent: str | None = None
+    response_format: str = ""
 
 
 class ModelList(msgspec.Struct):

@@ -9,6 +9,7 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.serving.protocol.messages import Conversation, Message
+from core.serving.tools import ToolUse
 
 
 class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, kw_only=True):
@@ -22,6 +23,7 @@ class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, 
     documents: list[dict[str, Any]] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
 
     model: str | None = None
@@ -29,12 +31,11 @@ class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
-    def check(self, limits: ServerLimits) -> None:
-        """Exactly one of prompt and messages."""
+    def check(self, limits: ServerLimits) -> ToolUse:
+        """Exactly one of prompt and messages. Returns the tools of the conversation."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("Give either prompt or messages, one of them.", param="prompt")
-        if self.messages is not None:
-            self.check_conversation(limits)
+        return ToolUse() if self.messages is None else self.check_conversation(limits)
 
 
 class TokenizeResponse(msgspec.Struct):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from fastapi import APIRouter, Request, Response
 
-from core.api.outputs import RequestOutput
 from core.serving.answer_stream import AnswerStream, written
 from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
-from core.serving.generation import PromptOutput, run_prompts
+from core.serving.generation import final_output, run_prompts
 from core.serving.intake import intake
 from core.serving.protocol.chat import ChatChunk
 
@@ -32,9 +29,9 @@ async def create_chat_completion(request: Request) -> Response:
         answer_id = response_id(request, "chatcmpl", body.request_id)
         user = user_of(request, body.user)
         outputs = run_prompts(context, prepared, answer_id, user, arrival)
-        writer = ChatWriter(context, body)
+        writer = ChatWriter(context, prepared)
         if not body.stream:
-            final = await until_disconnect(request.receive, _last(outputs))
+            final = await until_disconnect(request.receive, final_output(outputs))
             return await written(final, lambda: json_response(writer.whole(final, answer_id, model)))
         first = await until_disconnect(request.receive, anext(outputs))
         chunk = ChatChunk(
@@ -46,10 +43,3 @@ async def create_chat_completion(request: Request) -> Response:
         )
         stream = AnswerStream(context, body, first, outputs)
         return EventStream(stream.events(chunk, writer))
-
-
-async def _last(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
-    async with aclosing(outputs):
-        async for _, output in outputs:
-            final = output
-    return final

@@ -27,4 +27,8 @@ async def retrieve_model(request: Request, name: str) -> Response:
 
 
 def _card(context: ServingContext, name: str) -> ModelCard:
-    return ModelCard(name, context.created, context.model.model, context.model.max_model_len)
+    card = ModelCard(name, context.created, context.model.model, context.model.max_model_len)
+    served = context.preparer.here.settings.format
+    if served is not None:
+        card.response_format = f"{served.row.name} ({served.reason})"
+    return card

@@ -1,0 +1,203 @@
+"""The grammars of running sequences: which tokens may come next in each.
+
+Owns: the matchers, one a sequence, and how they follow the output over drafts that are rejected; where an answer may end.
+Never does: compile, look at logits, or end a sequence: a matcher that fails is an error of its own row.
+Called by: the persistent batch (makes the masks), the sampler (asks them).
+
+A matcher is made when its sequence first samples, and is brought to the output then: so a sequence that was preempted or
+resumed, and each of several choices, needs nothing besides its tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from core.api.messages import EngineRequest
+from core.api.structured_outputs import CompiledGrammar
+from core.plugin.contracts.grammar import GrammarBackend, Matcher
+from core.sampling.bitmask import WORD_BITS, num_words
+from core.sampling.state import Bitmask, MaskError, Tokens
+
+logger = logging.getLogger(__name__)
+
+KEPT_BYTES: Final = 64 << 20
+"""Compiled grammars that are kept for requests to come; the newest one in any case."""
+
+
+class Grammars:
+    """Makes the masks of sequences with a grammar.
+
+    load: the backend of a name; called once for each name. Whatever it raises ends the sequences that need the backend.
+    vocab_size: entries of a row of logits.
+    """
+
+    def __init__(self, load: Callable[[str], GrammarBackend], vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._load = load
+        self._backends: dict[str, GrammarBackend] = {}
+        self._data: OrderedDict[str, bytes] = OrderedDict()
+        self._num_bytes = 0
+
+    def mask(self, request: EngineRequest, grammar: CompiledGrammar) -> GrammarMask:
+        """The mask of a sequence that enters the batch, or enters it again."""
+        return GrammarMask(self, request, grammar)
+
+    def matcher(self, grammar: CompiledGrammar) -> Matcher:
+        """A matcher at the beginning. Raises what the backend raises."""
+        backend = self._backends.get(grammar.backend)
+        if backend is None:
+            backend = self._backends[grammar.backend] = self._load(grammar.backend)
+        return backend.matcher(self._kept(grammar))
+
+    def _kept(self, grammar: CompiledGrammar) -> bytes:
+        """The bytes of a grammar, the same object for equal grammars: a backend that keeps what it makes of them finds it
+        without looking at the bytes."""
+        data = self._data.get(grammar.key)
+        if data is None:
+            data = self._data[grammar.key] = grammar.data
+            self._num_bytes += len(data)
+        self._data.move_to_end(grammar.key)
+        while self._num_bytes > KEPT_BYTES and len(self._data) > 1:
+            _, oldest = self._data.popitem(last=False)
+            self._num_bytes -= len(oldest)
+        return data
+
+
+class GrammarMask:
+    """Implements `core.sampling.TokenMask` for one sequence.
+
+    must_end: see there.
+    """
+
+    def __init__(self, grammars: Grammars, request: EngineRequest, grammar: CompiledGrammar) -> None:
+        self.must_end = False
+        self._grammars = grammars
+        self._grammar = grammar
+        self._matcher: Matcher | None = None
+        self._num_sure = 0
+        self._unsure: list[int] = []
+        params = request.params
+        self._min_tokens = params.min_tokens
+        vocab_size = grammars.vocab_size
+        self._words: Bitmask = np.zeros(num_words(vocab_size), np.int32)
+        ends = [token for token in request.stop_token_ids if token < vocab_size]
+        wanted = params.stop_token_ids or ()
+        ignored = request.eos_token_ids if params.ignore_eos else ()
+        self._stops = frozenset(request.stop_token_ids)
+        self._ends = TokenBits(ends)
+        self._eos = TokenBits([token for token in request.eos_token_ids if token < vocab_size])
+        self._ignored = TokenBits([token for token in ignored if token < vocab_size and token not in wanted])
+
+    def __call__(self, output: Tokens, num_drafted: int) -> Bitmask | None:
+        """See `TokenMask`."""
+        self.must_end = False
+        try:
+            if not self._follow(output, num_drafted):
+                return None
+            return self._allowed(len(output))
+        except MaskError:
+            raise
+        except Exception as error:  # of a plugin: it costs this sequence, never the step
+            name = self._grammar.backend
+            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+            raise MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).") from error
+
+    def _follow(self, output: Tokens, num_drafted: int) -> bool:
+        """Bring the matcher to the output; False behind a token that ends it, or a draft that may not come.
+
+        What is behind such a token is never used, so every token may come there.
+        """
+        matcher = self._matcher
+        if matcher is None:
+            matcher = self._matcher = self._grammars.matcher(self._grammar)
+        num_sure = len(output) - num_drafted
+        wanted = output[self._num_sure :].tolist()
+        taken = self._unsure
+        same = _num_common(taken, wanted)
+        if same < len(taken):
+            matcher.rollback(len(taken) - same)
+            del taken[same:]
+        for token in wanted[same:]:
+            if token in self._stops:
+                return False
+            if not matcher.accept(token):
+                if self._num_sure + len(taken) < num_sure:
+                    raise MaskError(
+                        f"The grammar does not allow token {token}, the {self._num_sure + len(taken) + 1}th of the output: "
+                        "the output was begun without this grammar, or its backend "
+                        f"('{self._grammar.backend}') has a defect."
+                    )
+                return False
+            taken.append(token)
+        del taken[: num_sure - self._num_sure]
+        self._num_sure = num_sure
+        return True
+
+    def _allowed(self, index: int) -> Bitmask | None:
+        """The tokens that may come as the output's token `index`, in regard of where it may end."""
+        assert self._matcher is not None
+        words = self._words
+        is_short = index < self._min_tokens
+        if not self._matcher.fill(words):
+            if not is_short and not self._ignored:
+                return None
+            words.fill(-1)
+        may_end = self._eos.any_in(words) if self._eos else not words.any()
+        if may_end:
+            self._ends.set_in(words)
+        elif not self._ends.any_in(words):
+            return words
+        rest = words.copy()
+        self._ends.clear_in(rest)
+        if not rest.any():
+            self.must_end = True
+        elif is_short:
+            return rest
+        else:
+            self._ignored.clear_in(words)
+        return words
+
+
+class TokenBits:
+    """A few tokens and their places in bitmasks."""
+
+    __slots__ = ("_bits", "_places")
+
+    def __init__(self, token_ids: list[int]) -> None:
+        by_place: dict[int, int] = {}
+        for token in token_ids:
+            place = token // WORD_BITS
+            by_place[place] = by_place.get(place, 0) | 1 << token % WORD_BITS
+        self._places = np.array(list(by_place), np.int64)
+        bits = np.array(list(by_place.values()), np.uint32)
+        self._bits: Bitmask = bits.view(np.int32)
+
+    def __bool__(self) -> bool:
+        return len(self._places) > 0
+
+    def any_in(self, words: Bitmask) -> bool:
+        """Whether a mask allows one of them."""
+        return bool((words[self._places] & self._bits).any())
+
+    def set_in(self, words: Bitmask) -> None:
+        """Allow all of them."""
+        words[self._places] |= self._bits
+
+    def clear_in(self, words: Bitmask) -> None:
+        """Allow none of them."""
+        words[self._places] &= ~self._bits
+
+
+def _num_common(first: list[int], second: list[int]) -> int:
+    """How many tokens both begin with."""
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,101 @@
+"""The grammar of one call's arguments.
+
+Owns: what a tool's schema becomes in each kind of body. Never does: know what stands around the arguments.
+Called by: `core.formats.constraint`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api.errors import RequestError
+from core.formats.response_format import CallForm, ResponseFormat
+from core.formats.tool_spec import CUSTOM_INPUT, ToolSpec
+from core.formats.value_types import argument_types
+
+Format = dict[str, Any]
+
+MAX_PROPERTIES = 200  # of a tool whose arguments are written key by key
+
+
+def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
+    """The part of a structural tag for the arguments of this tool. Raises RequestError for what cannot be said."""
+    if tool.kind == "custom":
+        return _custom(row, form, tool)
+    schema = tool.parameters or {"type": "object", "properties": {}}
+    if form.kind in ("json", "named_json", "loose"):
+        return {"type": "json_schema", "json_schema": schema}
+    if form.style:
+        return {"type": "json_schema", "json_schema": schema, "style": form.style}
+    return _key_by_key(row, form, tool, schema)
+
+
+def _custom(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
+    """The input of a custom tool. A grammar can be held where the text stands as it is."""
+    text: Format = {"type": "string"}
+    if tool.grammar is not None and tool.grammar.kind == "regex":
+        text["pattern"] = tool.grammar.text
+    elif tool.grammar is not None:
+        sentence = f"the {tool.grammar.kind} grammar of tool {tool.name!r} cannot be held"
+        hint = f"calls of the response format {row.name} carry its input inside of JSON; use a regex, or no grammar"
+        raise RequestError(f"tools: {sentence}: {hint}.", param="tools")
+    schema = {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
+    plain = ToolSpec(tool.name, parameters={**schema, "additionalProperties": False})
+    return arguments_format(row, form, plain)
+
+
+def _key_by_key(row: ResponseFormat, form: CallForm, tool: ToolSpec, schema: dict[str, Any]) -> Format:
+    """Required arguments in the schema's order, then those that may be left out."""
+    properties = schema.get("properties") or {}
+    required = [key for key in properties if key in (schema.get("required") or ())]
+    optional = [key for key in properties if key not in required]
+    if len(properties) > MAX_PROPERTIES:
+        sentence = f"tool {tool.name!r} has {len(properties)} parameters; {row.name} takes at most {MAX_PROPERTIES}"
+        raise RequestError(f"tools: {sentence} under a constraint.", param="tools")
+    separator = form.pair_separator if form.kind == "pairs" else ", "
+    items = {key: _item(form, tool, schema, key) for key in properties}
+    parts: list[Format] = []
+    for number, key in enumerate(required):
+        parts += [_const(separator if number else ""), items[key]]
+    if required:
+        parts += [_maybe([_const(separator), items[key]]) for key in optional]
+        return {"type": "sequence", "elements": parts}
+    chains: list[Format] = []
+    for number, key in enumerate(optional):
+        rest = [_maybe([_const(separator), items[other]]) for other in optional[number + 1 :]]
+        chains.append({"type": "sequence", "elements": [items[key], *rest]})
+    return {"type": "or", "elements": [_const(""), *chains]} if chains else _const("")
+
+
+def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> Format:
+    """One key and its value."""
+    value = dict(schema["properties"][key]) if isinstance(schema["properties"][key], dict) else {}
+    value |= {word: schema[word] for word in ("$defs", "definitions") if word in schema}
+    json_value: Format = {"type": "json_schema", "json_schema": value}
+    if form.kind == "pythonic":
+        return {"type": "sequence", "elements": [_const(f"{key}="), json_value]}
+    trim = form.trim[:1]
+    before = f"{form.key_open}{key}{form.values[0].after_key}{form.value_open}{trim}"
+    after = trim + form.value_close
+    if argument_types(tool, key) != ("string",):
+        return {"type": "sequence", "elements": [_const(before), json_value, _const(after)]}
+    return {"type": "sequence", "elements": [_const(before), _string(value, form), _const(after)]}
+
+
+def _string(value: dict[str, Any], form: CallForm) -> Format:
+    """A string without quotes."""
+    if isinstance(value.get("enum"), list):
+        return {"type": "or", "elements": [_const(str(one)) for one in value["enum"]]}
+    if isinstance(value.get("const"), str):
+        return _const(value["const"])
+    if isinstance(value.get("pattern"), str):
+        return {"type": "regex", "pattern": value["pattern"]}
+    return {"type": "any_text", "excludes": [form.value_close.strip()]}
+
+
+def _maybe(parts: list[Format]) -> Format:
+    return {"type": "optional", "content": {"type": "sequence", "elements": parts}}
+
+
+def _const(text: str) -> Format:
+    return {"type": "const_string", "value": text}

@@ -1,0 +1,27 @@
+"""The ids of calls that the model gave none.
+
+Owns: their forms. Never does: read answers. Called by: the parser.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Callable
+
+from core.formats.response_format import IdKind
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def call_ids(kind: IdKind, new_id: Callable[[], str] | None) -> Callable[[int, str], str]:
+    """From a call's index and name to an id. new_id: makes the random ones, where templates take any."""
+
+    def made(index: int, name: str) -> str:
+        if kind == "functions_name_index":
+            return f"functions.{name}:{index}"
+        if kind == "alphanumeric9":
+            return "".join(secrets.choice(_LETTERS) for _ in range(9))
+        return new_id() if new_id is not None else f"call_{secrets.token_hex(12)}"
+
+    return made

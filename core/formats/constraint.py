@@ -1,0 +1,199 @@
+"""The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
+
+Owns: the structural tag (as xgrammar describes them) of a row. Never does: compile it, or know a vocabulary.
+Called by: the server and `LLM`, before a request's grammar is compiled.
+
+Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from core.api.errors import RequestError
+from core.api.structured_outputs import GrammarSpec
+from core.formats.arguments_grammar import arguments_format
+from core.formats.beginning import begins_inside
+from core.formats.reader import SPACE
+from core.formats.response_format import ResponseFormat
+from core.formats.tool_spec import ToolSpec
+from core.formats.writing import call_frame, group_frame
+
+Format = dict[str, Any]
+
+_INDEX = "[0-9]+"
+_PARTS = ("content", "elements")
+_SPACE = r"[ \n]{0,2}"
+
+
+def constraint(
+    row: ResponseFormat,
+    tools: Sequence[ToolSpec],
+    choice: str,
+    parallel: bool = True,
+    reasoning: bool = False,
+    answer: GrammarSpec | None = None,
+    prompt_tail: str = "",
+    max_reasoning: int | None = None,
+    limited: bool = False,
+) -> GrammarSpec | None:
+    """The grammar that an answer has to follow; None when any text will do.
+
+    choice:      `required`, `auto`, or the name of the one tool to call.
+    parallel:    whether more than one call is allowed.
+    reasoning:   whether the model may think before it answers.
+    answer:      what text has to look like when the model does not call, or None: any text.
+    prompt_tail: the end of the prompt, as in `ResponseParser`.
+    max_reasoning: most tokens of reasoning: behind them the marker of its end is all that may come. None: any number.
+    limited: the model knows of further tools, which it may not call.
+
+    Raises RequestError for a tool that is not there, and for what the row's calls cannot be held to.
+    """
+    calling = [tool for tool in tools if choice in ("auto", "required", tool.name)]
+    if choice not in ("auto", "required") and not calling:
+        raise RequestError(f"tool_choice: there is no tool {choice!r} among the tools.", param="tool_choice")
+    if choice == "auto":
+        held = limited or not parallel or any(tool.strict or tool.grammar is not None for tool in calling)
+        if (calling and held) or answer is not None:
+            body = _auto(row, calling, parallel, answer)
+        elif max_reasoning is None:
+            return None
+        else:
+            body = {"type": "any_text"}
+    else:
+        body = _calls(row, calling, parallel and choice == "required")
+    whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
+    return GrammarSpec(kind="structural_tag", text=json.dumps({"type": "structural_tag", "format": whole}))
+
+
+def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer: GrammarSpec | None) -> Format:
+    """Calls or text, as the model likes."""
+    if not tools or not row.calls:
+        return _text(row, answer)
+    if answer is not None:
+        return {"type": "or", "elements": [_calls(row, tools, parallel), _text(row, answer)]}
+    calls = _calls(row, tools, parallel)
+    marker = _first_marker(row)
+    if not marker:
+        first = {"type": "regex", "pattern": r"[^\[{\s][\s\S]*"}
+        return {"type": "or", "elements": [calls, first]}
+    return _sequence(
+        {"type": "any_text", "excludes": [marker]},
+        {"type": "optional", "content": calls},
+    )
+
+
+def _first_marker(row: ResponseFormat) -> str:
+    """What the calls of an answer begin with, without white space; empty: nothing marks them."""
+    before, _ = group_frame(row)
+    return (before or row.calls[0].open).strip()
+
+
+def _calls(row: ResponseFormat, tools: Sequence[ToolSpec], many: bool) -> Format:
+    """One call or more, and nothing else."""
+    if not row.calls:
+        raise RequestError(f"tool_choice: the response format {row.name} has no calls.", param="tool_choice")
+    before, after = group_frame(row)
+    before = before.lstrip(SPACE)
+    separator = row.calls[0].separator
+    one = [_call(row, tool, first=not before) for tool in tools]
+    parts = [_const(before), _either(one)]
+    if many:
+        further = [_call(row, tool, first=False) for tool in tools]
+        parts.append({"type": "star", "content": _sequence(_const(separator), _either(further))})
+    return _sequence(*parts, _const(after))
+
+
+def _call(row: ResponseFormat, tool: ToolSpec, first: bool) -> Format:
+    form = row.calls[0]
+    frame = call_frame(form, tool.name)
+    before = frame.before.lstrip(SPACE) if first else frame.before
+    parts: list[Format] = []
+    for number, piece in enumerate(before.split("{index}")):
+        if number:
+            parts.append({"type": "regex", "pattern": _INDEX})
+        parts.append(_const(piece))
+    return _sequence(*parts, arguments_format(row, form, tool), _const(frame.after))
+
+
+def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most: int | None) -> Format:
+    """The reasoning that the prompt has begun, or that the model may begin, then `body`."""
+    if row.reasoning is None:
+        return body
+    close = row.reasoning.close[0].strip()
+    opening = row.reasoning.open[0].strip()
+    thoughts: Format = {"type": "any_text", "excludes": [close]}
+    if most is not None:
+        thoughts["max_tokens"] = most
+        body = _excluding(body, opening)  # else thoughts could go on as text
+    thinking = _sequence(thoughts, _const(close))
+    space: Format = {"type": "regex", "pattern": _SPACE}
+    if begins_inside(row, prompt_tail):
+        return _sequence({"type": "optional", "content": _const(opening)}, thinking, space, body)
+    return _sequence({"type": "optional", "content": _sequence(_const(opening), thinking, space)}, body)
+
+
+def _excluding(part: Any, text: str) -> Any:
+    """A format whose free text does not hold `text`."""
+    if isinstance(part, list):
+        return [_excluding(inner, text) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "any_text":
+        return {**part, "excludes": [*part.get("excludes", ()), text]}
+    # Schemas have objects of their own, which are none of ours.
+    return {key: _excluding(inner, text) if key in _PARTS else inner for key, inner in part.items()}
+
+
+def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
+    """The answer's text, with what templates write around it."""
+    inner: Format = {"type": "any_text"} if answer is None else _answer(answer)
+    if row.content is None:
+        return inner
+    before, after = row.content
+    return _sequence(_const(before), inner, _const(after))
+
+
+def _answer(spec: GrammarSpec) -> Format:
+    """A constraint as a part of a structural tag. Raises RequestError."""
+    match spec.kind:
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": json.loads(spec.text)}
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "regex":
+            return {"type": "regex", "pattern": spec.text}
+        case "choice":
+            return _either([_const(text) for text in json.loads(spec.text)])
+        case "ebnf":
+            return {"type": "grammar", "grammar": spec.text}
+        case "structural_tag":
+            return dict(json.loads(spec.text)["format"])
+        case _:
+            sentence = f"a {spec.kind} grammar cannot stand behind reasoning or beside tools; use EBNF or a regex"
+            raise RequestError(f"structured_outputs: {sentence}.", param="structured_outputs")
+
+
+def _const(text: str) -> Format:
+    return {"type": "const_string", "value": text}
+
+
+def _either(parts: list[Format]) -> Format:
+    return parts[0] if len(parts) == 1 else {"type": "or", "elements": parts}
+
+
+def _sequence(*parts: Format) -> Format:
+    """The parts one behind the other; texts side by side are one."""
+    kept: list[Format] = []
+    for part in parts:
+        inner = part["elements"] if part["type"] == "sequence" else [part]
+        for one in inner:
+            if one["type"] == "const_string" and kept and kept[-1]["type"] == "const_string":
+                kept[-1] = _const(kept[-1]["value"] + one["value"])
+            elif one != _const(""):
+                kept.append(one)
+    if not kept:
+        return _const("")
+    return kept[0] if len(kept) == 1 else {"type": "sequence", "elements": kept}

@@ -1,0 +1,159 @@
+"""Reading text that arrives in pieces as if it were there.
+
+Owns: `Reader` and `Literals`. Never does: know formats. Called by: the parser and the readers of bodies.
+
+Readers are generators: they `yield` where they need more text and go on when it has come, so they are written as if the
+text were whole. Only positions relative to `Reader.at` stay valid over a `yield`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+Reading = Generator[None, None, T]
+Sink = Callable[[str], None]
+
+SPACE = " \t\r\n"
+
+# A special token of the vocabulary stands between these two, which no decoded text has.
+TOKEN_OPEN = "\ud800"
+TOKEN_SHUT = "\ud801"
+_TOKEN = re.compile(f"{TOKEN_OPEN}[^{TOKEN_SHUT}]*{TOKEN_SHUT}")
+_BRACKETS = re.compile(f"[{TOKEN_OPEN}{TOKEN_SHUT}]")
+
+
+def without_tokens(text: str) -> str:
+    """The text without the special tokens in it."""
+    return _TOKEN.sub("", text) if TOKEN_OPEN in text else text
+
+
+def with_token_texts(text: str) -> str:
+    """The text with the special tokens in it written out."""
+    return _BRACKETS.sub("", text) if TOKEN_OPEN in text else text
+
+
+class Literals:
+    """Texts to look for, all at once. One that begins another gives way to the longer one."""
+
+    __slots__ = ("any", "beginnings", "longest", "texts")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        ordered = sorted({text for text in texts if text}, key=len, reverse=True)
+        self.texts = tuple(ordered)
+        self.any = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self.beginnings = frozenset(text[:end] for text in ordered for end in range(1, len(text)))
+        self.longest = len(ordered[0]) if ordered else 0
+
+
+@lru_cache(maxsize=1024)
+def literals(*texts: str) -> Literals:
+    """The same texts give the same object."""
+    return Literals(texts)
+
+
+class Reader:
+    """Text that was given, up to where it is read.
+
+    text: given and not yet let go.
+    at:   all before it is read.
+    mark: all behind it is kept, because it may turn out to be read as something else.
+    ended: no more will come.
+    """
+
+    __slots__ = ("at", "ended", "mark", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        self.mark: int | None = None
+        self.ended = False
+
+    def give(self, text: str) -> None:
+        """Append text, and let go of what is read."""
+        start = self.at if self.mark is None else self.mark
+        self.text = self.text[start:] + text
+        self.at -= start
+        if self.mark is not None:
+            self.mark = 0
+
+    def more(self) -> Reading[bool]:
+        """Wait for more text. False: there is none."""
+        if self.ended:
+            return False
+        yield
+        return True
+
+    def peek(self) -> Reading[str]:
+        """The next character, empty at the end."""
+        while self.at >= len(self.text):
+            if not (yield from self.more()):
+                return ""
+        return self.text[self.at]
+
+    def skip(self, characters: str = SPACE) -> Reading[str]:
+        """Pass over these characters; the next one that is none of them, empty at the end."""
+        while True:
+            following = yield from self.peek()
+            if not following or following not in characters:
+                return following
+            self.at += 1
+
+    def take(self, wanted: Literals) -> Reading[str]:
+        """Pass over one of the texts when one stands here; which one, else empty."""
+        if wanted.any is None:
+            return ""
+        while True:
+            here = self.text[self.at : self.at + wanted.longest]
+            if here not in wanted.beginnings and here:
+                break
+            if not (yield from self.more()):
+                break
+        found = wanted.any.match(self.text, self.at)
+        if found is None:
+            return ""
+        self.at = found.end()
+        return found.group()
+
+    def until(self, wanted: Literals, sink: Sink, limit: int = sys.maxsize) -> Reading[str]:
+        """Give to `sink` what stands before the first of the texts, and pass over it; which one.
+
+        Holds back no more than what may be the beginning of one of the texts. Empty when the text ends before one comes, or
+        when none begins within `limit` characters: then these are passed.
+        """
+        while True:
+            found = None if wanted.any is None else wanted.any.search(self.text, self.at)
+            held = self._held(wanted, len(self.text) if found is None else found.end())
+            certain = False
+            if found is not None and found.start() <= held:
+                held = found.start()
+                certain = self.ended or self.text[held:] not in wanted.beginnings
+            if held - self.at > limit:
+                self._pass(self.at + limit, sink)
+                return ""
+            limit -= held - self.at
+            self._pass(held, sink)
+            if found is not None and certain:
+                self.at = found.end()
+                return found.group()
+            if not (yield from self.more()):
+                return ""
+
+    def _held(self, wanted: Literals, limit: int) -> int:
+        """Where the first text may begin of which the rest has yet to come; the end of all text when there is none."""
+        if self.ended:
+            return len(self.text)
+        first = max(self.at, len(self.text) - wanted.longest + 1)
+        for start in range(first, limit):
+            if self.text[start:] in wanted.beginnings:
+                return start
+        return len(self.text)
+
+    def _pass(self, end: int, sink: Sink) -> None:
+        if end > self.at:
+            sink(self.text[self.at : end])
+            self.at = end

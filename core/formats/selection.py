@@ -1,0 +1,110 @@
+"""The way in which the served model writes reasoning, text and calls: which row, and why.
+
+Owns: the choice between the arguments and what the checkpoint shows. Never does: parse or constrain.
+Called by: the server (once), its arguments, `core config explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core.api.config import AnswerSettings
+from core.formats.detection import detect_format
+from core.formats.response_format import Reasoning, ResponseFormat
+from core.formats.row_files import FormatKind, composed, format_named, names_of, own_rows
+from core.tokens.templates import TOOL_TEMPLATE
+
+if TYPE_CHECKING:
+    from core.tokens.tokenizer import Tokenizer
+
+DETECTED = "auto"
+NONE = "none"
+
+
+class AnswerFormat(msgspec.Struct, frozen=True):
+    """A row for one vocabulary.
+
+    row:            the format.
+    special_tokens: of the vocabulary, those that occur in the row's markers.
+    reason:         why it is this row, as a sentence.
+    """
+
+    row: ResponseFormat
+    special_tokens: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def served_format(settings: AnswerSettings, tokenizer: Tokenizer, own_template: str | None) -> AnswerFormat:
+    """The row of a model with this tokenizer. own_template: Jinja source that stands in for the checkpoint's.
+
+    Raises UserError, as `answer_format`.
+    """
+    for_tools = tokenizer.named_templates.get(TOOL_TEMPLATE, tokenizer.chat_template)
+    template = for_tools if own_template is None else own_template
+    return answer_format(settings, template, tokenizer.special_texts, tokenizer.response_template)
+
+
+def answer_format(
+    settings: AnswerSettings,
+    chat_template: str | None,
+    special_tokens: Collection[str],
+    response_template: Any = None,
+) -> AnswerFormat:
+    """Choose the row.
+
+    chat_template: Jinja source of conversations with tools, or None.
+    special_tokens: texts of all special tokens of the vocabulary.
+    response_template: the checkpoint's own description of answers, or None.
+    Raises UserError for a name that no row has.
+    """
+    rows = (*msgspec.convert(settings.rows, tuple[ResponseFormat, ...]), *own_rows())
+    detected = detect_format(chat_template, special_tokens, response_template, rows)
+    reasons: list[str] = []
+    parts: list[ResponseFormat | None] = []
+    for kind, flag, name in named(settings):
+        by_name = name != DETECTED
+        parts.append(_row_of(kind, name, rows) if by_name else detected.row)
+        reasons.append(f"{flag} {name}" if by_name else detected.reason.rstrip("."))
+    row = composed(parts[0], parts[1])
+    if settings.reasoning_markers is not None:
+        start, end = settings.reasoning_markers
+        row = msgspec.structs.replace(row, reasoning=Reasoning(open=(start,), close=(end,)))
+        reasons[1] = "--reasoning-config"
+    markers = msgspec.to_builtins(row)
+    inside = tuple(token for token in special_tokens if token and _occurs(token, markers))
+    return AnswerFormat(row, inside, "; ".join(dict.fromkeys(reasons)))
+
+
+def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:
+    """Kind, flag and value of both arguments."""
+    return (
+        ("tools", "--tool-call-parser", settings.tool_call_parser),
+        ("reasoning", "--reasoning-parser", settings.reasoning_parser),
+    )
+
+
+def with_name(row: ResponseFormat, kind: FormatKind, name: str) -> ResponseFormat:
+    """The row, which is found under `name` as well."""
+    known = names_of(row, kind)
+    if name in known:
+        return row
+    if kind == "tools":
+        return msgspec.structs.replace(row, tool_names=(*known, name))
+    return msgspec.structs.replace(row, reasoning_names=(*known, name))
+
+
+def _row_of(kind: FormatKind, name: str, rows: tuple[ResponseFormat, ...]) -> ResponseFormat | None:
+    """The row that a value names; None where it names none. Raises UserError."""
+    return None if name in (DETECTED, NONE) else format_named(name, kind, rows)
+
+
+def _occurs(token: str, value: object) -> bool:
+    """Whether a text occurs in a marker of a row, given as plain values."""
+    if isinstance(value, str):
+        return token in value
+    if isinstance(value, dict):
+        return any(_occurs(token, part) for part in value.values())
+    return isinstance(value, list | tuple) and any(_occurs(token, part) for part in value)

@@ -1,0 +1,34 @@
+"""A tool that the model may call, as response formats see it.
+
+Owns: the type. Never does: check what a user sent (the server's bodies do). Called by: the parser, the constraint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from core.api.structured_outputs import GrammarSpec
+
+CUSTOM_INPUT = "input"
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """One tool of a request.
+
+    name:        the function's name.
+    description: for the model.
+    parameters:  the JSON schema of its arguments, an object's.
+    strict:      whether the arguments must follow the schema.
+    kind:        `custom` tools take one text. Models that only write arguments get one parameter, `input`, and the
+                 parser gives the text of it.
+    grammar:     the form of a custom tool's text, or None.
+    """
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    strict: bool = False
+    kind: Literal["function", "custom"] = "function"
+    grammar: GrammarSpec | None = None

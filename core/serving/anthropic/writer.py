@@ -1,0 +1,129 @@
+"""Turns the events of an answer into Anthropic's: blocks, their parts, the ending.
+
+Owns: the order of events, stop reasons, usage. Never does: parse a model's text (`AnswerParser` does), or run anything.
+Called by: `core.serving.routes.messages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from core.api.outputs import CompletionOutput, RequestOutput
+from core.serving.answer_parsing import AnswerParser
+from core.serving.anthropic.answer_blocks import Blocks, whole_blocks
+from core.serving.errors import GenerationError
+from core.serving.preparation import PreparedMessages
+from core.serving.protocol.anthropic_answer import (
+    AnswerBlock,
+    Ending,
+    MessageDelta,
+    MessagesAnswer,
+    MessagesEvent,
+    MessageStart,
+    MessageStop,
+    MessagesUsage,
+    OutputTokens,
+)
+
+STOP_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "stop": "end_turn",
+        "tool_calls": "tool_use",
+        "length": "max_tokens",
+    }
+)
+"""The engine's reasons by Anthropic's names, before looking closer."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event_bytes(event: MessagesEvent) -> bytes:
+    """An event as it is sent."""
+    name = str(event.__struct_config__.tag)
+    return b"event: " + name.encode() + b"\ndata: " + _encode(event) + b"\n\n"
+
+
+class MessagesWriter:
+    """One for each HTTP request.
+
+    answer_id: `msg_...`.
+    prepared: as it was prepared.
+    """
+
+    def __init__(self, prepared: PreparedMessages, answer_id: str) -> None:
+        self.prepared = prepared
+        self.answer_id = answer_id
+        self._parser = AnswerParser(prepared.chat)
+        self._blocks = Blocks(omits_thinking=prepared.omits_thinking)
+        self._completion_tokens = 0
+
+    def opening(self, output: RequestOutput) -> MessageStart:
+        """The first event. output: the first one that will follow."""
+        return MessageStart(self._answer(output, [], None))
+
+    def news(self, output: RequestOutput) -> list[MessagesEvent]:
+        """The events that `output` adds, with the last ones when it ends the answer."""
+        (completion,) = output.outputs
+        self._completion_tokens += len(completion.token_ids)
+        events: list[MessagesEvent] = []
+        for event in self._parser.push(completion):
+            events += self._blocks.add(event)
+        if completion.finish_reason is None:
+            return events
+        events += self._blocks.close()
+        ending = self._ended(completion)
+        events.append(MessageDelta(ending, self._usage(output)))
+        events.append(MessageStop())
+        return events
+
+    def whole(self, output: RequestOutput) -> MessagesAnswer:
+        """The answer in the final `output`."""
+        (completion,) = output.outputs
+        events = self.news(output)
+        return self._answer(output, whole_blocks(events), self._ended(completion))
+
+    def _answer(self, output: RequestOutput, content: list[AnswerBlock], ending: Ending | None) -> MessagesAnswer:
+        answer = MessagesAnswer(
+            id=self.answer_id,
+            model=self.prepared.chat.model,
+            content=content,
+            usage=self._usage(output),
+        )
+        if ending is not None:
+            answer.stop_reason = ending.stop_reason
+            answer.stop_sequence = ending.stop_sequence
+        return answer
+
+    def _usage(self, output: RequestOutput) -> MessagesUsage:
+        cached = output.num_cached_tokens
+        return MessagesUsage(
+            input_tokens=len(output.prompt_token_ids) - cached,
+            output_tokens=self._completion_tokens,
+            cache_creation_input_tokens=0,
+            cache_read_input_tokens=cached,
+            output_tokens_details=OutputTokens(self._parser.reasoning_tokens),
+        )
+
+    def _ended(self, completion: CompletionOutput) -> Ending:
+        """How a finished completion ended. Raises GenerationError when the engine gave it up."""
+        reason = STOP_REASONS.get(completion.finish_reason or "")
+        if reason is None:
+            raise GenerationError(f"The answer ended early: {completion.finish_reason}.")
+        stop_sequence: str | None = None
+        if isinstance(completion.stop_reason, str):
+            reason = "stop_sequence"
+            stop_sequence = completion.stop_reason
+        elif reason == "end_turn" and self._blocks.num_calls:
+            reason = "tool_use"
+        elif reason == "max_tokens" and self._filled_context:
+            reason = "model_context_window_exceeded"
+        return Ending(reason, stop_sequence)
+
+    @property
+    def _filled_context(self) -> bool:
+        """Whether the answer has all the tokens that there was room for, and more were asked for."""
+        room = self.prepared.chat.params.max_tokens or 0
+        return self._completion_tokens >= room and room < self.prepared.max_tokens

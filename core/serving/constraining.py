@@ -1,0 +1,46 @@
+"""The sampling parameters of an answer that is held to its tools, to a form behind reasoning, or to a limit of reasoning.
+
+Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
+Called by: `core.serving.answer_plan`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.api.config import StructuredOutputsConfig
+from core.api.sampling_params import SamplingParams
+from core.api.structured_outputs import StructuredOutputsParams
+from core.formats.constraint import constraint
+from core.formats.response_format import ResponseFormat
+from core.grammars.spec import KINDS, grammar_spec
+from core.serving.tools import ToolUse
+
+
+def constrained(
+    params: SamplingParams, row: ResponseFormat, use: ToolUse, max_reasoning: int | None, prompt_tail: str
+) -> SamplingParams:
+    """`params` with the constraint on all of the answer: markers, reasoning, calls, and the form that `params` ask for.
+
+    max_reasoning: tokens, or None.
+    prompt_tail: the end of the prompt.
+    Raises RequestError where the format cannot be held to that.
+    """
+    asked = params.structured_outputs
+    spec = constraint(
+        row,
+        use.callable,
+        use.choice if use.callable else "auto",
+        use.parallel,
+        reasoning=True,
+        answer=None if asked is None else grammar_spec(asked, StructuredOutputsConfig()),
+        prompt_tail=prompt_tail,
+        max_reasoning=max_reasoning,
+        limited=use.limited,
+    )
+    if spec is None:
+        return params
+    # What else was asked of the grammar, such as its backend, holds for the whole.
+    nothing = dict.fromkeys(KINDS)
+    held = msgspec.structs.replace(asked or StructuredOutputsParams(), **{**nothing, "structural_tag": spec.text})
+    return msgspec.structs.replace(params, structured_outputs=held)

@@ -1,0 +1,1 @@
+"""The Responses API: its bodies become chat requests, the events of an answer become items, and items are kept for a while."""

@@ -1,0 +1,85 @@
+"""Items of an input as they are kept: complete, each with an id of its own.
+
+Owns: that form. Never does: keep them (the store does), or read them for the model. Called by: the translation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from core.api.errors import RequestError
+from core.serving.responses.conversation import Item, item_kind
+
+PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+}
+REFERENCE = "item_reference"
+
+
+def new_id(kind: str) -> str:
+    """An id for an item of this kind."""
+    return f"{PREFIXES[kind]}_{uuid4().hex}"
+
+
+def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> list[Item]:
+    """The items of an input. known: kept items by id, which references stand for. Raises RequestError."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    items: list[Item] = []
+    for index, item in enumerate(given or ()):
+        is_reference = item.get("type") == REFERENCE
+        items.append(_referenced(item, known, index) if is_reference else item)
+    return items
+
+
+def complete(items: list[Item]) -> list[Item]:
+    """Copies that have all that an answer about them needs. The items have been read before."""
+    return [_completed(item) for item in items]
+
+
+def _referenced(item: Item, known: Mapping[str, Item], index: int) -> Item:
+    name = item.get("id")
+    found = known.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise RequestError(
+            f"input[{index}] refers to the item {name!r}, which this server does not keep; send the item itself.",
+            param="input",
+            status=404,
+            code="item_not_found",
+        )
+    return found
+
+
+def _completed(item: Item) -> Item:
+    kind = str(item_kind(item))
+    whole: dict[str, Any] = {**item, "type": kind}
+    whole["id"] = item.get("id") or new_id(kind)
+    whole["status"] = item.get("status") or "completed"
+    if kind == "reasoning":
+        whole["summary"] = item.get("summary") or []
+    if kind == "message":
+        whole["content"] = _parts(item)
+    return whole
+
+
+def _parts(item: Item) -> list[Any]:
+    """The content of a message as a list of parts."""
+    content = item["content"]
+    is_answer = item["role"] == "assistant"
+    parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    written: list[Any] = []
+    for part in parts:
+        if part["type"] == "refusal":
+            written.append(part)
+        elif is_answer:
+            written.append({"annotations": [], **part, "type": "output_text"})
+        else:
+            written.append({**part, "type": "input_text"})
+    return written

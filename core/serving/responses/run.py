@@ -1,0 +1,117 @@
+"""A response while it is made: for a client that waits for it, for one that reads along, or for nobody yet.
+
+Owns: what happens to a response when the engine fails or the client goes, and when it is kept. Never does: write events (the
+writer does), or run the engine itself. Called by: the route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+from core.api.errors import CoreError
+from core.api.outputs import RequestOutput
+from core.serving.answer_stream import written
+from core.serving.generation import PromptOutput
+from core.serving.protocol.response_objects import ResponseObject
+from core.serving.responses.store import ResponseStore
+from core.serving.responses.stored_response import StoredResponse
+from core.serving.responses.writer import ResponseWriter
+
+logger = logging.getLogger("core.serving")
+
+Outputs = AsyncGenerator[PromptOutput, None]
+
+
+class ResponseRun:
+    """One for each response.
+
+    outputs: of the engine; closed with the run, which aborts what still runs.
+    entry: what will be kept; None: nothing.
+    """
+
+    def __init__(
+        self, writer: ResponseWriter, outputs: Outputs, store: ResponseStore, entry: StoredResponse | None
+    ) -> None:
+        self.writer = writer
+        self.outputs = outputs
+        self._store = store
+        self.entry = entry
+
+    async def whole(self) -> ResponseObject:
+        """The response when it has ended. What fails is raised, and nothing is kept of it."""
+        async with aclosing(self.outputs) as outputs:
+            async for _, output in outputs:
+                await written(output, partial(self.writer.push, output))
+        self._keep()
+        return self.writer.response
+
+    async def events(self, first: RequestOutput | None = None) -> AsyncGenerator[bytes, None]:
+        """The events, told as they come. What fails is an event too.
+
+        first: an output that was waited for already.
+        """
+        try:
+            async with aclosing(self.outputs) as outputs:
+                events = self.writer.begin()
+                if first is not None:
+                    events += self.writer.push(first)
+                while True:
+                    if events:
+                        yield self._noted(events)
+                    item = await anext(outputs, None)
+                    if item is None:
+                        break
+                    events = self.writer.push(item[1])
+        except Exception as error:
+            if not isinstance(error, CoreError):
+                logger.exception("A response failed.")
+            if not self.writer.ended:
+                yield self._noted(self.writer.fail(error))
+        finally:
+            if not self.writer.ended:
+                self._noted(self.writer.end("cancelled"))
+
+    def start(self) -> None:
+        """Go on without a client. The entry is kept from now on."""
+        entry = self.entry
+        assert entry is not None, "a response in the background is kept"
+        entry.task = asyncio.ensure_future(self._pump())
+        entry.task.add_done_callback(self._on_done)
+        self._store.add(entry)
+
+    async def _pump(self) -> None:
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step has no last one either."""
+        if not self.writer.ended:
+            self._noted(self.writer.end("cancelled"))
+
+    def _noted(self, events: list[bytes]) -> bytes:
+        """The events as one piece. They are kept before anybody sees them: the next request may be about them."""
+        entry = self.entry
+        if entry is not None and entry.log is not None:
+            entry.log.append(events)
+        if self.writer.ended:
+            self._keep()
+        return b"".join(events)
+
+    def _keep(self) -> None:
+        """Keep the response, which has ended."""
+        entry = self.entry
+        if entry is None:
+            return
+        was_kept = entry.task is not None
+        entry.finish()
+        if entry.log is not None:
+            entry.log.close()
+        if was_kept:
+            self._store.update(entry)
+        else:
+            self._store.add(entry)

@@ -1,0 +1,211 @@
+"""/v1/responses: make a response, look it up, read its stream again, cancel it, delete it.
+
+Owns: the order of these steps. Never does: write items or events, or keep anything (`core.serving.responses` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from uuid import uuid4
+
+from fastapi import APIRouter, Request, Response
+
+from core.api.errors import RequestError
+from core.serving.answer_parsing import AnswerParser
+from core.serving.body import json_response
+from core.serving.context import ServingContext, context_of, tenant_of, user_of
+from core.serving.disconnect import until_disconnect
+from core.serving.event_stream import EventStream
+from core.serving.generation import run_prompts
+from core.serving.intake import intake
+from core.serving.logprobs import LogprobsFormatter
+from core.serving.preparation import PreparedResponse
+from core.serving.protocol.response_objects import DeletedResponse, ItemList
+from core.serving.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
+from core.serving.responses.event_log import EventLog
+from core.serving.responses.head import response_head
+from core.serving.responses.kept_items import packed, reference_of, referred
+from core.serving.responses.message_logprobs import MessageLogprobs
+from core.serving.responses.output_items import OutputItems
+from core.serving.responses.run import Outputs, ResponseRun
+from core.serving.responses.stored_response import StoredResponse, Tenant
+from core.serving.responses.writer import ResponseWriter
+
+router = APIRouter(tags=["generation"])
+
+PATH = "/v1/responses"
+DEFAULT_ITEMS = 20
+MOST_ITEMS = 100
+"""Items of a page."""
+
+
+@router.post(PATH)
+async def create_response(request: Request) -> Response:
+    """Answer a conversation, at once or in the background."""
+    context = context_of(request)
+    tenant = tenant_of(request)
+    async with intake(request, partial(_prepare, context, tenant)) as (prepared, arrival):
+        context.tolerated.tell(PATH, prepared.unknown)
+        body = prepared.body
+        _check_storing(context, prepared)
+        response_id = f"resp_{uuid4().hex}"
+        user = user_of(request, body.user)
+        outputs = run_prompts(context, prepared.chat, response_id, user, arrival)
+        run = _run(context, tenant, prepared, response_id, outputs)
+        if body.background:
+            run.start()
+            if body.stream:
+                assert run.entry is not None and run.entry.log is not None
+                return EventStream(run.entry.log.follow(0), done=b"")
+            return json_response(run.writer.response)
+        if not body.stream:
+            whole = await until_disconnect(request.receive, run.whole())
+            return json_response(whole)
+        _, first = await until_disconnect(request.receive, anext(outputs))
+        return EventStream(run.events(first), done=b"")
+
+
+@router.get(PATH + "/{response_id}")
+async def retrieve_response(request: Request, response_id: str) -> Response:
+    """A kept response, or its events from a number on."""
+    entry = _kept(request, response_id)
+    if not _flag(request, "stream"):
+        return Response(entry.body(), media_type="application/json")
+    if entry.log is None:
+        raise RequestError(
+            f"The response '{response_id}' has no events: it was not made with stream: true. Leave stream out.",
+            param="stream",
+        )
+    after = _number(request, "starting_after", -1, least=-1)
+    return EventStream(entry.log.follow(after + 1), done=b"")
+
+
+@router.delete(PATH + "/{response_id}")
+async def delete_response(request: Request, response_id: str) -> Response:
+    """Forget a response; what still runs of it is ended."""
+    entry = _kept(request, response_id)
+    await _end(entry)
+    context_of(request).responses.remove(entry)
+    return json_response(DeletedResponse(response_id))
+
+
+@router.post(PATH + "/{response_id}/cancel")
+async def cancel_response(request: Request, response_id: str) -> Response:
+    """End a response in the background. One that has ended stays as it is."""
+    entry = _kept(request, response_id)
+    if entry.task is None and not entry.background:
+        raise RequestError(
+            f"The response '{response_id}' was not made in the background; it ends when its connection is closed.",
+            param="response_id",
+        )
+    await _end(entry)
+    return Response(entry.body(), media_type="application/json")
+
+
+@router.get(PATH + "/{response_id}/input_items")
+async def list_input_items(request: Request, response_id: str) -> Response:
+    """A page of the items that a response was made from, the last one first unless asked otherwise."""
+    entry = _kept(request, response_id)
+    items = context_of(request).responses.input_of(entry)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise RequestError(f"order is {order!r}; expected 'asc' or 'desc'.", param="order")
+    if order == "desc":
+        items.reverse()
+    limit = _number(request, "limit", DEFAULT_ITEMS, least=1, most=MOST_ITEMS)
+    after = request.query_params.get("after")
+    names = [str(item["id"]) for item in items]
+    start = 0
+    if after is not None:
+        if after not in names:
+            raise RequestError(f"after is {after!r}, which is no item of this response.", param="after")
+        start = names.index(after) + 1
+    page = items[start : start + limit]
+    shown = names[start : start + limit]
+    first, last = (shown[0], shown[-1]) if shown else ("", "")
+    return json_response(ItemList(page, first, last, start + limit < len(items)))
+
+
+async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> PreparedResponse:
+    """The prepared body, with the kept items that it names."""
+    reference = reference_of(data)
+    previous = reference.previous_response_id
+    history = None if previous is None else context.responses.history(tenant, previous)
+    known = context.responses.items(tenant, referred(reference))
+    whole = packed(history, known, data)
+    most = context.server.limits.max_body_size
+    if len(whole) - len(data) > most:
+        raise RequestError(
+            f"The conversation before this request is larger than {most} bytes (--max-body-size); begin a new one.",
+            param="previous_response_id",
+            status=413,
+            code="body_too_large",
+        )
+    return await context.preparer.response(whole)
+
+
+def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
+    """Raise RequestError for an answer that is to be kept, but cannot."""
+    body = prepared.body
+    if not context.responses.keeps:
+        if body.store or body.background:
+            name = "store" if body.store else "background"
+            raise RequestError(
+                f"{name} is true, but this server keeps no responses (--max-stored-responses 0); leave it out.",
+                param=name,
+            )
+        body.store = False
+    if body.background:
+        context.responses.check_background()
+
+
+def _run(
+    context: ServingContext, tenant: Tenant, prepared: PreparedResponse, response_id: str, outputs: Outputs
+) -> ResponseRun:
+    body = prepared.body
+    head = response_head(prepared, response_id)
+    logprobs: MessageLogprobs | None = None
+    if body.includes(LOGPROBS):
+        formatter = LogprobsFormatter.of(context, prepared.chat.body)
+        logprobs = MessageLogprobs(formatter, body.top_logprobs or 0)
+    items = OutputItems(
+        prepared.tools,
+        summarized=body.tells_summary,
+        sealed=body.includes(ENCRYPTED_REASONING),
+        logprobs=logprobs,
+    )
+    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs)
+    entry: StoredResponse | None = None
+    if body.stored:
+        entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)
+    return ResponseRun(writer, outputs, context.responses, entry)
+
+
+def _kept(request: Request, response_id: str) -> StoredResponse:
+    return context_of(request).responses.get(tenant_of(request), response_id)
+
+
+async def _end(entry: StoredResponse) -> None:
+    """End the work on a response, if it has not ended."""
+    task = entry.task
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false").lower()
+    if given not in ("true", "false"):
+        raise RequestError(f"{name} is {given!r}; expected true or false.", param=name)
+    return given == "true"
+
+
+def _number(request: Request, name: str, default: int, *, least: int, most: int = 2**31) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    number = int(given) if given.isascii() and given.isdigit() and len(given) < 12 else least - 1
+    if not least <= number <= most:
+        raise RequestError(f"{name} is {given[:100]!r}; expected a number from {max(least, 0)} to {most}.", param=name)
+    return number

@@ -1,0 +1,153 @@
+"""Structural tags of rows, compiled and matched by xgrammar; its own tags for the same models are a second oracle."""
+
+import json
+
+import pytest
+from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
+
+from core.api.errors import RequestError
+from core.api.structured_outputs import GrammarSpec
+from core.formats.constraint import constraint
+from core.formats.row_files import format_named, own_rows
+from core.formats.tool_spec import ToolSpec
+from core.formats.writing import written_calls
+
+xgrammar = pytest.importorskip("xgrammar")
+
+ROWS = [row for row in own_rows() if row.calls]
+ROME = {"city": "Rome", "days": 3}
+THREE = [("get_weather", ROME), ("now", {}), ("get_weather", {"city": "Q", "days": 1, "tags": ["x"]})]
+END = 256
+
+# Rows for whose models xgrammar has a tag, and the name that it has there.
+BUILT_IN = {
+    "hermes": "qwen_3",
+    "qwen3_coder": "qwen_3_coder",
+    "deepseek_v31": "deepseek_v3_1",
+    "kimi_k2": "kimi",
+    "llama3_json": "llama",
+    "deepseek_v32": "deepseek_v3_2",
+    "deepseek_v4": "deepseek_v4",
+    "glm47": "glm_4_7",
+    "mimo": "mimo",
+}
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    vocabulary = [bytes([byte]) for byte in range(END)] + ["</s>"]
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[END]), cache_enabled=False)
+
+
+def accepts(compiler, spec, text):
+    """Whether the whole text follows the grammar."""
+    tag = spec.text if isinstance(spec, GrammarSpec) else spec
+    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(tag))
+    return matcher.accept_string(text.encode()) and matcher.accept_token(END)
+
+
+def written(row, calls):
+    """Calls as the model writes them under a constraint: JSON where a body is JSON, or takes it."""
+    form = row.calls[0]
+    if form.kind == "loose":
+        return "".join(f"{form.open}{form.name_open}{name}{json.dumps(args)}{form.close}" for name, args in calls)
+    text = written_calls(row, calls)
+    return text.replace("'", '"') if form.kind == "pythonic" else text
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_what_the_row_writes_is_accepted_and_what_is_wrong_is_refused(compiler, row):
+    required = constraint(row, TOOLS, "required")
+    assert accepts(compiler, required, written(row, THREE[:1]))
+    assert accepts(compiler, required, written(row, THREE))
+    assert not accepts(compiler, required, written(row, [("get_weather", {"city": "Rome", "days": "x"})]))
+    assert not accepts(compiler, required, written(row, [("get_weather", {"city": "Rome"})]))
+    assert not accepts(compiler, required, written(row, [("other", {})]))
+    assert not accepts(compiler, required, "It is warm.")
+    single = constraint(row, TOOLS, "required", parallel=False)
+    assert accepts(compiler, single, written(row, THREE[:1]))
+    assert not accepts(compiler, single, written(row, THREE))
+    named = constraint(row, TOOLS, "now")
+    assert accepts(compiler, named, written(row, [("now", {})]))
+    assert not accepts(compiler, named, written(row, THREE[:1]))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_strict_tools_leave_text_free_and_hold_calls(compiler, row):
+    strict = constraint(row, TOOLS, "auto")
+    assert accepts(compiler, strict, "It is warm.")
+    assert accepts(compiler, strict, written(row, THREE))
+    assert not accepts(compiler, strict, written(row, [("get_weather", {"city": "Rome", "days": "x"})]))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.reasoning], ids=lambda row: row.name)
+def test_reasoning_stands_before_what_is_held(compiler, row):
+    open_, close = row.reasoning.open[0], row.reasoning.close[0]
+    calls = written(row, THREE)
+    free = constraint(row, TOOLS, "required", reasoning=True)
+    assert accepts(compiler, free, f"{open_}Hm < {{{close}{calls}")
+    assert not accepts(compiler, free, f"{open_}Hm{close}It is warm.")
+    begun = constraint(row, TOOLS, "required", reasoning=True, prompt_tail=open_)
+    assert accepts(compiler, begun, f"Hm{close}{calls}")
+    assert not accepts(compiler, begun, calls)
+    ended = constraint(row, TOOLS, "required", reasoning=True, prompt_tail=open_ + close)
+    assert accepts(compiler, ended, calls)
+
+
+def test_structured_output_behind_reasoning(compiler):
+    row = format_named("hermes", "tools")
+    schema = GrammarSpec(
+        kind="json_schema", text=json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
+    )
+    alone = constraint(row, [], "auto", reasoning=True, answer=schema)
+    assert accepts(compiler, alone, '<think>\n{"a": "x"}\n</think>\n\n{"a": 1}')
+    assert not accepts(compiler, alone, '<think>Hm</think>{"a": "x"}')
+    beside = constraint(row, TOOLS, "auto", answer=schema)
+    assert accepts(compiler, beside, '{"a": 1}')
+    assert accepts(compiler, beside, written(row, THREE))
+    assert not accepts(compiler, beside, "It is warm.")
+    choice = GrammarSpec(kind="choice", text='["yes", "no"]')
+    harmony = constraint(format_named("openai", "tools"), [], "auto", reasoning=True, answer=choice)
+    text = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>"
+    assert accepts(compiler, harmony, text + "yes")
+    assert not accepts(compiler, harmony, text + "maybe")
+
+
+def test_nothing_is_held_when_nothing_asks_for_it():
+    assert constraint(format_named("hermes", "tools"), TOOLS[1:], "auto") is None
+
+
+def test_what_cannot_be_held_is_refused():
+    row = format_named("hermes", "tools")
+    with pytest.raises(RequestError, match="no tool 'other'"):
+        constraint(row, TOOLS, "other")
+    custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text='start: "a"'))
+    with pytest.raises(RequestError, match="lark grammar of tool 'patch'"):
+        constraint(row, [custom], "required")
+    lark = GrammarSpec(kind="lark", text='start: "a"')
+    with pytest.raises(RequestError, match="lark grammar cannot stand behind reasoning"):
+        constraint(row, [], "auto", reasoning=True, answer=lark)
+
+
+@pytest.mark.parametrize(("name", "model"), BUILT_IN.items())
+def test_xgrammars_own_tag_accepts_what_the_row_writes(compiler, name, model):
+    row = next(row for row in ROWS if row.name == name)
+    tag = xgrammar.get_model_structural_tag(model, tools=OPENAI_TOOLS, tool_choice="required", reasoning="disabled")
+    text = written(row, THREE[:1])
+    endings = ("", "\n")
+    beginnings = ("", "\n", "\n\n")
+    assert any(accepts(compiler, tag, first + text + last) for first in beginnings for last in endings)
+
+
+def test_a_templates_calls_are_accepted_where_its_white_space_is_the_rows(compiler):
+    refused = []
+    for row in ROWS:
+        text = rendered(turns()[row.name], "", "", THREE[:1])
+        spec = constraint(row, TOOLS, "required")
+        start = (row.section[0] if row.section else row.calls[0].open).strip()
+        end = (row.section[1] if row.section else row.calls[0].close).strip()
+        part = text[text.index(start) : text.rindex(end) + len(end)] if start and end else text
+        if row.calls[0].kind != "loose" and start and end and not accepts(compiler, spec, part):
+            refused.append(row.name)
+    # Templates that put lines or ids where the row puts none: models write calls as they were trained, not as history is shown.
+    assert sorted(refused) == ["cohere_command3", "hy_v3", "jamba", "step3"]
