@@ -27,6 +27,7 @@ Format = dict[str, Any]
 
 _NO_IDS: Mapping[str, int] = MappingProxyType({})
 _INDEX = "[0-9]+"
+_PARTS = ("content", "elements")
 _SPACE = r"[ \n]{0,2}"
 
 
@@ -38,6 +39,8 @@ def constraint(
     reasoning: bool = False,
     answer: GrammarSpec | None = None,
     prompt_tail: str = "",
+    max_reasoning: int | None = None,
+    limited: bool = False,
     special_ids: Mapping[str, int] = _NO_IDS,
     stops: Collection[str] = (),
 ) -> GrammarSpec | None:
@@ -48,6 +51,8 @@ def constraint(
     reasoning:   whether the model may think before it answers.
     answer:      what text has to look like when the model does not call, or None: any text.
     prompt_tail: the end of the prompt, as in `ResponseParser`.
+    max_reasoning: most tokens of reasoning: behind them the marker of its end is all that may come. None: any number.
+    limited: the model knows of further tools, which it may not call.
     special_ids: ids of the vocabulary's special tokens by their text.
     stops:       texts of the special tokens that end an answer.
 
@@ -57,13 +62,16 @@ def constraint(
     if choice not in ("auto", "required") and not calling:
         raise RequestError(f"tool_choice: there is no tool {choice!r} among the tools.", param="tool_choice")
     if choice == "auto":
-        held = parallel is False or any(tool.strict or tool.grammar is not None for tool in calling)
-        if answer is None and not (calling and held):
+        held = limited or not parallel or any(tool.strict or tool.grammar is not None for tool in calling)
+        if (calling and held) or answer is not None:
+            body = _auto(row, calling, parallel, answer)
+        elif max_reasoning is None:
             return None
-        body = _auto(row, calling, parallel, answer)
+        else:
+            body = {"type": "any_text"}
     else:
         body = _calls(row, calling, parallel and choice == "required")
-    whole = _behind_reasoning(row, body, prompt_tail) if reasoning else body
+    whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
     tag = {"type": "structural_tag", "format": with_token_ids(whole, special_ids, stops)}
     return GrammarSpec(kind="structural_tag", text=json.dumps(tag))
 
@@ -116,17 +124,33 @@ def _call(row: ResponseFormat, tool: ToolSpec, first: bool) -> Format:
     return _sequence(*parts, arguments_format(row, form, tool), _const(frame.after))
 
 
-def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str) -> Format:
+def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most: int | None) -> Format:
     """The reasoning that the prompt has begun, or that the model may begin, then `body`."""
     if row.reasoning is None:
         return body
     close = row.reasoning.close[0].strip()
     opening = row.reasoning.open[0].strip()
-    thinking = _sequence({"type": "any_text", "excludes": [close]}, _const(close))
+    thoughts: Format = {"type": "any_text", "excludes": [close]}
+    if most is not None:
+        thoughts["max_tokens"] = most
+        body = _excluding(body, opening)  # else thoughts could go on as text
+    thinking = _sequence(thoughts, _const(close))
     space: Format = {"type": "regex", "pattern": _SPACE}
     if begins_inside(row, prompt_tail):
         return _sequence({"type": "optional", "content": _const(opening)}, thinking, space, body)
     return _sequence({"type": "optional", "content": _sequence(_const(opening), thinking, space)}, body)
+
+
+def _excluding(part: Any, text: str) -> Any:
+    """A format whose free text does not hold `text`."""
+    if isinstance(part, list):
+        return [_excluding(inner, text) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "any_text":
+        return {**part, "excludes": [*part.get("excludes", ()), text]}
+    # Schemas have objects of their own, which are none of ours.
+    return {key: _excluding(inner, text) if key in _PARTS else inner for key, inner in part.items()}
 
 
 def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:

@@ -35,6 +35,7 @@ class ResponseParser:
     prompt_tail:    the end of the prompt: what the template wrote after the last message is enough.
     new_id:         makes the id of a call that has none; None: ids of the row's form, drawn at random.
     special_tokens: of the vocabulary. Their places in the text are given to `push`.
+    resumed:        the prompt ends within the answer's own reasoning or text, so white space at the beginning belongs to it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ResponseParser:
         prompt_tail: str = "",
         new_id: Callable[[], str] | None = None,
         special_tokens: Collection[str] = (),
+        resumed: bool = False,
     ) -> None:
         self._markers = row_markers(row, frozenset(special_tokens))
         self._tools = {tool.name: tool for tool in tools}
@@ -55,7 +57,7 @@ class ResponseParser:
         self._calling = bool(tools)
         self._opens = tuple(form.open for form in self._markers.marked) if tools else ()
         self._call_marks = (self._markers.section_open, *self._opens) if tools and row.section else self._opens
-        self._reading = self._answer(begins_inside(row, prompt_tail))
+        self._reading = self._answer(begins_inside(row, prompt_tail), resumed)
 
     def push(self, text: str, specials: Sequence[tuple[int, int]] = ()) -> list[AnswerEvent]:
         """The events that more text completes.
@@ -75,10 +77,10 @@ class ResponseParser:
             pass
         return self._sink.taken()
 
-    def _answer(self, inside: bool) -> Reading[None]:
+    def _answer(self, inside: bool, resumed: bool) -> Reading[None]:
         if inside:
-            yield from self._reasoning(again=True)
-        else:
+            yield from self._reasoning(again=not resumed, resumed=resumed)
+        elif not resumed:
             yield from self._bare_call()
         while True:
             marker = yield from self._reader.until(self._wanted(), self._sink.text.put)
@@ -113,12 +115,17 @@ class ResponseParser:
         reasoning = self._markers.row.reasoning
         return not self._sink.text.emitted or (reasoning is not None and reasoning.anywhere)
 
-    def _reasoning(self, again: bool) -> Reading[None]:
-        """Read on to the end of reasoning. again: the marker before it may come although it stands in the prompt."""
+    def _reasoning(self, again: bool, resumed: bool = False) -> Reading[None]:
+        """Read on to the end of reasoning.
+
+        again: the marker before it may come although it stands in the prompt.
+        resumed: reasoning stands there, too.
+        """
         reader = self._reader
         markers = self._markers
         passage = self._sink.reasoning
-        passage.at_marker()
+        if not resumed:
+            passage.at_marker()
         if again:
             yield from reader.skip()
             yield from reader.take(literals(*markers.reasoning_open))
