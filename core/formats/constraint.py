@@ -68,7 +68,7 @@ def constraint(
         elif max_reasoning is None:
             return None
         else:
-            body = {"type": "any_text"}
+            body = _anything(row, special_ids)
     else:
         body = _calls(row, calling, parallel and choice == "required")
     whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
@@ -89,6 +89,15 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
         return {"type": "or", "elements": [calls, first]}
     free = _sequence({"type": "any_text", "excludes": [marker]}, {"type": "optional", "content": calls})
     return free if row.content is None else {"type": "or", "elements": [free, _text(row, None)]}
+
+
+def _anything(row: ResponseFormat, special_ids: Mapping[str, int]) -> Format:
+    """Any text and any token, but for the marker of reasoning: thoughts could go on as text."""
+    if not special_ids:
+        return {"type": "any_text"}
+    opening = row.reasoning.open[0].strip() if row.reasoning else ""
+    kept_out = [special_ids[opening]] if opening in special_ids else []
+    return {"type": "any_tokens", "exclude_tokens": kept_out}
 
 
 def _first_marker(row: ResponseFormat) -> str:

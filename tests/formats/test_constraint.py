@@ -172,10 +172,18 @@ def accepts_tokens(spec, text, stops=("</s>",)):
         special = next((one for one in SPECIALS if text.startswith(one, at)), None)
         piece = special or text[at]
         tokens = [IDS[special]] if special else piece.encode()
-        if not all(matcher.accept_token(token) for token in tokens):
+        if not all(_take(matcher, token, len(vocabulary)) for token in tokens):
             return False
         at += len(piece)
-    return matcher.accept_token(END)
+    return _take(matcher, END, len(vocabulary))
+
+
+def _take(matcher, token, size):
+    """Whether the mask has the token; it is taken in."""
+    words = xgrammar.allocate_token_bitmask(1, size)
+    masked = matcher.fill_next_token_bitmask(words)
+    allowed = not masked or bool(int(words[0, token // 32]) >> (token % 32) & 1)
+    return allowed and matcher.accept_token(token)
 
 
 def test_markers_that_are_special_tokens_are_tokens_of_the_grammar():
@@ -194,3 +202,11 @@ def test_markers_that_are_special_tokens_are_tokens_of_the_grammar():
     assert accepts_tokens(spec, thought + one)
     assert accepts_tokens(spec, thought + "<|channel|>final<|message|>It is warm.")
     assert not accepts_tokens(spec, thought + one.replace("3", "true"))
+
+
+def test_a_limit_of_reasoning_leaves_all_else_free():
+    kimi = format_named("kimi_k2", "tools")
+    spec = constraint(kimi, TOOLS[1:], "auto", reasoning=True, max_reasoning=2, special_ids=IDS)
+    assert accepts_tokens(spec, f"<think>Hm</think>Let me.{written(kimi, THREE)}")
+    assert not accepts_tokens(spec, "<think>Hmm</think>Yes.")
+    assert not accepts_tokens(spec, "<think>Hm</think>Yes.<think>")
