@@ -56,7 +56,7 @@ def structured_outputs(
         name = next(iter(guided))
         listed = ", ".join(GUIDED)
         raise RequestError(f"{name} says how, and nothing says what; give one of {listed} as well.", param=name)
-    names = GUIDED | OPTIONS
+    names = {**GUIDED, **OPTIONS}
     values = {names[name]: value for name, value in guided.items()}
     if asked is not None:
         return _with(asked, values)
@@ -107,7 +107,13 @@ def _json_schema(given: Mapping[str, Any]) -> StructuredOutputsParams:
 
 def _check_words(named: Mapping[str, Any]) -> None:
     """Raises RequestError for words of another type, or that nobody knows."""
-    known = {"name": str, "description": str, "strict": bool, "schema": (dict, bool), "json_schema": (dict, bool)}
+    known: dict[str, Any] = {
+        "name": str,
+        "description": str,
+        "strict": bool,
+        "schema": (dict, bool),
+        "json_schema": (dict, bool),
+    }
     for name, value in named.items():
         if name not in known:
             raise _wrong(f"has '{name}' in json_schema, which is unknown.{nearest(name, known)}")
