@@ -62,7 +62,8 @@ def response_format(resolution: Resolution) -> AnswerFormat:
         return AnswerFormat(ResponseFormat(name="text"), reason=str(error))
     if tokenizer is None:
         return AnswerFormat(ResponseFormat(name="text"), reason="there is no tokenizer")
-    return served_format(resolution.server.answers, tokenizer, resolution.server.chat_template)
+    model = resolution.engine.model
+    return served_format(resolution.server.answers, tokenizer, resolution.server.chat_template, model.eos_token_ids)
 
 
 def memory_values(plan: MemoryPlan) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder, DecoderWeights
 from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Proposer, Uploads
+from core.plugin.contracts import GrammarBackend, Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
 
@@ -95,7 +95,8 @@ class Worker:
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        grammars = Grammars(GrammarBackends(config, self.plugins, vocab_size).load, vocab_size)
+        self._grammar_backends = GrammarBackends(config, self.plugins, vocab_size)
+        grammars = Grammars(self._grammar_backend, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
@@ -194,6 +195,10 @@ class Worker:
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""
         return self.instances[0].groups
+
+    def _grammar_backend(self, name: str) -> GrammarBackend:
+        """The grammar plugin of that name, for the served vocabulary."""
+        return self._grammar_backends.load(name)
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative

@@ -18,23 +18,24 @@ MAX_SPACE = 256  # characters of white space that wait for a marker; what is bef
 
 
 class Passage:
-    """Text of one kind between two markers: white space at its ends is no part of it.
+    """Text of one kind between two markers: white space at its ends is no part of it, but parts stay apart.
 
-    emitted: whether anything of it came out.
+    emitted: whether anything of it came out since the last marker.
     """
 
-    __slots__ = ("_give", "_space", "emitted", "trim_start")
+    __slots__ = ("_begun", "_give", "_space", "emitted", "trim_start")
 
     def __init__(self, give: Callable[[str], None]) -> None:
         self._give = give
         self._space = ""
+        self._begun = False
         self.emitted = False
         self.trim_start = False
 
     def put(self, text: str) -> None:
         """More of it; white space at its end waits."""
         text = self._space + without_tokens(text)
-        if not self.emitted and self.trim_start:
+        if self.trim_start and not self._begun:
             text = text.lstrip(SPACE)
         kept = text.rstrip(SPACE)
         space = text[len(kept) :]
@@ -43,6 +44,7 @@ class Passage:
             space = text[-MAX_SPACE:]
         self._space = space
         if kept:
+            self._begun = True
             self.emitted = True
             self._give(kept)
 

@@ -62,7 +62,9 @@ def _literals(field: dict[str, Any], key: str) -> tuple[str, ...]:
     value = field.get(key)
     if value is None and f"{key}_pattern" in field:
         return (_plain(str(field[f"{key}_pattern"])),)
-    texts = (value,) if isinstance(value, str) else tuple(value or ())
+    texts = tuple(value) if isinstance(value, list) else (value,)
+    if value is None:
+        return ()
     if not all(isinstance(text, str) for text in texts):
         raise _NotSaid(f"{key} is no text")
     return texts

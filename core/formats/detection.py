@@ -56,16 +56,18 @@ def detect_format(
 
 
 def _best(template: str, rows: Sequence[ResponseFormat]) -> tuple[ResponseFormat, tuple[str, ...]] | None:
-    """The row of which most is in the template; of two with as much, the first."""
-    best: tuple[int, ResponseFormat, tuple[str, ...]] | None = None
+    """The row of which most is in the template, one with calls before others; of two with as much, the first."""
+    best: tuple[ResponseFormat, tuple[str, ...]] | None = None
+    best_rank = (False, 0)
     for row in rows:
         if any(fragment in template for fragment in row.match_not):
             continue
         for fragments in row.match:
-            weight = sum(map(len, fragments))
-            if all(fragment in template for fragment in fragments) and (best is None or weight > best[0]):
-                best = (weight, row, fragments)
-    return None if best is None else (best[1], best[2])
+            rank = (bool(row.calls), sum(map(len, fragments)))
+            if rank > best_rank and all(fragment in template for fragment in fragments):
+                best = (row, fragments)
+                best_rank = rank
+    return best
 
 
 def _without_absent_reasoning(row: ResponseFormat, template: str) -> ResponseFormat:

@@ -181,12 +181,17 @@ class ResponseParser:
         self._give_back(passage)
         if form is None or self._sink.num_calls == begun:
             return
+        if closed:
+            return
+        reader.mark = reader.at
         yield from reader.skip()
-        if form.form.fence:
-            yield from reader.take(literals("```"))
+        if form.form.fence and (yield from reader.take(literals("```"))):
+            reader.mark = reader.at
             yield from reader.skip()
-        if not closed and not (yield from reader.take(form.close)):
+        if not (yield from reader.take(form.close)):
             self._unclosed = form.closes
+            reader.at = reader.mark  # the white space belongs to what follows
+        reader.mark = None
 
     def _give_back(self, passage: Passage) -> None:
         """What was read since the mark is no call."""

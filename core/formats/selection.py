@@ -6,7 +6,7 @@ Called by: the server (once), its arguments, `core config explain`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,36 +28,45 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     """A row for one vocabulary.
 
     row:            the format.
-    special_tokens: of the vocabulary, those that occur in the row's markers.
+    special_tokens: ids of the vocabulary's special tokens by their text, of those that occur in the row's markers.
+    stops:          texts of those that end an answer.
     reason:         why it is this row, as a sentence.
     """
 
     row: ResponseFormat
-    special_tokens: tuple[str, ...] = ()
+    special_tokens: dict[str, int] = {}
+    stops: tuple[str, ...] = ()
     reason: str = ""
 
 
-def served_format(settings: AnswerSettings, tokenizer: Tokenizer, own_template: str | None) -> AnswerFormat:
-    """The row of a model with this tokenizer. own_template: Jinja source that stands in for the checkpoint's.
+def served_format(
+    settings: AnswerSettings, tokenizer: Tokenizer, own_template: str | None, stop_ids: Collection[int]
+) -> AnswerFormat:
+    """The row of a model with this tokenizer.
+
+    own_template: Jinja source that stands in for the checkpoint's.
+    stop_ids:     tokens that end an answer.
 
     Raises UserError, as `answer_format`.
     """
     for_tools = tokenizer.named_templates.get(TOOL_TEMPLATE, tokenizer.chat_template)
     template = for_tools if own_template is None else own_template
-    return answer_format(settings, template, tokenizer.special_texts, tokenizer.response_template)
+    return answer_format(settings, template, tokenizer.special_texts, tokenizer.response_template, stop_ids)
 
 
 def answer_format(
     settings: AnswerSettings,
     chat_template: str | None,
-    special_tokens: Collection[str],
+    special_tokens: Mapping[str, int],
     response_template: Any = None,
+    stop_ids: Collection[int] = (),
 ) -> AnswerFormat:
     """Choose the row.
 
     chat_template: Jinja source of conversations with tools, or None.
-    special_tokens: texts of all special tokens of the vocabulary.
+    special_tokens: ids of all special tokens of the vocabulary by their text.
     response_template: the checkpoint's own description of answers, or None.
+    stop_ids: tokens that end an answer.
     Raises UserError for a name that no row has.
     """
     rows = (*msgspec.convert(settings.rows, tuple[ResponseFormat, ...]), *own_rows())
@@ -74,8 +83,9 @@ def answer_format(
         row = msgspec.structs.replace(row, reasoning=Reasoning(open=(start,), close=(end,)))
         reasons[1] = "--reasoning-config"
     markers = msgspec.to_builtins(row)
-    inside = tuple(token for token in special_tokens if token and _occurs(token, markers))
-    return AnswerFormat(row, inside, "; ".join(dict.fromkeys(reasons)))
+    inside = {token: index for token, index in special_tokens.items() if token and _occurs(token, markers)}
+    stops = tuple(token for token, index in inside.items() if index in stop_ids)
+    return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)))
 
 
 def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:

@@ -71,7 +71,7 @@ class AnswerPlan:
         asks = self.use.restricts or self.limit is not None or params.structured_outputs is not None
         if self.format is None or not asks:
             return params
-        return constrained(params, self.format.row, self.use, self.limit, self.tail(prompt))
+        return constrained(params, self.format, self.use, self.limit, self.tail(prompt))
 
 
 def check_template(use: ToolUse, template: ChatTemplate) -> None:

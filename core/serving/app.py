@@ -98,7 +98,7 @@ def _context(
         defaults=recommended_values(model),
         chat_template=tokenizer.chat_template if own is None else own,
         tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
-        format=served_format(server.answers, tokenizer, own),
+        format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )

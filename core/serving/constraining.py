@@ -12,13 +12,13 @@ from core.api.config import StructuredOutputsConfig
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.constraint import constraint
-from core.formats.response_format import ResponseFormat
+from core.formats.selection import AnswerFormat
 from core.grammars.spec import KINDS, grammar_spec
 from core.serving.tools import ToolUse
 
 
 def constrained(
-    params: SamplingParams, row: ResponseFormat, use: ToolUse, max_reasoning: int | None, prompt_tail: str
+    params: SamplingParams, served: AnswerFormat, use: ToolUse, max_reasoning: int | None, prompt_tail: str
 ) -> SamplingParams:
     """`params` with the constraint on all of the answer: markers, reasoning, calls, and the form that `params` ask for.
 
@@ -28,7 +28,7 @@ def constrained(
     """
     asked = params.structured_outputs
     spec = constraint(
-        row,
+        served.row,
         use.callable,
         use.choice if use.callable else "auto",
         use.parallel,
@@ -37,6 +37,8 @@ def constrained(
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,
         limited=use.limited,
+        special_ids=served.special_tokens,
+        stops=served.stops,
     )
     if spec is None:
         return params

@@ -23,7 +23,11 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"text": {"type": "string"}, "count": {"type": "integer"}, "list": {"type": "array"}},
 }
-CALLS = [("first", {"text": 'a "b" <c>\n{d}', "count": 3, "list": ["x", 1]}), ("second", {}), ("first", {"text": "12"})]
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("first", {"text": 'a "b" <c>\n{d}', "count": 3, "list": ["x", 1]}),
+    ("second", {}),
+    ("first", {"text": "12"}),
+]
 TOOLS = [ToolSpec("first", parameters=SCHEMA), ToolSpec("second")]
 CUTTINGS = 200
 

@@ -188,9 +188,9 @@ class Tokenizer:
         return max(map(len, spellings), default=1)
 
     @property
-    def special_texts(self) -> list[str]:
-        """The texts of all special tokens, by their ids."""
-        return [self.token_text(index) for index in sorted(self.special_ids)]
+    def special_texts(self) -> dict[str, int]:
+        """The ids of all special tokens by their text."""
+        return {self.token_text(index): index for index in sorted(self.special_ids)}
 
     @property
     def special_tokens(self) -> dict[str, str]:

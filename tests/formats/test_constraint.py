@@ -151,3 +151,62 @@ def test_a_templates_calls_are_accepted_where_its_white_space_is_the_rows(compil
             refused.append(row.name)
     # Templates that put lines or ids where the row puts none: models write calls as they were trained, not as history is shown.
     assert sorted(refused) == ["cohere_command3", "hy_v3", "jamba", "step3"]
+
+
+SPECIALS = ["<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"]
+SPECIALS += ["<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|call|>", "<|channel|>", "<|message|>", "<|start|>"]
+SPECIALS += ["<|constrain|>", "<|end|>"]
+IDS = {text: END + 1 + number for number, text in enumerate(SPECIALS)}
+
+
+def accepts_tokens(spec, text, stops=("</s>",)):
+    """Whether the text follows the grammar when its special tokens are tokens."""
+    vocabulary = [bytes([byte]) for byte in range(END)] + [b"</s>"]
+    vocabulary += [b"\xff" + text.encode() for text in SPECIALS]  # bytes that no text has
+    info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[END])
+    matcher = xgrammar.GrammarMatcher(
+        xgrammar.GrammarCompiler(info, cache_enabled=False).compile_structural_tag(spec.text)
+    )
+    at = 0
+    while at < len(text):
+        special = next((one for one in SPECIALS if text.startswith(one, at)), None)
+        piece = special or text[at]
+        tokens = [IDS[special]] if special else piece.encode()
+        if not all(_take(matcher, token, len(vocabulary)) for token in tokens):
+            return False
+        at += len(piece)
+    return _take(matcher, END, len(vocabulary))
+
+
+def _take(matcher, token, size):
+    """Whether the mask has the token; it is taken in."""
+    words = xgrammar.allocate_token_bitmask(1, size)
+    masked = matcher.fill_next_token_bitmask(words)
+    allowed = not masked or bool(int(words[0, token // 32]) >> (token % 32) & 1)
+    return allowed and matcher.accept_token(token)
+
+
+def test_markers_that_are_special_tokens_are_tokens_of_the_grammar():
+    kimi = format_named("kimi_k2", "tools")
+    spec = constraint(kimi, TOOLS, "required", reasoning=True, special_ids=IDS)
+    calls = written(kimi, THREE)
+    assert accepts_tokens(spec, f"<think>Hm{{</think>{calls}")
+    assert not accepts_tokens(spec, calls.replace('"days": 3', '"days": "x"'))
+    assert not accepts_tokens(spec, "It is warm.")
+    strict = constraint(kimi, TOOLS, "auto", special_ids=IDS)
+    assert accepts_tokens(strict, f"Let me.{calls}")
+    harmony = format_named("openai", "tools")
+    spec = constraint(harmony, TOOLS, "auto", reasoning=True, special_ids=IDS, stops=["<|call|>"])
+    thought = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+    one = written(harmony, THREE[:1]).removesuffix("<|call|>")
+    assert accepts_tokens(spec, thought + one)
+    assert accepts_tokens(spec, thought + "<|channel|>final<|message|>It is warm.")
+    assert not accepts_tokens(spec, thought + one.replace("3", "true"))
+
+
+def test_a_limit_of_reasoning_leaves_all_else_free():
+    kimi = format_named("kimi_k2", "tools")
+    spec = constraint(kimi, TOOLS[1:], "auto", reasoning=True, max_reasoning=2, special_ids=IDS)
+    assert accepts_tokens(spec, f"<think>Hm</think>Let me.{written(kimi, THREE)}")
+    assert not accepts_tokens(spec, "<think>Hmm</think>Yes.")
+    assert not accepts_tokens(spec, "<think>Hm</think>Yes.<think>")

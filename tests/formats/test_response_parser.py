@@ -162,6 +162,13 @@ def test_reasoning_between_calls():
     assert calls_of(events) == [ROME, ROME]
 
 
+def test_texts_around_calls_stay_apart():
+    text = f"One.\n<tool_call>{CALL}</tool_call>\n\n<tool_call>{CALL}</tool_call>\n\nTwo."
+    assert text_of(parsed(row("hermes"), text)) == "One.\n\nTwo."
+    assert text_of(parsed(row("granite"), f"One. <|tool_call|>[{CALL}]\nTwo.")) == "One.\nTwo."
+    assert text_of(parsed(row("hermes"), f"<tool_call>{CALL}</tool_call>\n")) == ""
+
+
 def test_special_tokens_count_where_they_are_tokens_and_are_never_text():
     specials = {"<tool_call>", "</tool_call>", "<|im_end|>"}
     spelled = f"Write <tool_call>{CALL}</tool_call>."

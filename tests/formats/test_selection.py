@@ -18,7 +18,7 @@ ROW = '[[row]]\nname = "mine"\ntool_names = ["mine"]\n[[row.calls]]\nopen = "<mi
 
 
 def chosen(template: str = "", **settings: object) -> tuple[str, bool, bool, str]:
-    found = answer_format(AnswerSettings(**settings), template, ["<s>", "<mine>"])  # type: ignore[arg-type]
+    found = answer_format(AnswerSettings(**settings), template, {"<s>": 0, "<mine>": 1})  # type: ignore[arg-type]
     return found.row.name, bool(found.row.calls), found.row.reasoning is not None, found.reason
 
 
@@ -36,15 +36,17 @@ def test_order() -> None:
 
 
 def test_markers_of_reasoning_may_be_given() -> None:
-    found = answer_format(AnswerSettings(reasoning_markers=("[T]", "[/T]")), HERMES, ["[T]", "<s>"])
+    found = answer_format(AnswerSettings(reasoning_markers=("[T]", "[/T]")), HERMES, {"[T]": 7, "<s>": 1})
     assert found.row.reasoning is not None and found.row.reasoning.open == ("[T]",)
-    assert found.special_tokens == ("[T]",)
+    assert found.special_tokens == {"[T]": 7}
 
 
 def test_further_rows_come_first() -> None:
     rows = tuple(msgspec.to_builtins(row) for row in read_rows(ROW))
-    found = answer_format(AnswerSettings(tool_call_parser="mine", rows=rows), None, ["<mine>", "<other>"])
-    assert (found.row.name, found.special_tokens) == ("mine", ("<mine>",))
+    found = answer_format(
+        AnswerSettings(tool_call_parser="mine", rows=rows), None, {"<mine>": 3, "<other>": 4}, stop_ids=[3]
+    )
+    assert (found.row.name, found.special_tokens, found.stops) == ("mine", {"<mine>": 3}, ("<mine>",))
 
 
 def test_arguments(tmp_path: Path, tiny_llama: Path) -> None:
@@ -52,7 +54,7 @@ def test_arguments(tmp_path: Path, tiny_llama: Path) -> None:
     file.write_text(ROW)
     given = {"model": str(tiny_llama), "tool_parser_plugin": str(file), "tool_call_parser": "mine"}
     answers = resolve(given, context="serve").server.answers
-    assert answer_format(answers, None, []).row.name == "mine"
+    assert answer_format(answers, None, {}).row.name == "mine"
     given["reasoning_config"] = {"reasoning_start_str": "[T]", "reasoning_end_str": "[/T]"}
     assert resolve(given, context="serve").server.answers.reasoning_markers == ("[T]", "[/T]")
     assert resolve({"model": str(tiny_llama)}, context="serve").server.answers == AnswerSettings()

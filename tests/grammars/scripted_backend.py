@@ -38,6 +38,8 @@ class Scripted:
             case "hang":
                 while True:
                     time.sleep(0.01)
+            case "sleep":
+                time.sleep(float(argument))
             case "crash":
                 os.abort()
             case "memory":

@@ -1,4 +1,4 @@
-"""Answers that a backend lets through follow the grammar. Oracles: `re`, `json`, `jsonschema`, and the grammar written by hand."""
+"""Answers that a backend lets through follow the grammar. Oracles: `re`, `json`, `jsonschema`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.tools import ToolUse
 from core.tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import EOS, make_tokenizer
-from tests.serving.test_tool_calls import CALL, HI, OTHER, PATCH, QWEN, THOUGHT, WEATHER, function
+from tests.serving.test_tool_calls import CALL, HI, MARKERS, OTHER, PATCH, QWEN, THOUGHT, WEATHER, function
 
 xgrammar = pytest.importorskip("xgrammar")
 
@@ -33,14 +33,16 @@ def allowed(mode: str) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return make_tokenizer(QWEN)
+@pytest.fixture(scope="module", params=["markers are special tokens", "markers are text"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return make_tokenizer(QWEN, MARKERS if "special" in request.param else ())
 
 
 @pytest.fixture(scope="module")
 def compiler(tokenizer: Tokenizer) -> Any:
     vocabulary = [tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)]
+    for index in tokenizer.special_ids:
+        vocabulary[index] = b"\xff" + vocabulary[index]  # no text
     info = xgrammar.TokenizerInfo(vocabulary, xgrammar.VocabType.RAW, stop_token_ids=[EOS])
     return xgrammar.GrammarCompiler(info)
 
@@ -134,7 +136,7 @@ def test_allowed_tools_are_those_that_are_parsed_while_all_are_shown(tokenizer: 
 
 def test_a_limit_needs_to_know_the_reasoning(tokenizer: Tokenizer) -> None:
     settings = AnswerSettings(reasoning_parser="none")
-    served = answer_format(settings, QWEN, ())
+    served = answer_format(settings, QWEN, {})
     assert served.row.reasoning is None and served.row.calls
     with pytest.raises(RequestError, match="--reasoning-parser"):
         AnswerPlan.of(ChatRequest(messages=HI, thinking_budget=5), ToolUse(), served, auto=True)
