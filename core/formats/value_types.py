@@ -97,7 +97,8 @@ def typed_json(text: str, types: tuple[str, ...]) -> str:
         found = None if read is None else read(stripped)
         if found is not None:
             return found
-    return json.dumps(text, ensure_ascii=False)
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters cannot be sent
+    return json.dumps(whole, ensure_ascii=False)
 
 
 def no_string(types: tuple[str, ...]) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does
 
-from formats.test_rendered_turns import TURNS, cuttings
+from formats.hostile import differs
+from formats.test_rendered_turns import ROWS, TURNS, cuttings
 
 
 def main(count: int) -> int:
@@ -16,7 +17,11 @@ def main(count: int) -> int:
     differences = []
     for name in TURNS:
         differences += cuttings(name, each, source)
-    print(f"{each * len(TURNS)} cuttings of {len(TURNS)} formats, {len(differences)} differences")
+    for _ in range(each):
+        differences += [(*found, []) for row in ROWS.values() if (found := differs(row, source))]
+    print(
+        f"{each * len(TURNS)} cuttings of {len(TURNS)} formats, as many senseless answers, {len(differences)} differences"
+    )
     for name, text, cuts in differences[:5]:
         print(name, repr(text), cuts)
     return bool(differences)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from formats.answers import CALLS, calls_of, parsed, rendered, text_of, turns
+from formats.hostile import differs
 
 from core.api.answer_events import ReasoningDelta
 from core.formats.row_files import own_rows
@@ -79,6 +80,12 @@ def test_every_split_point_gives_the_same(name):
 def test_cuttings_of_whole_and_of_truncated_answers(name):
     differences = cuttings(name, 6, random.Random(name))
     assert differences == []
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_answers_that_make_no_sense_are_read_the_same_in_any_pieces(name):
+    source = random.Random(name)
+    assert [found for _ in range(12) if (found := differs(ROWS[name], source))] == []
 
 
 def cuttings(name, count, source):
