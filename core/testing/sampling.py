@@ -76,7 +76,7 @@ def race_equals_sampler(subject: Subject) -> None:
 
 
 def masked_race_equals_race(subject: Subject) -> None:
-    """masked_race draws what race draws where the masked logits are -inf, and with no mask the same as race."""
+    """masked_race equals race of logits that are -inf where a mask says so."""
     race = optional_kernel(subject, "race")
     masked_race = getattr(subject.loaded, "masked_race", None)
     if masked_race is None:
@@ -93,7 +93,7 @@ def masked_race_equals_race(subject: Subject) -> None:
     keys: list[NoiseKey] = []
     for i in range(DRAWS):
         rows.append(FILTERS[i % len(FILTERS)])
-        keys.append(NoiseKey(i * ODD_SEED % 2**64, index=i))
+        keys.append(NoiseKey(i * ODD_SEED % 2**64, index=i, choice=i % 3))
     which = torch.arange(DRAWS)
     key_words = torch.tensor([_words(key) for key in keys])
     temperatures = torch.tensor([params.temperature for params in rows])
