@@ -27,6 +27,7 @@ from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
+from core.grammars.compiler import GrammarCompiler
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
@@ -151,6 +152,7 @@ class LLM:
         client = self._client
         self._client = None
         if client is not None:
+            self._grammars.close()
             client.close()
 
     def __enter__(self) -> Self:
@@ -166,6 +168,7 @@ class LLM:
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer)
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
+        self._grammars = GrammarCompiler(self._config, self._tokenizer)
         self._client = InprocClient(self._config)
 
     def _live_client(self) -> InprocClient:
@@ -215,7 +218,10 @@ class LLM:
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            return self._input.process(str(next(self._ids)), prompts[index], params, RequestTerms(priority=priority))
+            wanted = getattr(params, "structured_outputs", None)
+            grammar = None if wanted is None else self._grammars.compile(wanted)
+            terms = RequestTerms(priority=priority)
+            return self._input.process(str(next(self._ids)), prompts[index], params, terms, grammar=grammar)
         except RequestError as error:
             if len(prompts) == 1:
                 raise

@@ -165,6 +165,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     kernels:   kernel providers in order of preference.
     attention: backend for each layer kind (`full`, `sliding`, ...).
     model:     family that reads the configuration; None: the engine's own table.
+    grammars:  backends of structured outputs, in the order in which they are asked.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
     """
@@ -178,6 +179,32 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     arguments: dict[str, dict[str, Any]] = {}
     table: tuple[ResolvedPlugin, ...] = ()
+    grammars: tuple[str, ...] = ()
+
+
+class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How grammars are compiled, for requests that do not say otherwise.
+
+    backend: name of a grammar plugin, which comes first; None: the order of `PluginChoices.grammars`.
+    disable_fallback: whether no other backend may take over.
+    disable_any_whitespace: JSON without optional white space.
+    disable_additional_properties: objects have the properties of their schema only, where it does not say.
+    max_grammar_size: bytes of a schema, expression or grammar.
+    max_compiled_size: bytes of what a backend makes of it.
+    compile_timeout: seconds of one compilation.
+    compile_memory: bytes that one compilation may take.
+    cache_size: bytes of compiled grammars that are kept.
+    """
+
+    backend: str | None = None
+    disable_fallback: bool = False
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    max_grammar_size: int = 1 << 20
+    max_compiled_size: int = 32 << 20
+    compile_timeout: float = 10.0
+    compile_memory: int = 1 << 30
+    cache_size: int = 64 << 20
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +215,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
+    structured_outputs: limits and defaults of grammars.
     """
 
     model: ModelConfig
@@ -199,6 +227,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout_s: float = 120.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

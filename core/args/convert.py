@@ -191,6 +191,12 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         declared = field.keys.get(key.replace("-", "_"))
         if declared is None:
+            from core.args.foreign import refusals, table  # the table is read for mistakes only
+
+            row = table().get(f"{field.name}.{key.replace('-', '_')}")
+            if row is not None:
+                mistakes += [f"'{key}': {sentence}" for _, _, sentence in refusals(row, value)]
+                continue
             hint = nearest(key, field.keys) or f" Known: {', '.join(field.keys)}."
             mistakes.append(f"'{key}' is no key of it.{hint}")
             continue

@@ -33,6 +33,7 @@ from core.args.model import ModelArgs
 from core.args.plugins import PluginsArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
+from core.args.structured_outputs import StructuredOutputsArgs
 
 GROUPS: tuple[type[msgspec.Struct], ...] = (
     ModelArgs,
@@ -42,6 +43,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     AttentionArgs,
     KernelArgs,
     SpeculativeArgs,
+    StructuredOutputsArgs,
     PluginsArgs,
     EngineArgs,
     FrontendArgs,

@@ -13,9 +13,16 @@ from core.config.attempt import Attempt
 from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint
 from core.config.platform import ChosenPlatform
+from core.config.structured_outputs import structured_outputs_config
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.ranking import Choice
-from core.plugin.selection import select_kernels, select_policy, select_quantization, select_speculative
+from core.plugin.selection import (
+    select_grammars,
+    select_kernels,
+    select_policy,
+    select_quantization,
+    select_speculative,
+)
 
 
 def choose_plugins(
@@ -37,6 +44,7 @@ def choose_plugins(
     _choose_attention(attempt, mixers, platform)
     choose_proposer(attempt, checkpoint)
     _choose_policy(attempt)
+    _choose_grammars(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
 
@@ -100,6 +108,13 @@ def _choose_policy(attempt: Attempt) -> None:
     choice = attempt.answer_of(lambda: select_policy(attempt.plugins, named))
     if choice is not None:
         attempt.chosen.stages["policy"] = choice
+
+
+def _choose_grammars(attempt: Attempt) -> None:
+    config = structured_outputs_config(attempt.settings)
+    choice = attempt.answer_of(lambda: select_grammars(attempt.plugins, config.backend, alone=config.disable_fallback))
+    if choice is not None:
+        attempt.chosen.stages["grammar"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:

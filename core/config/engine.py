@@ -15,6 +15,7 @@ from core.config.generation import eos_token_ids, generation_defaults
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
 from core.config.settings import Settings, underscored
+from core.config.structured_outputs import structured_outputs_config
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
@@ -47,6 +48,7 @@ def engine_config(
         stall_timeout_s=settings["engine_stall_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
+        structured_outputs=structured_outputs_config(settings),
     )
 
 

@@ -34,6 +34,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         if name is not None:
             attention[kind] = name
     kernels = chosen.stages.get("kernels")
+    grammars = chosen.stages.get("grammar")
     return PluginChoices(
         loader=chosen.name("loader") or "",
         platform=chosen.name("platform") or "",
@@ -44,6 +45,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         model=chosen.name("model"),
         arguments={key: value for key, value in arguments.items() if value},
         table=tuple(manifest.row for manifest in chosen.manifests()),
+        grammars=grammars.selection.chosen if grammars is not None else (),
     )
 
 

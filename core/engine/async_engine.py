@@ -16,6 +16,7 @@ from core.api.errors import EngineDeadError, EngineStalledError, PluginError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
+from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
 from core.engine.health import check_silence
 from core.engine.input_processor import InputProcessor
@@ -27,6 +28,7 @@ from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
+from core.grammars.compiler import GrammarCompiler
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class AsyncEngine:
     model_config: the model as it runs.
     stats:        state of the engine after its latest step.
     queue:        how many requests wait, and may.
+    grammars:     compiles what requests want of their answers' form.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
     on_death:     called once when the engine dies.
@@ -67,6 +70,7 @@ class AsyncEngine:
         self._input = InputProcessor(config.model, texts)
         self._output = OutputProcessor(texts, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
+        self.grammars = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
         client.listen(self._on_step, self._on_dead)
@@ -121,7 +125,8 @@ class AsyncEngine:
             self.queue.check()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
         prompt = await self._tokenized(prompt)
-        entry = self._input.process(request_id, prompt, params, terms, deadline=deadline)
+        grammar = await self._grammar(params)
+        entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
         with self._streams.open(request_id) as stream:
             self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
             self._output.add(entry)
@@ -175,6 +180,7 @@ class AsyncEngine:
         if not self._closed:
             self._closed = True
             self._streams.end(EngineDeadError("The engine was closed."))
+            await asyncio.to_thread(self.grammars.close)
             await self._client.close()
 
     def _live_client(self) -> ZmqClient:
@@ -191,6 +197,11 @@ class AsyncEngine:
         if not isinstance(text, str) or len(text) <= LONG_TEXT or given.get("prompt_token_ids") is not None:
             return prompt
         return {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
+
+    async def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        """The compiled form of what the answer must look like. Raises RequestError."""
+        wanted = getattr(params, "structured_outputs", None)
+        return None if wanted is None else await self.grammars.compiled(wanted)
 
     def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
         """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""

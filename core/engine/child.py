@@ -11,14 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 
 from core.engine.socket_directory import SocketDirectory
-from core.processes import python_command
+from core.processes import child_environment, python_command
 
 TAIL_BYTES = 4096
 LAST_LINES = 8
@@ -158,14 +156,3 @@ def _run_and_report(work: Callable[[], object], done: Future[None]) -> None:
         work()
     finally:
         done.set_result(None)
-
-
-def child_environment() -> dict[str, str]:
-    """Our environment, with this very `core` importable first: the child neither sees the working directory nor
-    another package of the same name. numpy makes no threads of its own there: they would wait where ours compute."""
-    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
-    root = str(Path(__file__).resolve().parents[2])
-    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        inherited = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = root + (os.pathsep + inherited if inherited else "")
-    return environment

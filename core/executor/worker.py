@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from core.api.config import EngineConfig
-from core.api.errors import PluginError
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
@@ -22,6 +20,7 @@ from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
 from core.executor.forward import ForwardPass, recorder_of
+from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
@@ -39,10 +38,8 @@ from core.models.decoder import Decoder, DecoderWeights
 from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
-from core.plugin.contracts.grammar import GrammarBackend
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
-from core.tokens.tokenizer import Tokenizer
 
 
 class Worker:
@@ -66,7 +63,6 @@ class Worker:
             self.device = Device(self.runtime)
             with self._phase("read checkpoint"):
                 checkpoint = self._open_checkpoint()
-                self._tokenizer_source = checkpoint.manifest.tokenizer
             with self._phase("load weights"):
                 limits = config.scheduler
                 rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
@@ -99,7 +95,8 @@ class Worker:
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        grammars = Grammars(self._grammar_backend, self._encoded, vocab_size)
+        backends = GrammarBackends(config, self.plugins, vocab_size)
+        grammars = Grammars(backends.load, backends.encode, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
@@ -204,24 +201,6 @@ class Worker:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
         return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the answers, read when the first grammar needs it."""
-        model = self.config.model
-        if model.skip_tokenizer:
-            return None
-        return Tokenizer.from_source(self._tokenizer_source, model.tokenizer, model.tokenizer_mode)
-
-    def _encoded(self, text: str) -> list[int]:
-        """The tokens of a piece of an answer."""
-        if self._tokenizer is None:
-            return []
-        return self._tokenizer.encode(text, add_special_tokens=False)
-
-    def _grammar_backend(self, name: str) -> GrammarBackend:
-        """The grammar plugin of that name, for the served vocabulary."""
-        raise PluginError(f"The grammar backend '{name}' is not installed here.")
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative

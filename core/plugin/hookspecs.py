@@ -20,6 +20,7 @@ from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
 from core.api.config import EngineConfig
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, KernelQuery, StateQuery
+from core.api.structured_outputs import GrammarSpec
 
 if TYPE_CHECKING:
     from core.plugin.contracts import Kernels
@@ -144,7 +145,9 @@ class ManifestHooks:
         """Platforms: look for devices, without torch. Runs in a helper process with a time limit."""
 
     @hookspec(firstresult=True)
-    def core_supports(self, query: AttentionQuery | StateQuery | KernelQuery | CheckpointFacts) -> list[Reason]:
+    def core_supports(
+        self, query: AttentionQuery | StateQuery | KernelQuery | CheckpointFacts | GrammarSpec
+    ) -> list[Reason]:
         """Say what is missing; an empty list means supported."""
         raise AssertionError("a specification is never called")
 

@@ -45,6 +45,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("kernels", "core.kernels", "kernels", None, "many", replaceable=True),
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
     Kind("model", "core.models", None, None, "one or none"),
+    Kind("grammar", "core.grammars", None, None, "many, one for each request"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

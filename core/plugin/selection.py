@@ -328,6 +328,40 @@ def select_policy(registry: PluginRegistry, name: str) -> Choice:
     return explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
 
 
+def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool = False) -> Choice:
+    """The grammar backends that requests may have, in the order in which `auto` asks them.
+
+    name: of the first one; None: as their priorities say.
+    alone: the named one only.
+    """
+    named = None
+    if name is not None:
+        said = f"--structured-outputs-config.backend {name}"
+        named = explicit(registry, "grammar", "grammar", name, lambda manifest: [], said)
+        if alone:
+            return named
+    first = order_of([name] if name is not None else [])
+    others = ranked(
+        registry,
+        "grammar",
+        "grammar",
+        lambda manifest: [],
+        lambda found: "asked in this order for each grammar",
+        order=first,
+        many=True,
+        strangers=False,
+    )
+    if named is None or named.manifest in others.manifests:
+        return others
+    taken = (*named.selection.chosen, *others.selection.chosen)
+    candidates = []
+    for candidate in others.selection.candidates:
+        if candidate.name != named.manifest.row.name:
+            candidates.append(candidate)
+    selection = Selection("grammar", taken, others.selection.why, (named.selection.candidates[0], *candidates))
+    return Choice(selection, (*named.manifests, *others.manifests), named.named)
+
+
 def _unclaimed(manifest: Manifest, facts: CheckpointFacts | FileFacts, claims: dict[str, str]) -> list[str]:
     claim = manifest.call("core_claim", facts=facts)
     if claim is None:

@@ -23,6 +23,7 @@ CONTRACTS: dict[str, type] = {
     "speculative": contracts.Proposer,
     "policy": SchedulingPolicy,
     "model": contracts.ModelFamily,
+    "grammar": contracts.GrammarBackend,
 }
 OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
 """Contracts of attention backends for layer kinds that have one of their own."""

@@ -12,17 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import subprocess
 from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError
-from core.engine.child import child_environment
-from core.processes import python_command
+from core.helper_process import HEADER_BYTES, header, spawn_helper
 from core.serving.preparation import RESULTS, Buffer, PreparationSettings
-from core.serving.preparation_process import HEADER_BYTES, Answer, Start, header, job_header
+from core.serving.preparation_process import Answer, Start, job_header
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.serving")
@@ -97,19 +95,7 @@ class PreparationHelper:
     async def _start(self) -> None:
         if self._closed:
             raise EOFError("the server ends")
-        ours, theirs = socket.socketpair()
-        command = python_command("core.serving.preparation_process", str(theirs.fileno()))
-        with theirs:
-            self._process = await asyncio.to_thread(
-                subprocess.Popen,
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                process_group=0,  # a terminal's Ctrl-C is for the server, which ends it
-                env=child_environment(),
-                pass_fds=(theirs.fileno(),),
-            )
+        self._process, ours = await asyncio.to_thread(spawn_helper, "core.serving.preparation_process")
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         start = msgspec.msgpack.encode(Start(self.settings, self.tokenizer.snapshot))
         await self._send(header(len(start)), start)

@@ -3,14 +3,13 @@
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core.serving.preparation_helper`, as a child.
 
-Each message is its length (uint32, little-endian) and its content. The first one is `Start`, as msgpack; then jobs go one
-way, each the place of its kind in `KINDS` (one byte) and the body as it came, and an `Answer`, as msgpack, the other.
+The first message (`core.helper_process`) is `Start`, as msgpack; then jobs go one way, each the place of its kind in `KINDS`
+(one byte) and the body as it came, and an `Answer`, as msgpack, the other.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import sys
 import traceback
@@ -20,11 +19,11 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
+from core.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core.serving.preparation import RESULTS, Preparation, PreparationSettings
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 KINDS = tuple(RESULTS)
-HEADER_BYTES = 4
 NICENESS = 5  # below the server, as the server is below the engine
 GROWN_BYTES = 256 << 20
 """Memory beyond that of the start after which the process is replaced by a new one."""
@@ -35,20 +34,6 @@ class Start(msgspec.Struct, array_like=True):
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
-
-
-class Refusal(msgspec.Struct, array_like=True):
-    """A RequestError as a message. details: for the log, where the fault is ours."""
-
-    message: str
-    param: str | None
-    status: int
-    code: str | None
-    details: str = ""
-
-    def as_error(self) -> RequestError:
-        """The error again."""
-        return RequestError(self.message, param=self.param, status=self.status, code=self.code)
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -63,11 +48,6 @@ class Answer(msgspec.Struct, array_like=True):
     last: bool
 
 
-def header(num_bytes: int) -> bytes:
-    """The header of a message of this many bytes."""
-    return num_bytes.to_bytes(HEADER_BYTES, "little")
-
-
 def job_header(kind: str, num_bytes: int) -> bytes:
     """The header of a body of this many bytes."""
     return header(1 + num_bytes) + bytes([KINDS.index(kind)])
@@ -75,18 +55,15 @@ def job_header(kind: str, num_bytes: int) -> bytes:
 
 def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends."""
-    start = msgspec.msgpack.decode(_read(stream), type=Start)
+    start = msgspec.msgpack.decode(read_message(stream), type=Start)
     preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer))
-    at_start = _peak_memory()
-    while payload := _read(stream):
+    at_start = peak_memory()
+    while payload := read_message(stream):
         kind = KINDS[payload[0]]
         answer = _answer(preparation, kind, memoryview(payload)[1:])
         del payload
-        answer.last = _peak_memory() - at_start > GROWN_BYTES
-        data = msgspec.msgpack.encode(answer)
-        stream.write(header(len(data)))
-        stream.write(data)
-        stream.flush()
+        answer.last = peak_memory() - at_start > GROWN_BYTES
+        write_message(stream, msgspec.msgpack.encode(answer))
 
 
 def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
@@ -94,8 +71,7 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
         result: Any = preparation.run(kind, data)
         return Answer(msgspec.msgpack.encode(result), None, False)
     except RequestError as error:
-        refusal = Refusal(str(error), error.param, error.status, error.code)
-        return Answer(b"", refusal, False)
+        return Answer(b"", Refusal.of(error), False)
     except MemoryError:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
         return Answer(b"", refusal, True)
@@ -103,20 +79,6 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
         sentence = "The server failed on this request; its log says why."
         refusal = Refusal(sentence, None, 500, None, traceback.format_exc())
         return Answer(b"", refusal, True)
-
-
-def _read(stream: BufferedRWPair) -> bytes:
-    """The next message; empty at the end."""
-    head = stream.read(HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
-        return b""
-    num_bytes = int.from_bytes(head, "little")
-    return stream.read(num_bytes)
-
-
-def _peak_memory() -> int:
-    """Most bytes that this process ever had in memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> int:

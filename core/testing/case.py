@@ -118,6 +118,10 @@ class Subject:
     def context(self) -> LoadContext:
         """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
         context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
+        if self.kind == "grammar":
+            from core.testing.grammar import vocabulary
+
+            return replace(context, options={"vocabulary": vocabulary()})
         if self.kind not in ("quantization", "kernels", "attention"):
             return context
         from core.layers.kernels import KernelSet

@@ -22,8 +22,8 @@ from core.api.messages import EngineOutputs
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.async_engine import LONG_TEXT, AsyncEngine
-from core.engine.child import child_environment
 from core.engine.request_terms import RequestTerms
+from core.processes import child_environment
 
 
 @asynccontextmanager

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from core.engine.child import EngineProcess, child_environment
+from core.engine.child import EngineProcess
 from core.engine.socket_directory import SocketDirectory
+from core.processes import child_environment
 
 
 class FullDisk(io.TextIOBase):

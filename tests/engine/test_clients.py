@@ -28,10 +28,10 @@ from core.api.messages import (
     TokenColumns,
 )
 from core.api.sampling_params import SamplingParams
-from core.engine.child import child_environment
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
 from core.engine.zmq_client import ZmqClient
+from core.processes import child_environment
 
 ENDLESS = 1500
 """Tokens that take longer than any test."""

@@ -20,9 +20,10 @@ from core.api.errors import EngineDeadError, RequestError, UserError, UtilityErr
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
-from core.engine.child import EngineProcess, child_environment
+from core.engine.child import EngineProcess
 from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.engine.zmq_client import ZmqClient
+from core.processes import child_environment
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:

@@ -12,8 +12,8 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.errors import PluginError
 from core.api.messages import Resume
+from core.executor.grammar_backends import GrammarBackends
 from core.executor.uniproc import UniprocExecutor
-from core.executor.worker import Worker
 from core.testing.wired import wired
 from core_plugins.platforms.cpu.kernels import NativeKernels
 from tests.executor.regex_grammar import EOS, RegexBackend, byte_texts, compiled, generate, install, text_of
@@ -232,10 +232,10 @@ def test_a_matcher_that_fails_ends_its_request_alone(
 
 
 def test_a_backend_that_is_not_there_ends_its_requests(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(worker: Worker, name: str) -> None:
+    def missing(backends: GrammarBackends, name: str) -> None:
         raise PluginError(f"there is no '{name}' here")
 
-    monkeypatch.setattr(Worker, "_grammar_backend", missing)
+    monkeypatch.setattr(GrammarBackends, "load", missing)
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         found = generate(llm, ["abc"], [SamplingParams(max_tokens=3)], ["a"])[0].outputs[0]
         assert found.finish_reason == "error" and "regex" in found.stop_reason

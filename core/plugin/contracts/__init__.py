@@ -17,6 +17,7 @@ from core.plugin.contracts.attention import (
     LatentBackend,
     StateBackend,
 )
+from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core.plugin.contracts.kernels import (
     ExpertsKernel,
     GatedLinear,
@@ -60,8 +61,11 @@ __all__ = [
     "Captures",
     "CapturesSizes",
     "ExpertsKernel",
+    "ForcesTokens",
     "GatedLinear",
     "GatedOperation",
+    "GrammarBackend",
+    "GrammarVocabulary",
     "HasActivate",
     "HasExampleState",
     "HasExperts",
@@ -85,6 +89,7 @@ __all__ = [
     "Loader",
     "LogprobsKernel",
     "MaskedRaceKernel",
+    "Matcher",
     "MemoryTag",
     "ModelFamily",
     "NeedsHidden",

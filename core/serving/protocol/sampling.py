@@ -14,6 +14,8 @@ import msgspec
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.api.structured_outputs import StructuredOutputsParams
+from core.serving.protocol.structured import GUIDED, OPTIONS, structured_outputs
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # Not followed by a newline: "$" alone also matches before a last one.
@@ -102,6 +104,13 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    guided_whitespace_pattern: str | None = None
 
     user: Any = None
     metadata: Any = None
@@ -126,11 +135,11 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             )
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("prompt_logprobs cannot be streamed; set stream to false.", param="prompt_logprobs")
-        kind = "text" if self.response_format is None else self.response_format.get("type")
-        if kind != "text":
-            raise RequestError(
-                f"response_format is of type {kind!r}; this server answers with 'text' only.", param="response_format"
-            )
+
+    def answer_form(self) -> StructuredOutputsParams | None:
+        """What the answer must look like. Raises RequestError."""
+        guided = {name: value for name in (*GUIDED, *OPTIONS) if (value := getattr(self, name)) is not None}
+        return structured_outputs(self.response_format, self.structured_outputs, guided)
 
     def include_usage(self, *, forced: bool) -> bool:
         """Whether a stream ends with a chunk that holds the usage."""
@@ -148,7 +157,8 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         """
         given = {name: value for name in PASSED_ON if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
-        return SamplingParams(**{**defaults, **given, **own}, output_kind=kind)
+        form = self.answer_form()
+        return SamplingParams(**{**defaults, **given, **own}, output_kind=kind, structured_outputs=form)
 
 
 def check_list(name: str, value: Sequence[Any] | Mapping[Any, Any] | None, most: int) -> None:

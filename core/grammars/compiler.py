@@ -1,0 +1,209 @@
+"""Compiled grammars for requests: from a cache, or from a helper process.
+
+Owns: `GrammarCompiler`: the order of backends, the cache, one compilation of equal grammars that come together. Never does:
+compile, import a backend's library, or hold an event loop. Called by: `AsyncEngine` (asyncio) and `LLM` (blocking).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, LifoQueue
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.errors import EngineDeadError, RequestError, nearest
+from core.api.structured_outputs import CompiledGrammar, StructuredOutputsParams
+from core.grammars.compile_helper import CompileHelper
+from core.grammars.compile_process import Job, Start
+from core.grammars.names import note, served_backend
+from core.grammars.spec import FIELD, grammar_spec
+from core.plugin.kinds import normalize
+from core.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger("core.grammars")
+
+NUM_HELPERS = 2
+"""Processes, so that one grammar that takes long does not hold up those of everybody else."""
+MAX_WAITING = 512
+"""Different grammars that may wait for a helper."""
+NO_TOKENIZER = "needs a tokenizer, and the model is served without one; ask without it, or start with --tokenizer"
+
+
+class GrammarCompiler:
+    """One for each engine. Starts nothing before the first grammar.
+
+    tokenizer: of the served model; None, or one that refuses texts, where there is none.
+    """
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None) -> None:
+        self._config = config
+        self._limits = config.structured_outputs
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._cached_bytes = 0
+        self._pending: dict[bytes, Future[CompiledGrammar]] = {}
+        self._threads = ThreadPoolExecutor(NUM_HELPERS, "core-grammars")
+        self._helpers: LifoQueue[CompileHelper] = LifoQueue()
+        self._all_helpers: list[CompileHelper] = []
+        self._noted: set[str] = set()
+        self._closed = False
+
+    async def compiled(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        """The grammar of a request, for an event loop. Raises RequestError.
+
+        A caller that is cancelled leaves the compilation to those who wait for the same grammar, and to the cache.
+        """
+        found = self._find(params)
+        if isinstance(found, CompiledGrammar):
+            return found
+        return await asyncio.shield(asyncio.wrap_future(found))
+
+    def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        """The same, holding the calling thread for as long as it takes."""
+        found = self._find(params)
+        return found if isinstance(found, CompiledGrammar) else found.result()
+
+    def warm(self) -> None:
+        """Start a helper process in a thread; for a time in which nothing else wants the processor."""
+        if self._tokenizer is not None and not self._tokenizer.refusal:
+            self._threads.submit(self._warm)
+
+    def close(self) -> None:
+        """End the helpers; grammars that are being compiled fail."""
+        with self._lock:
+            self._closed = True
+            helpers = self._all_helpers.copy()
+        for helper in helpers:
+            helper.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _find(self, params: StructuredOutputsParams) -> CompiledGrammar | Future[CompiledGrammar]:
+        if self._tokenizer is None or self._tokenizer.refusal:
+            raise RequestError(f"{FIELD} {NO_TOKENIZER}.", param=FIELD)
+        job = Job(grammar_spec(params, self._limits), self._backends(params))
+        key = msgspec.msgpack.encode(job)
+        with self._lock:
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                return known
+            pending = self._pending.get(key)
+            if pending is None:
+                pending = self._submitted(key, job)
+            return pending
+
+    def _submitted(self, key: bytes, job: Job) -> Future[CompiledGrammar]:
+        """A compilation that somebody now waits for; the lock is held."""
+        if self._closed:
+            raise EngineDeadError("The engine was closed; start another one.")
+        if len(self._pending) >= MAX_WAITING:
+            raise RequestError(
+                f"{MAX_WAITING} grammars wait to be compiled already; try again in a few seconds.",
+                param=FIELD,
+                status=503,
+                code="server_busy",
+                retry_after=2,
+            )
+        future: Future[CompiledGrammar] = Future()
+        self._pending[key] = future
+        self._threads.submit(self._work, key, job, future)
+        return future
+
+    def _work(self, key: bytes, job: Job, future: Future[CompiledGrammar]) -> None:
+        """In a thread: compile, keep, and tell those who wait."""
+        helper = self._helper()
+        try:
+            compiled = helper.compiled(job)
+        except BaseException as error:  # those who wait must hear of anything
+            self._forget(key)
+            future.set_exception(error)
+        else:
+            self._keep(key, compiled)
+            future.set_result(compiled)
+        finally:
+            self._helpers.put(helper)
+
+    def _warm(self) -> None:
+        helper = self._helper()
+        try:
+            helper.warm()
+        finally:
+            self._helpers.put(helper)
+
+    def _helper(self) -> CompileHelper:
+        """One that is free: the one used last, else a new one."""
+        try:
+            return self._helpers.get_nowait()
+        except Empty:
+            pass
+        assert self._tokenizer is not None
+        rows = [row for row in self._config.plugins.table if row.kind == "grammar"]
+        start = Start(
+            tokenizer=self._tokenizer.snapshot,
+            vocab_size=self._config.model.vocab_size,
+            stop_ids=list(self._config.model.eos_token_ids),
+            table=tuple(rows),
+            max_compiled_size=self._limits.max_compiled_size,
+            compile_memory=self._limits.compile_memory,
+        )
+        helper = CompileHelper(start, self._limits.compile_timeout)
+        with self._lock:
+            self._all_helpers.append(helper)
+            if self._closed:
+                helper.close()
+        return helper
+
+    def _forget(self, key: bytes) -> None:
+        with self._lock:
+            del self._pending[key]
+
+    def _keep(self, key: bytes, compiled: CompiledGrammar) -> None:
+        """Put it into the cache, and drop what was not asked for in the longest time."""
+        with self._lock:
+            del self._pending[key]
+            self._cache[key] = compiled
+            self._cached_bytes += _size(key, compiled)
+            while self._cached_bytes > self._limits.cache_size and self._cache:
+                oldest, dropped = self._cache.popitem(last=False)
+                self._cached_bytes -= _size(oldest, dropped)
+
+    def _backends(self, params: StructuredOutputsParams) -> tuple[str, ...]:
+        """The backends to ask, in order. Raises RequestError."""
+        known = self._config.plugins.grammars
+        name = params.backend
+        if not isinstance(name, str):
+            raise RequestError(f"{FIELD} has a backend that is no text; expected a name.", param=FIELD)
+        self._note(name)
+        named = served_backend(name)
+        order = list(known)
+        if named is not None:
+            named = normalize(named)
+            if named not in known:
+                listed = ", ".join(("auto", *known))
+                raise RequestError(
+                    f"{FIELD} names the backend '{name}', which is not served; expected one of {listed}."
+                    f"{nearest(named, known)}",
+                    param=FIELD,
+                )
+            order.remove(named)
+            order.insert(0, named)
+        if not order:
+            raise RequestError(f"{FIELD} cannot be served: no grammar backend is installed.", param=FIELD)
+        return (order[0],) if params.disable_fallback else tuple(order)
+
+    def _note(self, name: str) -> None:
+        """Log once what a name of another engine means here."""
+        said = note(name) if len(self._noted) < MAX_WAITING else ""
+        if said and said not in self._noted:
+            self._noted.add(said)
+            logger.warning("%s", said)
+
+
+def _size(key: bytes, compiled: CompiledGrammar) -> int:
+    return len(key) + len(compiled.data)

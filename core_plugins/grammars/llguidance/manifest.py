@@ -1,0 +1,40 @@
+"""Manifest of the `llguidance` grammar backend."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from core.api.reason import Reason
+from core.api.structured_outputs import GrammarSpec
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="llguidance",
+        summary="grammars whose masks are computed as they are needed",
+        priority=10,  # first: xgrammar takes a hundred times as long to compile, and its grammars are read in the worker
+    )
+
+
+@hookimpl
+def core_supports(query: GrammarSpec) -> list[Reason]:
+    """Whether the library is there, and honours all of the specification."""
+    if find_spec("llguidance") is None:
+        return [Reason("missing_library", "the package llguidance", hint="pip install 'core-engine[llguidance]'")]
+    if query.kind == "structural_tag":
+        return [Reason("kind", "a grammar of another kind", "a structural tag")]
+    return []
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the backend."""
+    from core_plugins.grammars.llguidance.backend import LlguidanceBackend
+
+    return LlguidanceBackend(context.options["vocabulary"])

@@ -1,0 +1,142 @@
+"""The `xgrammar` backend: masks of whole vocabularies, computed when a grammar is compiled.
+
+Owns: one row of `COMPILERS` a kind of grammar, and matchers. Never does: decide whether a schema is honoured (the manifest
+does). Called by: the helper process (compiles) and the worker (matches), through `core.plugin.contracts.GrammarBackend`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import xgrammar
+from numpy.typing import NDArray
+
+from core.api.errors import RequestError
+from core.api.structured_outputs import GrammarKind, GrammarSpec
+from core.grammars.schemas import closed
+from core.plugin.contracts.grammar import GrammarVocabulary
+
+ANY_OBJECT = '{"type":"object"}'
+KEPT = 32
+"""Grammars that stay deserialized."""
+
+Compiler = xgrammar.GrammarCompiler
+
+
+class XgrammarBackend:
+    """Implements `core.plugin.contracts.GrammarBackend`. The data of a grammar are xgrammar's own JSON."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self._info = xgrammar.TokenizerInfo(
+            vocabulary.tokens,
+            xgrammar.VocabType.RAW,
+            vocab_size=len(vocabulary.tokens),
+            stop_token_ids=vocabulary.stop_ids,
+        )
+        self._compiler = Compiler(self._info, max_threads=1, cache_enabled=False)
+        self._kept: OrderedDict[bytes, xgrammar.CompiledGrammar] = OrderedDict()
+
+    def compile(self, spec: GrammarSpec) -> bytes:
+        """Compile. Raises RequestError."""
+        try:
+            compiled = COMPILERS[spec.kind](self._compiler, spec)
+            text: str = compiled.serialize_json()
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise RequestError(_sentence(error), param="structured_outputs") from None
+        return text.encode()
+
+    def matcher(self, data: bytes) -> XgrammarMatcher:
+        """A matcher at the beginning."""
+        compiled = self._kept.get(data)
+        if compiled is None:
+            compiled = xgrammar.CompiledGrammar.deserialize_json(data.decode(), self._info)
+            self._kept[data] = compiled
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(data)
+        return XgrammarMatcher(xgrammar.GrammarMatcher(compiled))
+
+
+class XgrammarMatcher:
+    """Implements `core.plugin.contracts.Matcher` and `ForcesTokens`."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, words: NDArray[np.int32]) -> bool:
+        """Set the bits of the tokens that may come next; False when every token may."""
+        if self._matcher.is_terminated():
+            words.fill(0)
+            return True
+        return bool(self._matcher.fill_next_token_bitmask(words[np.newaxis]))
+
+    def accept(self, token_id: int) -> bool:
+        """Take one token in, if it may come."""
+        return not self.is_terminated and bool(self._matcher.accept_token(token_id))
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens."""
+        self._matcher.rollback(num_tokens)
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether a stop token was accepted."""
+        return bool(self._matcher.is_terminated())
+
+    def forced(self) -> str:
+        """The text that every answer continues with."""
+        if self.is_terminated:
+            return ""
+        text: str = self._matcher.find_jump_forward_string()
+        return text
+
+
+def _schema(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
+    text = spec.text or ANY_OBJECT
+    if not spec.additional_properties:
+        text = closed(text)
+    return compiler.compile_json_schema(
+        text,
+        any_whitespace=spec.any_whitespace,
+        separators=None if spec.any_whitespace else (",", ":"),
+        strict_mode=False,
+    )
+
+
+def _choice(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
+    choices = [_quoted(text) for text in json.loads(spec.text)]
+    return compiler.compile_grammar(f"root ::= {' | '.join(choices)}")
+
+
+def _quoted(text: str) -> str:
+    """A text in EBNF. Characters outside of letters and digits are written as numbers, which no reader takes for a sign."""
+    written = ""
+    for character in text:
+        is_plain = character.isascii() and (character.isalnum() or character in " _-.,:;")
+        written += character if is_plain else f"\\U{ord(character):08x}"
+    return f'"{written}"'
+
+
+COMPILERS: Mapping[GrammarKind, Callable[[Compiler, GrammarSpec], xgrammar.CompiledGrammar]] = MappingProxyType(
+    {
+        "json_schema": _schema,
+        "json_object": _schema,
+        "regex": lambda compiler, spec: compiler.compile_regex(spec.text),
+        "choice": _choice,
+        "ebnf": lambda compiler, spec: compiler.compile_grammar(spec.text),
+        "lark": lambda compiler, spec: compiler.compile_lark(spec.text),
+        "structural_tag": lambda compiler, spec: compiler.compile_structural_tag(spec.text),
+    }
+)
+
+
+def _sentence(error: Exception) -> str:
+    """The last line of the library's words, which are otherwise places in its source."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    _, _, said = lines[-1].rpartition("] ")
+    return f"xgrammar says: {said or lines[-1]}"
