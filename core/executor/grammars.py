@@ -110,9 +110,29 @@ class GrammarMask:
         except MaskError:
             raise
         except Exception as error:  # of a plugin: it costs this sequence, never the step
-            name = self._grammar.backend
-            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
-            raise MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MaskError:
+        name = self._grammar.backend
+        logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+        return MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).")
+
+    def allows(self, output: Tokens, num_drafted: int, token_id: int) -> bool:
+        """See `TokenMask`. What ends an answer is left to the bitmask."""
+        if token_id in self._stops:
+            return False
+        try:
+            if not self._follow(output, num_drafted):
+                return True
+            assert self._matcher is not None
+            if not self._matcher.accept(token_id):
+                return False
+        except MaskError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from error
+        self._unsure.append(token_id)
+        return True
 
     def forced(self, output: Tokens) -> list[int]:
         """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong.
