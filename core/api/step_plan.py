@@ -10,13 +10,16 @@ free for another sequence from the plan on whose `removed` names it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.messages import EngineRequest, TokenLogprobs
+
+MOST_FORCED: Final = 8
+"""Drafts a step that a sequence may have because its grammar leaves nothing else."""
 
 SequenceKey = tuple[str, int]
 Slot = int
@@ -101,7 +104,8 @@ class StepResult:
     more_token_ids:  with drafts: the tokens behind the first one, for sequences that have any.
     logprobs:        for sequences that asked, one entry for each of their tokens.
     prompt_logprobs: for sequences that asked, the entries of the prompt positions computed in this step, in order.
-    drafts:          proposals for the next step.
+    drafts:          proposals for the next step, within `draft_budget`; for a sequence with a grammar also the tokens of
+                     forced text, MOST_FORCED at most, without a budget.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.

@@ -21,7 +21,7 @@ from core.api.messages import EngineRequest
 from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
-from core.executor.grammars import Grammars
+from core.executor.grammars import GrammarMask, Grammars
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
 from core.plugin.contracts import BatchView
@@ -75,6 +75,7 @@ class PersistentBatch:
     columns: what each asks of the sampler.
     rows: the rows that the latest step samples.
     scored: slots whose requests ask for logprobs of the prompt.
+    masks: of the sequences with a grammar.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class PersistentBatch:
         # a sampled token lies where the next step reads it, if that step only continues this one
         self.rows = SampleRows(self.columns, buffers.token_ids.array)
         self.scored: set[Slot] = set()
+        self.masks: dict[Slot, GrammarMask] = {}
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -115,6 +117,7 @@ class PersistentBatch:
                 self.requests[slot] = None
                 self.columns.end(slot)
                 self.scored.discard(slot)
+                self.masks.pop(slot, None)
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
@@ -186,6 +189,14 @@ class PersistentBatch:
         """Every sequence of a step has one token more; the next step may continue this one."""
         self.tokens.extend(step.owners, token_ids)
         self._latest = step
+
+    def output(self, slot: Slot) -> Int32Array:
+        """The output of a sequence so far, int32 [n]; valid until the next step."""
+        slots = np.array([slot])
+        known = int(self.tokens.num_tokens(slots)[0])
+        first = int(self.tokens.num_prompt_tokens[slot])
+        output: Int32Array = self.tokens.array[slot, first:known]
+        return output
 
     def _advance(self, step: StepInput, plan: StepPlan) -> StepInput:
         """The same sequences compute the tokens that were sampled for them."""
@@ -270,7 +281,7 @@ class PersistentBatch:
         row = self.tokens.start(slot, request.prompt_token_ids, new.output_token_ids)
         state = SequenceSampling(request, row)
         if self.grammars is not None and request.grammar is not None:
-            state.mask = self.grammars.mask(request, request.grammar)
+            state.mask = self.masks[slot] = self.grammars.mask(request, request.grammar)
         self.columns.start(slot, state)
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)

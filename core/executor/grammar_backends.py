@@ -30,11 +30,19 @@ class GrammarBackends:
         backend: GrammarBackend = load_plugin(self._config, self._plugins, "grammar", name, options=options)
         return backend
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a piece of an answer."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
     @cached_property
-    def vocabulary(self) -> GrammarVocabulary:
-        """Read from the checkpoint's tokenizer, as the process that compiles has done it."""
+    def tokenizer(self) -> Tokenizer:
+        """That of the answers."""
         model = self._config.model
         loader: Loader = load_plugin(self._config, self._plugins, "loader", self._config.plugins.loader)
         source = loader.resolve(model.model).tokenizer
-        tokenizer = Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
-        return grammar_vocabulary(tokenizer, self._vocab_size, model.eos_token_ids)
+        return Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
+
+    @cached_property
+    def vocabulary(self) -> GrammarVocabulary:
+        """Read from the checkpoint's tokenizer, as the process that compiles has done it."""
+        return grammar_vocabulary(self.tokenizer, self._vocab_size, self._config.model.eos_token_ids)

@@ -19,11 +19,14 @@ import numpy as np
 
 from core.api.messages import EngineRequest
 from core.api.structured_outputs import CompiledGrammar
-from core.plugin.contracts.grammar import GrammarBackend, Matcher
+from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, Matcher
 from core.sampling.bitmask import WORD_BITS, num_words
 from core.sampling.state import Bitmask, MaskError, Tokens
 
 logger = logging.getLogger(__name__)
+
+LEAST_FORCED: Final = 2
+"""Characters: shorter text is one token, which may become one with what follows."""
 
 KEPT_BYTES: Final = 64 << 20
 """Compiled grammars that are kept for requests to come; the newest one in any case."""
@@ -33,10 +36,14 @@ class Grammars:
     """Makes the masks of sequences with a grammar.
 
     load: the backend of a name; called once for each name. Whatever it raises ends the sequences that need the backend.
+    encode: the tokens of a piece of text.
     vocab_size: entries of a row of logits.
     """
 
-    def __init__(self, load: Callable[[str], GrammarBackend], vocab_size: int) -> None:
+    def __init__(
+        self, load: Callable[[str], GrammarBackend], encode: Callable[[str], list[int]], vocab_size: int
+    ) -> None:
+        self.encode = encode
         self.vocab_size = vocab_size
         self._load = load
         self._backends: dict[str, GrammarBackend] = {}
@@ -103,9 +110,50 @@ class GrammarMask:
         except MaskError:
             raise
         except Exception as error:  # of a plugin: it costs this sequence, never the step
-            name = self._grammar.backend
-            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
-            raise MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MaskError:
+        name = self._grammar.backend
+        logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+        return MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).")
+
+    def allows(self, output: Tokens, num_drafted: int, token_id: int) -> bool:
+        """See `TokenMask`. What ends an answer is left to the bitmask."""
+        if token_id in self._stops:
+            return False
+        try:
+            if not self._follow(output, num_drafted):
+                return True
+            assert self._matcher is not None
+            if not self._matcher.accept(token_id):
+                return False
+        except MaskError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from error
+        self._unsure.append(token_id)
+        return True
+
+    def forced(self, output: Tokens) -> list[int]:
+        """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong.
+
+        Text can be divided into tokens in several ways, and the model chooses. The last token of forced text is left out:
+        it often becomes one with what follows.
+        """
+        try:
+            if not self._follow(output, 0):
+                return []
+            matcher = self._matcher
+            if not isinstance(matcher, ForcesTokens):
+                return []
+            text = matcher.forced()
+            if len(text) < LEAST_FORCED:
+                return []
+            tokens = self._grammars.encode(text)[:-1]
+            return _accepted(matcher, tokens)
+        except Exception as error:  # the mask of the next step tells what is wrong, and ends the sequence
+            logger.debug("No text is forced.", exc_info=error)
+            return []
 
     def _follow(self, output: Tokens, num_drafted: int) -> bool:
         """Bring the matcher to the output; False behind a token that ends it, or a draft that may not come.
@@ -191,6 +239,18 @@ class TokenBits:
     def clear_in(self, words: Bitmask) -> None:
         """Allow none of them."""
         words[self._places] &= ~self._bits
+
+
+def _accepted(matcher: Matcher, tokens: list[int]) -> list[int]:
+    """The first of some tokens, as far as they may come. The matcher ends where it began."""
+    count = 0
+    for token in tokens:
+        if not matcher.accept(token):
+            break
+        count += 1
+    if count:
+        matcher.rollback(count)
+    return tokens[:count]
 
 
 def _num_common(first: list[int], second: list[int]) -> int:

@@ -23,15 +23,25 @@ from core.sampling import Sampler
 
 
 class ModelRunner:
-    """Runs steps on one model. proposer: None without speculation."""
+    """Runs steps on one model.
+
+    proposer: None without speculation.
+    most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
+    """
 
     def __init__(
-        self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, proposer: Proposer | None
+        self,
+        forward: ForwardPass,
+        batch: PersistentBatch,
+        sampler: Sampler,
+        proposer: Proposer | None,
+        most_forced: int = 0,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
+        self.most_forced = most_forced
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
@@ -54,6 +64,8 @@ class ModelRunner:
         positions = keep(step, self.batch, result)
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
+        if self.most_forced and self.batch.masks:
+            self._propose_forced(plan, result)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
@@ -94,6 +106,20 @@ class ModelRunner:
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         """Make the kernel's call of this kind on `count` rows, recorded or replayed where that can be."""
         self.forward.recorder.run(kind, count, 0, call)
+
+    def _propose_forced(self, plan: StepPlan, result: StepResult) -> None:
+        """Add the tokens of text that grammars force; they go before a proposer's, which are guesses."""
+        masks = self.batch.masks
+        for slot in result.slots.tolist():
+            mask = masks.get(slot)
+            if mask is None:
+                continue
+            limit = self.most_forced
+            if self.proposer is not None:
+                limit = min(limit, plan.draft_budget.get(slot, 0))
+            drafts = mask.forced(self.batch.output(slot))
+            if drafts and limit > 0:
+                result.drafts[slot] = drafts[:limit]
 
     def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""

@@ -15,7 +15,7 @@ from core.api.config import EngineConfig
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
-from core.api.step_plan import StepPlan, StepResult
+from core.api.step_plan import MOST_FORCED, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
@@ -95,12 +95,12 @@ class Worker:
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        self._grammar_backends = GrammarBackends(config, self.plugins, vocab_size)
-        grammars = Grammars(self._grammar_backend, vocab_size)
+        backends = GrammarBackends(config, self.plugins, vocab_size)
+        grammars = Grammars(backends.load, backends.encode, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
-        return ModelRunner(forward, batch, sampler, self._proposer(model))
+        return ModelRunner(forward, batch, sampler, self._proposer(model), self._most_forced)
 
     @property
     def spec(self) -> ModelSpec:
@@ -196,9 +196,11 @@ class Worker:
         """The KV group of each layer."""
         return self.instances[0].groups
 
-    def _grammar_backend(self, name: str) -> GrammarBackend:
-        """The grammar plugin of that name, for the served vocabulary."""
-        return self._grammar_backends.load(name)
+    @property
+    def _most_forced(self) -> int:
+        """Tokens of forced text that a step may verify: as the scheduler sees it."""
+        has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
+        return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative

@@ -6,6 +6,7 @@ look at logits. Called by: `core.sampling.sampler`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.sampling.bitmask import num_words
+from core.sampling.kernel import NO_TOKEN
 from core.sampling.noise import Ids
 from core.sampling.rows import SampleRows
 from core.sampling.state import Bitmask, MaskError
@@ -47,6 +49,26 @@ class RowMasks:
         return None if found == NO_MASK else self.words[found]
 
 
+def refused(rows: SampleRows, lazy: Sequence[int]) -> list[int]:
+    """Those rows whose tokens, drawn without a mask, may not come or are not known to. A mask that fails ends its row."""
+    found: list[int] = []
+    tokens = rows.tokens
+    for row in lazy:
+        token = int(tokens[row])
+        if token < 0:  # bad logits: nothing was drawn
+            continue
+        state = rows.state(row)
+        assert state.mask is not None
+        output = state.output(rows.index(row))
+        try:
+            if not state.mask.allows(output, rows.drafted(row), token):
+                found.append(row)
+        except MaskError as error:
+            rows.errors[row] = str(error)
+            tokens[row] = NO_TOKEN
+    return found
+
+
 class MaskTable:
     """Asks for the masks of rows, and keeps the memory of their words. They are valid until the next call."""
 
@@ -54,14 +76,11 @@ class MaskTable:
         self._width = num_words(vocab_size)
         self._words: NDArray[np.int32] = np.empty((0, self._width), np.int32)
 
-    def ask(self, rows: SampleRows, start: int, stop: int) -> RowMasks | None:
-        """The masks of the rows from `start` to `stop`; None when every token may follow each of them.
+    def ask(self, rows: SampleRows, asked: Sequence[int], start: int, stop: int) -> RowMasks | None:
+        """The masks of some of the rows from `start` to `stop`; None when every token may follow each of them.
 
         A row whose mask fails gets the error, and a mask that allows nothing.
         """
-        asked = [row for row in rows.masked if start <= row < stop]
-        if not asked:
-            return None
         if len(self._words) < len(asked):
             self._words = np.empty((len(asked), self._width), np.int32)
         index = np.full(stop - start, NO_MASK, np.int64)

@@ -17,7 +17,7 @@ from core.plugin.contracts import LogprobsKernel
 from core.sampling.bitmask import apply_bitmask
 from core.sampling.kernel import NO_TOKEN, MaskedKernel, SamplingKernel, masked_race, numpy_race
 from core.sampling.logprobs import many_logprobs
-from core.sampling.masks import MaskTable, RowMasks
+from core.sampling.masks import MaskTable, RowMasks, refused
 from core.sampling.noise import Float32, Ids
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import Adjusted, adjust
@@ -60,6 +60,7 @@ class Sampler:
         self.logprobs = logprobs
         self.masked = masked
         self._masks = MaskTable(vocab_size)
+        self._late_masks = MaskTable(vocab_size)
         self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
 
     def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
@@ -77,7 +78,8 @@ class Sampler:
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
         adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
-        masks = self._masks.ask(rows, start, stop) if rows.masked else None
+        lazy, eager = _by_mask(rows, start, stop, adjusted) if rows.masked else ([], [])
+        masks = self._masks.ask(rows, eager, start, stop) if eager else None
         if masks is not None:
             adjusted = [row for row in adjusted if row not in masks.ending]
         if len(adjusted) == count:
@@ -88,6 +90,8 @@ class Sampler:
             run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
         else:
             self._race(logits, rows.part(start, stop), masks.of(slice(0, count)))
+        if lazy:
+            self._redraw(logits, rows, start, lazy)
         if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
             return
         whole = logits.detach()[:, : self.vocab_size]
@@ -97,6 +101,22 @@ class Sampler:
             self._draw_adjusted(values, rows, start, some, masks)
         self._explain(values, rows, start, masks)
         self._report(values, rows, start, native=_on_host(logits))
+
+    def _redraw(self, logits: Tensor, rows: SampleRows, start: int, lazy: Sequence[int]) -> None:
+        """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
+        again = refused(rows, lazy)
+        if not again:
+            return
+        masks = self._late_masks.ask(rows, again, start, start + logits.shape[0])
+        if masks is None:
+            return
+        places = np.array(again) - start
+        chosen = rows.chosen(np.array(again), places)
+        self._race(logits, chosen, masks.of(places))
+        tokens = chosen.out.numpy()
+        rows.tokens[again] = tokens
+        for place in (tokens < 0).nonzero()[0].tolist():
+            rows.errors.setdefault(again[place], _nothing_left(-np.inf))
 
     def _draw_others(
         self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
@@ -190,6 +210,21 @@ def _any_failed(tokens: Ids) -> bool:
     if not len(tokens):
         return False
     return bool(tokens[tokens.argmin()] < 0)
+
+
+def _by_mask(rows: SampleRows, start: int, stop: int, adjusted: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Rows with a mask: those that can be drawn without it, to see whether it matters, and the others.
+
+    The largest of all logits, when its token may come, is the largest of those that may. A race with noise or filters is
+    another one when tokens are taken out of it.
+    """
+    lazy: list[int] = []
+    eager: list[int] = []
+    for row in _between(rows.masked, start, stop):
+        is_lazy = rows.temperatures[row] == 0 and row not in adjusted
+        where = lazy if is_lazy else eager
+        where.append(row)
+    return lazy, eager
 
 
 def _mask(logits: Float32, masks: RowMasks, places: Sequence[int]) -> None:

@@ -37,9 +37,16 @@ class TokenMask(Protocol):
         """
         ...
 
+    def allows(self, output: Tokens, num_drafted: int, token_id: int) -> bool:
+        """Whether a token may come behind `output`, which is often far cheaper to say than every token that may.
+
+        False says nothing: then the bitmask tells. Raises MaskError.
+        """
+        ...
+
     @property
     def must_end(self) -> bool:
-        """Whether the latest call left nothing but tokens that end the answer. Then one of them comes, whatever else the
+        """Whether the latest bitmask left nothing but tokens that end the answer. Then one of them comes, whatever else the
         request asks for (`min_tokens`, `ignore_eos`, allowed ids, bad words)."""
         ...
 

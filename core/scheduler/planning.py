@@ -133,6 +133,8 @@ class StepPlanner:
         """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
         if not self._vectorized or self.state.config.num_speculative_tokens:
             return False
+        if self.state.drafts.any_forced(view.sequences):
+            return False
         running = self.state.running
         lengths = running.length[view.slots]
         is_full = lengths > running.capacity[view.slots]
@@ -210,7 +212,7 @@ class StepPlanner:
         """
         state = self.state
         lookahead = 0
-        if state.config.num_speculative_tokens:
+        if state.config.num_speculative_tokens or sequence.drafts:
             lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
         planned = int(state.running.length[sequence.slot]) - self._num_pending(sequence)
         ahead = planned - sequence.num_computed_tokens

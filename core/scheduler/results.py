@@ -75,6 +75,8 @@ class ResultReader:
         has_lost_some = self.step.num_departures != state.running.num_departures
         if has_lost_some or result.errors or result.more_token_ids:
             return False
+        if self.plan.drafts or result.drafts:
+            return False
         if result.same_slots:
             return True
         planned = self.plan.slots[:num_decodes]
@@ -192,7 +194,7 @@ class ResultReader:
         state.seats.clear(sequence)
         if reason is not None:
             self._finish(sequence, output, reason)
-        elif state.config.num_speculative_tokens:
+        elif state.config.num_speculative_tokens or self.result.drafts:
             state.drafts.keep(sequence, self.plan, self.result.drafts.get(slot))
 
     def _output(

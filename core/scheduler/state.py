@@ -13,7 +13,7 @@ from collections.abc import Callable
 from core.api.config import SchedulerConfig
 from core.api.messages import EngineOutput, EngineRequest, FinishReason, SchedulerStats
 from core.api.policy import SchedulingPolicy, WaitingQueue
-from core.api.step_plan import NewSequence, StepPlan
+from core.api.step_plan import MOST_FORCED, NewSequence, StepPlan
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit
 from core.scheduler.awaiting_kv import AwaitingKV
@@ -49,10 +49,17 @@ class SchedulerState:
         self.running = self.seats.running
         self.awaiting = AwaitingKV(kv)
         self.stats = SchedulerStats()
-        self.drafts = DraftRules(config.num_speculative_tokens, self.stats)
+        self.drafts = DraftRules(config.num_speculative_tokens, self._most_forced(), self.stats)
         self.at_work: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []
+
+    def _most_forced(self) -> int:
+        """Drafts of forced text that a sequence may have. A step planned ahead cannot know them, and without blocks for a
+        copy of a state there is no way back from them."""
+        states = self.kv.states
+        has_way_back = states.can_roll_back or not states.num_blocks
+        return 0 if self.config.async_scheduling or not has_way_back else MOST_FORCED
 
     @property
     def waiting(self) -> WaitingQueue:

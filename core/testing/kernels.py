@@ -20,7 +20,7 @@ from core.testing.case import Failure, Skipped, Subject
 from core.testing.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
 from core.testing.numbers import close, generator, same_bits
 from core.testing.operations import OPERATIONS, served_activations
-from core.testing.sampling import logprobs_equal_sampler, race_equals_sampler
+from core.testing.sampling import logprobs_equal_sampler, masked_race_equals_race, race_equals_sampler
 from core.testing.weights import activations, linear_query, random_weights
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
 
@@ -143,6 +143,7 @@ CHECKS = (
     memory_is_told,
     operations_equal_reference,
     race_equals_sampler,
+    masked_race_equals_race,
     logprobs_equal_sampler,
     route_equals_reference,
     route_survives_odd_values,

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KernelQuery
+from core.sampling.bitmask import bitmask_of
 from core.sampling.filters import survivors
 from core.sampling.logprobs import token_logprobs
 from core.sampling.noise import NoiseKey
@@ -71,6 +73,36 @@ def race_equals_sampler(subject: Subject) -> None:
     race(logits, which, words, temperatures, out, limits)
     expected = _sampled(logits, keys, rows, filtered=True)
     _compare_draws("with filters", out, expected, keys, rows)
+
+
+def masked_race_equals_race(subject: Subject) -> None:
+    """masked_race equals race of logits that are -inf where a mask says so."""
+    race = optional_kernel(subject, "race")
+    masked_race = getattr(subject.loaded, "masked_race", None)
+    if masked_race is None:
+        raise Skipped("its race takes no masks")
+    numbers = generator("masks")
+    logits = torch.randn(DRAWS, VOCABULARY, generator=numbers) * 2
+    allowed = torch.rand(DRAWS, VOCABULARY, generator=numbers) < 0.3
+    index = torch.arange(DRAWS)
+    index[::4] = -1
+    allowed[::4] = True
+    masks = [bitmask_of(row.nonzero()[:, 0].tolist(), VOCABULARY) for row in allowed]
+    words = torch.from_numpy(np.stack(masks))
+    rows: list[SamplingParams] = []
+    keys: list[NoiseKey] = []
+    for i in range(DRAWS):
+        rows.append(FILTERS[i % len(FILTERS)])
+        keys.append(NoiseKey(i * ODD_SEED % 2**64, index=i, choice=i % 3))
+    which = torch.arange(DRAWS)
+    key_words = torch.tensor([_words(key) for key in keys])
+    temperatures = torch.tensor([params.temperature for params in rows])
+    limits = _limits(rows)
+    expected = torch.empty(DRAWS, dtype=torch.int64)
+    out = torch.empty(DRAWS, dtype=torch.int64)
+    race(logits.masked_fill(~allowed, -math.inf), which, key_words, temperatures, expected, limits)
+    masked_race(logits, which, key_words, temperatures, out, limits, (words, index))
+    _compare_draws("with masks", out, expected.tolist(), keys, rows)
 
 
 def _words(key: NoiseKey) -> tuple[int, int, int, int, int]:

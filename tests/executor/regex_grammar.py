@@ -14,7 +14,7 @@ from core import LLM, SamplingParams
 from core.api.outputs import RequestOutput
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.batch_run import run_batch
-from core.executor.worker import Worker
+from core.executor.grammar_backends import GrammarBackends
 from core.sampling.bitmask import bitmask_of
 
 EOS = 2
@@ -111,7 +111,7 @@ class RegexBackend:
 def install(monkeypatch: pytest.MonkeyPatch, backend: object | None = None) -> RegexBackend:
     """Have workers use this backend for all grammars."""
     chosen = RegexBackend(byte_texts()) if backend is None else backend
-    monkeypatch.setattr(Worker, "_grammar_backend", lambda self, name: chosen)
+    monkeypatch.setattr(GrammarBackends, "load", lambda self, name: chosen)
     return chosen
 
 

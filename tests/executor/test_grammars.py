@@ -12,9 +12,10 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.errors import PluginError
 from core.api.messages import Resume
+from core.executor.grammar_backends import GrammarBackends
 from core.executor.uniproc import UniprocExecutor
-from core.executor.worker import Worker
 from core.testing.wired import wired
+from core_plugins.platforms.cpu.kernels import NativeKernels
 from tests.executor.regex_grammar import EOS, RegexBackend, byte_texts, compiled, generate, install, text_of
 
 PROMPTS = ["the quick brown fox", "abcabcabcabcabcabc", "z", "the quick brown fox and the dog", "free as a bird"]
@@ -63,7 +64,14 @@ def checkpoint(request: pytest.FixtureRequest) -> Path:
 def expected(checkpoint: Path) -> list:
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
+        force_nothing(patch)
         return results(checkpoint, alone=True, enable_prefix_caching=False)
+
+
+def force_nothing(patch: pytest.MonkeyPatch) -> None:
+    """No drafts of forced text."""
+    patch.setattr("core.scheduler.state.MOST_FORCED", 0)
+    patch.setattr("core.executor.worker.MOST_FORCED", 0)
 
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -71,6 +79,8 @@ TIGHT = "tight"
 TIGHT_BLOCKS = {"tiny_llama": 14, "tiny_lfm2": 20}
 VARIANTS = {
     "in company": {},
+    "nothing is forced": {"forced": False},
+    "a kernel that takes no masks": {"masked_race": False},
     "chunks of 8": {"max_num_batched_tokens": 8},
     "prefix cache warm": {"rounds": 2},
     "preempted": {"num_gpu_blocks_override": TIGHT, "rounds": 2},
@@ -95,6 +105,10 @@ def test_bits_are_equal(checkpoint: Path, expected: list, variant: str, monkeypa
     settings = dict(VARIANTS[variant])
     if settings.get("num_gpu_blocks_override") == TIGHT:
         settings["num_gpu_blocks_override"] = TIGHT_BLOCKS[checkpoint.name[:-1]]
+    if not settings.pop("forced", True):
+        force_nothing(monkeypatch)
+    if not settings.pop("masked_race", True):
+        monkeypatch.delattr(NativeKernels, "masked_race")
     if settings.pop("wired", False):
         monkeypatch.setattr(UniprocExecutor, "execute", wired(UniprocExecutor.execute))
     assert results(checkpoint, **settings) == expected
@@ -218,13 +232,42 @@ def test_a_matcher_that_fails_ends_its_request_alone(
 
 
 def test_a_backend_that_is_not_there_ends_its_requests(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(worker: Worker, name: str) -> None:
+    def missing(backends: GrammarBackends, name: str) -> None:
         raise PluginError(f"there is no '{name}' here")
 
-    monkeypatch.setattr(Worker, "_grammar_backend", missing)
+    monkeypatch.setattr(GrammarBackends, "load", missing)
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         found = generate(llm, ["abc"], [SamplingParams(max_tokens=3)], ["a"])[0].outputs[0]
         assert found.finish_reason == "error" and "regex" in found.stop_reason
+
+
+FORCING = r'\{"first name": "[ab]", "second name": "[ab]", "third name": "[ab]"\}'
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_forced_text_is_drafted_and_nothing_else(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    install(monkeypatch)
+    asked = SamplingParams(temperature=0, max_tokens=60)
+    with LLM(model=str(tiny_llama), max_model_len=128, async_scheduling=ahead) as llm:
+        free, bound = generate(llm, ["abc", "xyz"], [asked] * 2, [None, FORCING])
+        stats = llm.stats()
+        llm._live_client().core.scheduler.check_integrity()
+    assert re.fullmatch(FORCING, bound.outputs[0].text) and len(free.outputs[0].token_ids) > 1
+    num_forced = len('{"first name": "') + 2 * len('", "second name": "')
+    if ahead:
+        assert stats.spec_num_draft_tokens == 0
+    else:
+        assert num_forced // 2 < stats.spec_num_accepted_tokens < num_forced
+        assert stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens
+
+
+def test_forced_text_never_goes_beyond_max_tokens(llm: LLM) -> None:
+    for most in range(1, 12):
+        found = answer(llm, FORCING, max_tokens=most)
+        assert (found.finish_reason, len(found.token_ids)) == ("length", most)
+        assert found.text == '{"first name": "'[:most]
 
 
 def test_logprobs_are_of_the_raw_logits(llm: LLM) -> None:

@@ -8,8 +8,9 @@ from sampling.reference import Row, draw, sequence
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KernelQuery
 from core.layers.kernels import KernelSet
+from core.sampling.bitmask import bitmask_of
 from core.sampling.filters import survivors
-from core.sampling.kernel import native_logprobs
+from core.sampling.kernel import masked_race, native_logprobs, numpy_race
 from core.sampling.noise import NoiseKey
 from core.sampling.race import Entrant, winners
 from core.sampling.sampler import Sampler
@@ -156,6 +157,78 @@ def test_a_kernel_set_offers_the_race_only_where_a_provider_has_it(kernels):
     assert kernels.supports(KernelQuery("race", "cpu")) == []
     assert KernelSet([kernels]).race == kernels.race
     assert KernelSet([]).race is None
+
+
+def random_masks(rows, vocab, generator):
+    """Bitmasks of all sorts: almost nothing, almost everything, runs, and bits here and there."""
+    allowed = torch.rand(rows, vocab, generator=generator) < 0.5
+    allowed[0] = True
+    allowed[0, vocab // 2] = False
+    allowed[1] = False
+    allowed[1, vocab // 3] = True
+    allowed[2] = torch.arange(vocab) // 40 % 2 == 0
+    allowed[3, : vocab // 2] = False
+    allowed[3, -1] = True
+    words = np.stack([bitmask_of(row.nonzero()[:, 0].tolist(), vocab) for row in allowed])
+    spare = np.full((rows, 2), -1, np.int32)  # words behind the vocabulary say nothing
+    return torch.from_numpy(np.concatenate((words, spare), axis=1)), allowed
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.05}, {"top_k": 20, "top_p": 0.9}], ids=str
+)
+@pytest.mark.parametrize("vocab", [5, 64, 130, 9000])
+def test_masked_rows_are_raced_as_if_their_logits_were_masked(kernels, isa, vocab, params):
+    generator = torch.Generator().manual_seed(vocab)
+    words, allowed = random_masks(ROWS - 2, vocab, generator)
+    index = torch.tensor([*range(ROWS - 3), -1, 3, -1])
+    chosen = SamplingParams(**params)
+    least = np.log(params["min_p"]) if "min_p" in params else np.finfo(np.float32).min
+    filters = (
+        torch.full((ROWS,), chosen.top_k),
+        torch.full((ROWS,), chosen.top_p, dtype=torch.float64),
+        torch.full((ROWS,), float(np.float32(least)), dtype=torch.float32),
+    )
+    which = torch.arange(ROWS).flip(0)
+    for spread, step in ((0.0, 1.0), (2.0, 0.25), (20.0, 0.0)):
+        logits = torch.randn(ROWS, vocab, generator=generator) * spread
+        logits = (logits / step).round() * step if step else logits
+        masked = logits[which].clone()
+        for row, place in enumerate(index.tolist()):
+            if place >= 0:
+                masked[row][~allowed[place]] = -torch.inf
+        low = 0xFFFFFFFF
+        keys = draw_keys(generator)
+        key_words = torch.tensor([(k.seed & low, k.seed >> 32 & low, k.index, k.choice, k.purpose) for k in keys])
+        for temperature in (0.0, 0.7, 1.5):
+            heat = torch.full((ROWS,), temperature)
+            got, without, reference = torch.empty(3, ROWS, dtype=torch.int64)
+            kernels.masked_race(logits, which, key_words, heat, got, filters, (words, index))
+            kernels.race(masked, torch.arange(ROWS), key_words, heat, without, filters)
+            masked_race(numpy_race, logits, which, key_words, heat, reference, filters, (words, index))
+            assert got.tolist() == without.tolist() == reference.tolist()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_bad_logits_are_told_even_where_they_are_masked(kernels, isa, value):
+    logits = torch.randn(4, 100)
+    logits[0, 70] = logits[1, 70] = value
+    words = torch.from_numpy(np.stack([bitmask_of(range(50), 100), bitmask_of([], 100)]))
+    arguments = (logits, torch.arange(4), torch.zeros(4, 5, dtype=torch.int64), torch.ones(4))
+    for race in (kernels.masked_race, lambda *given: masked_race(numpy_race, *given)):
+        out = torch.empty(4, dtype=torch.int64)
+        race(*arguments, out, None, (words, torch.tensor([0, -1, 0, 1])))
+        assert (out >= 0).tolist() == [False, False, True, False]
+
+
+def test_masks_of_another_size_or_place_are_refused(kernels):
+    logits, out = torch.randn(1, 70), torch.empty(1, dtype=torch.int64)
+    arguments = (logits, torch.tensor([0]), torch.zeros(1, 5, dtype=torch.int64), torch.ones(1), out, None)
+    index = torch.tensor([0])
+    with pytest.raises(ValueError, match="rows of 3 words or more"):
+        kernels.masked_race(*arguments, (torch.zeros(1, 2, dtype=torch.int32), index))
+    with pytest.raises(IndexError, match=r"bitmasks \[1\] of 1"):
+        kernels.masked_race(*arguments, (torch.zeros(1, 3, dtype=torch.int32), index + 1))
 
 
 MIX = [

@@ -77,6 +77,15 @@ class CheatKernels(ReferenceKernels):
             entrants.append(Entrant(NoiseKey(low | high << 32, index, choice), z, ids))
         out.copy_(torch.tensor(winners(entrants)))
 
+    def masked_race(self, logits, which, keys, temperatures, out, filters=None, masks=None):
+        competing = logits[which].clone()
+        words, index = masks
+        for i, place in enumerate(index.tolist()):
+            if place >= 0:
+                bits = words[place][:, None] >> torch.arange(32) & 1
+                competing[i][bits.flatten()[: logits.shape[1]] == 0] = -torch.inf
+        self.race(competing, torch.arange(len(which)), keys, temperatures, out, filters)
+
     def logprobs(self, logits, which, chosen, counts, ids, values, ranks):
         for i, row in enumerate(which.tolist()):
             told = logits[row].double().log_softmax(-1)
@@ -222,6 +231,12 @@ EVERY_CHEAT = {
     "forgets half of the seed": ([("low | high << 32", "low")], ("race draws",), "without filters"),
     "ignores top-p": ([("top_p=top_p", "top_p=1.0")], ("race draws",), "with filters"),
     "ignores the temperature": ([(" / temperatures[i]", "")], ("race draws",), "without filters"),
+    "masks every row": ([("if place >= 0", "if True")], ("masked_race equals",), "with masks"),
+    "turns the bits of a mask round": (
+        [("torch.arange(32) &", "torch.arange(31, -1, -1) &")],
+        ("masked_race equals",),
+        "with masks",
+    ),
     "counts ranks from zero": ([("ranks[i] = 1 +", "ranks[i] = 0 +")], ("logprobs tells",), "rank"),
     "prefers the higher id": (
         [("torch.sort(logits[row],", "499 - torch.sort(logits[row].flip(-1),")],

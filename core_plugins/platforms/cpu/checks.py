@@ -66,3 +66,19 @@ def check_logits(logits: Tensor, which: Tensor) -> tuple[int, tuple[int, int, in
         if lowest < 0 or highest >= rows:
             raise IndexError(f"which names rows {which.tolist()} of {rows}")
     return logits.data_ptr(), (stride, width, count)
+
+
+def check_masks(masks: tuple[Tensor, Tensor], count: int, vocab_size: int) -> list[int]:
+    """Addresses of bitmasks and of each row's index, and the words of a bitmask. Raises IndexError, ValueError."""
+    words, index = masks
+    least = -(-vocab_size // 32)
+    if words.dtype != torch.int32 or words.dim() != 2 or not words.is_contiguous() or words.shape[1] < least:
+        raise ValueError(
+            f"bitmasks are {words.dtype} of the shape {tuple(words.shape)}; expected contiguous torch.int32 rows of "
+            f"{least} words or more, for {vocab_size} entries"
+        )
+    check_same(len(index), count, "index of bitmasks")
+    rows = check_table(index, torch.int64, "index of bitmasks")
+    if count and int(index.max()) >= len(words):
+        raise IndexError(f"rows name bitmasks {index.tolist()} of {len(words)}")
+    return [words.data_ptr(), rows, words.shape[1]]

@@ -23,6 +23,7 @@ from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.platforms.cpu.checks import (
     check_heads,
     check_logits,
+    check_masks,
     check_rows,
     check_same,
     check_table,
@@ -220,8 +221,9 @@ class NativeKernels:
         temperatures: Tensor,
         out: Tensor,
         filters: tuple[Tensor, Tensor, Tensor] | None = None,
+        masks: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """The `RaceKernel` contract: the same tokens as `core.sampling.race`, without noise for the whole vocabulary."""
+        """The `MaskedRaceKernel` contract: the tokens of `core.sampling.race`, without noise for the whole vocabulary."""
         data, (stride, vocab_size, count) = check_logits(logits, which)
         rows, heat, tokens = check_tables(
             count, "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
@@ -233,7 +235,10 @@ class NativeKernels:
         if filters is not None:
             top_k, top_p, least = filters
             limits = check_tables(count, "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32))
-        self._native.race(data, stride, vocab_size, count, rows, words, heat, *limits, tokens)
+        mask_table = [0, 0, 0] if masks is None else check_masks(masks, count, vocab_size)
+        self._native.race(data, stride, vocab_size, count, rows, words, heat, *limits, *mask_table, tokens)
+
+    masked_race = race
 
     def logprobs(
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor

@@ -117,6 +117,7 @@ void select_rows(ExpertsCall &c, long first, long count) {
 void select_rows(RaceCall &c, long first, long count) {
     c.which += first, c.keys += 5 * first, c.temperatures += first, c.out += first, c.rows = count;
     if (c.top_k) c.top_k += first, c.top_p += first, c.least += first;
+    if (c.mask_rows) c.mask_rows += first;
 }
 void select_rows(LogprobsCall &c, long first, long count) {
     c.which += first, c.chosen += first, c.counts += first, c.rows = count;
@@ -343,12 +344,14 @@ KERNEL(py_open_gate) { return rows_call<run_open_gate>(items, count); }
 KERNEL(py_scale) { return rows_call<run_scale>(items, count); }
 KERNEL(py_soft_cap) { return rows_call<run_soft_cap>(items, count); }
 
-KERNEL(py_race) { // logits, stride, vocab, rows, which, keys, temperatures, top_k, top_p, least, out
-    Arguments a(items, count, 11);
+// logits, stride, vocab, rows, which, keys, temperatures, top_k, top_p, least, masks, mask_rows, mask_words, out
+KERNEL(py_race) {
+    Arguments a(items, count, 14);
     RaceCall c = {};
     c.logits = a.pointer<float>(), c.stride = a.integer(), c.vocab = a.integer(), c.rows = a.integer();
     c.which = a.pointer<int64_t>(), c.keys = a.pointer<int64_t>(), c.temperatures = a.pointer<float>();
     c.top_k = a.pointer<int64_t>(), c.top_p = a.pointer<double>(), c.least = a.pointer<float>();
+    c.masks = a.pointer<uint32_t>(), c.mask_rows = a.pointer<int64_t>(), c.mask_words = a.integer();
     c.out = a.pointer<int64_t>();
     return a.ok() ? perform<run_race>(c) : nullptr;
 }

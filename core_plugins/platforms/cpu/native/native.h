@@ -237,7 +237,10 @@ struct RaceCall {
     const int64_t *top_k;      // [rows] 0: all; null: no row has a filter
     const double *top_p;       // [rows] 1: all
     const float *least;        // [rows] of (logit - largest) / T
-    int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity
+    const uint32_t *masks;     // [*, mask_words]; bit b of word w: the token 32 * w + b may come
+    const int64_t *mask_rows;  // [rows] rows of masks, -1: every token may come; null: of all rows
+    long mask_words;
+    int64_t *out;              // [rows] tokens; -1 where a logit is NaN or infinite, or all are -infinity or masked
 };
 
 enum RouteScores { kSoftmax = 0, kSigmoid = 1, kSparseMixer = 2 };

@@ -56,7 +56,7 @@ static float exact_gumbel(uint32_t word) {
     return -exact_log(-(exact_log(u) + (lost + lost * x)));
 }
 
-struct Contest : Candidates {
+template <class C> struct Contest : C {
     bool filtered;
     float limit; // candidates with a smaller z have been filtered out
     Noise noise;
@@ -64,7 +64,18 @@ struct Contest : Candidates {
     float score;
 };
 
-static void contest_chunk(Contest &c, long chunk) {
+LANE bool all_masked(const Candidates &, long) { return false; }
+LANE bool all_masked(const MaskedCandidates &c, long chunk) {
+    uint32_t may = 0;
+    for (long first = chunk * kChunk; first < (chunk + 1) * kChunk; first += 16) may |= allowed(c, first);
+    return !may;
+}
+
+LANE bool may_come(const Candidates &, long) { return true; }
+LANE bool may_come(const MaskedCandidates &c, long id) { return c.words[id / 32] >> (id % 32) & 1; }
+
+template <class C> static void contest_chunk(Contest<C> &c, long chunk) {
+    if (all_masked(c, chunk)) return;
     const F scale = set1(1.0f / c.temperature), top = set1(c.largest);
     constexpr float ln2 = 0.69314718f, slack = 1e-3f;
     uint32_t inside[4] = {~0u, ~0u, ~0u, ~0u};
@@ -76,7 +87,7 @@ static void contest_chunk(Contest &c, long chunk) {
     for (int j = 0; j < 4; j++) {
         const long first = chunk * kChunk + j * 16;
         F bits = to_float(as_int(to_float(shift_right<1>(words[j])))); // the word's logarithm, in steps of 2^-23
-        F z = mul(sub(logits_at(c, first), top), scale);
+        F z = mul(sub(competing(c, first, logits_at(c, first)), top), scale);
         F bound = add(z, fma(bits, set1(-ln2 * 0x1p-23f), set1(158.0f * ln2 + slack)));
         uint32_t near = lanes_above(bound, set1(c.score)) & inside[j];
         if (!near) continue;
@@ -91,16 +102,16 @@ static void contest_chunk(Contest &c, long chunk) {
     }
 }
 
-// The largest logit and the chunk of its first occurrence; false: one is NaN or infinite, or all are -infinity, which
-// otherwise only takes a candidate out.
-static bool find_largest(Candidates &c, long &best) {
+// The largest logit and the chunk of its first occurrence; false: one is NaN or infinite, masked or not, or all that compete
+// are -infinity, which otherwise only takes a candidate out.
+template <class C> static bool find_largest(C &c, long &best) {
     F highest = set1(-__builtin_inff()), finite = zero();
     c.largest = -__builtin_inff();
     for (long chunk = 0; chunk * kChunk < c.vocab; chunk++) {
         F top = set1(-__builtin_inff());
         for (long first = chunk * kChunk; first < (chunk + 1) * kChunk && first < c.vocab; first += 16) {
             F x = logits_at(c, first);
-            top = max(top, x);
+            top = max(top, competing(c, first, x));
             finite = fma(max(set1(-3e38f), x), zero(), finite); // NaN stays
         }
         if (!lanes_above(top, highest)) continue;
@@ -112,14 +123,13 @@ static bool find_largest(Candidates &c, long &best) {
 }
 
 // The best chunk comes first, so that later ones have a high score to reach.
-static long race_row(const RaceCall &call, long row) {
-    Contest c = {};
+template <class C> static long race_row(Contest<C> &c, const RaceCall &call, long row) {
     c.logits = call.logits + call.which[row] * call.stride, c.vocab = call.vocab, c.temperature = call.temperatures[row];
     long best = 0;
     if (!find_largest(c, best)) return -1;
     if (c.temperature == 0) {
         for (long id = best * kChunk;; id++)
-            if (c.logits[id] == c.largest) return id;
+            if (c.logits[id] == c.largest && may_come(c, id)) return id;
     }
     const long top_k = call.top_k ? call.top_k[row] : 0;
     const double top_p = call.top_p ? call.top_p[row] : 1;
@@ -134,5 +144,15 @@ static long race_row(const RaceCall &call, long row) {
 }
 
 static void race(const RaceCall *c, long begin, long end) {
-    for (long i = begin; i < end; i++) c->out[i] = race_row(*c, i);
+    for (long i = begin; i < end; i++) {
+        const long mask = c->mask_rows ? c->mask_rows[i] : -1;
+        if (mask < 0) {
+            Contest<Candidates> contest = {};
+            c->out[i] = race_row(contest, *c, i);
+        } else {
+            Contest<MaskedCandidates> contest = {};
+            contest.words = c->masks + mask * c->mask_words;
+            c->out[i] = race_row(contest, *c, i);
+        }
+    }
 }

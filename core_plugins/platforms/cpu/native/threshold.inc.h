@@ -14,6 +14,11 @@ struct Candidates {
     float largest, temperature;
 };
 
+// Candidates of which some are masked: bit b of word w says whether the token 32 * w + b may come.
+struct MaskedCandidates : Candidates {
+    const uint32_t *words;
+};
+
 // Sixteen logits; past the end -infinity.
 LANE F logits_at(const Candidates &c, long first) {
     long n = c.vocab - first;
@@ -22,9 +27,31 @@ LANE F logits_at(const Candidates &c, long first) {
     return n > 0 ? select_range(load_part(c.logits + first, n), none, 0, (int32_t)n) : none;
 }
 
-LANE F shifted(const Candidates &c, long first) {
-    return div(sub(logits_at(c, first), set1(c.largest)), set1(c.temperature));
+// Which of sixteen candidates may come; `first` is a multiple of sixteen.
+LANE uint32_t allowed(const MaskedCandidates &c, long first) {
+    return first < c.vocab ? c.words[first / 32] >> (first % 32) & 0xffff : 0;
 }
+
+// Sixteen logits x as they compete.
+LANE F competing(const Candidates &, long, F x) { return x; }
+
+// Most masks let sixteen neighbours come, or none of them.
+LANE F competing(const MaskedCandidates &c, long first, F x) {
+    const uint32_t may = allowed(c, first);
+    if (may == 0xffff) return x;
+    if (!may) return set1(-__builtin_inff());
+    float lanes[16];
+    store(lanes, x);
+    for (uint32_t not_these = ~may & 0xffff; not_these; not_these &= not_these - 1)
+        lanes[__builtin_ctz(not_these)] = -__builtin_inff();
+    return load(lanes);
+}
+
+template <class C> LANE F shifted(const C &c, long first) {
+    F x = competing(c, first, logits_at(c, first));
+    return div(sub(x, set1(c.largest)), set1(c.temperature));
+}
+
 
 LANE float float_of(int32_t bits) {
     float value;
@@ -45,7 +72,7 @@ LANE I weights(F z) {
 }
 
 // Of all candidates from `least` on.
-static int64_t total_weight(const Candidates &c, float least) {
+template <class C> static int64_t total_weight(const C &c, float least) {
     I low = izero(), high = izero(); // of 15 bits each: 65,536 of them fit
     int64_t total = 0;
     for (long first = 0; first < c.vocab; first += 16) {
@@ -69,7 +96,8 @@ static int64_t total_weight(const Candidates &c, float least) {
 }
 
 // Adds up candidates, or their weights, with z in [bottom, top] by a digit of their bits.
-static void fill_histogram(const Candidates &c, bool weigh, float bottom, float top, int shift, uint32_t mask, int64_t *bins) {
+template <class C>
+static void fill_histogram(const C &c, bool weigh, float bottom, float top, int shift, uint32_t mask, int64_t *bins) {
     for (uint32_t i = 0; i <= mask; i++) bins[i] = 0;
     for (long first = 0; first < c.vocab; first += 16) {
         F z = shifted(c, first);
@@ -88,7 +116,7 @@ static void fill_histogram(const Candidates &c, bool weigh, float bottom, float 
 
 // The largest z >= least such that the candidates from z on reach `target`; `least` when all together do not.
 // None below `bottom` (>= least) can be needed.
-static float reach(const Candidates &c, bool weigh, double target, float least, float bottom) {
+template <class C> static float reach(const C &c, bool weigh, double target, float least, float bottom) {
     int64_t bins[1 << 11], before = 0;
     uint32_t prefix = 0;
     int shift = 31;
@@ -107,7 +135,7 @@ static float reach(const Candidates &c, bool weigh, double target, float least, 
 }
 
 // z of the last candidate that passes min-p (`least`), then top-k (0: all), then top-p (1: all).
-static float filter_limit(const Candidates &c, long top_k, double top_p, float least) {
+template <class C> static float filter_limit(const C &c, long top_k, double top_p, float least) {
     if (top_k > 0 && top_k < c.vocab) least = reach(c, false, (double)top_k, least, least);
     if (!(top_p < 1)) return least;
     const int64_t total = total_weight(c, least);
