@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.explanation import Scope
 from core.api.specs import KVGroup
 
 
@@ -89,6 +90,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes:            its size.
     events:                None: changes are not published.
     metrics_sample:        share of blocks whose residency is measured; 0: none.
+    explains:              what explained answers may tell of earlier requests.
     """
 
     block_size: int = 16
@@ -104,6 +106,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
     events: KVEventsConfig | None = None
     metrics_sample: float = 0.0
+    explains: Scope = "own"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

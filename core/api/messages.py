@@ -23,6 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.config import ResolvedPlugin
+from core.api.explanation import SequenceRecord
 from core.api.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
@@ -66,6 +67,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
                       `EngineOutput`.
     resume:           the tokens that it has already given, or None for a new one. Prompt log-probabilities came with the
                       first of them and do not come again.
+    explain:          whether each of its outputs carries a record of how it came about.
     """
 
     request_id: str
@@ -84,6 +86,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     deadline: float = 0.0
     handle: int = NO_HANDLE
     resume: Resume | None = None
+    explain: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
@@ -115,6 +118,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
     handle:            names the sequence: ids come again, it does not.
+    record:            how it has come about so far; None unless the request asks for it.
     """
 
     request_id: str
@@ -127,6 +131,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     handle: int = NO_HANDLE
+    record: SequenceRecord | None = None
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):

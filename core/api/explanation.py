@@ -1,0 +1,176 @@
+"""How an answer came about: what an engine keeps of one sequence, and what users are told of a request.
+
+Owns: `SequenceRecord` (engine to client) and `Explanation` with its parts (told to users). Never does: measure or judge.
+Called by: the scheduler and the KV cache (they fill records), the output processor (makes explanations), the answer writers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+MissCause = Literal[
+    "caching_off",
+    "prompt_logprobs",
+    "last_block",
+    "collision",
+    "evicted",
+    "state_not_kept",
+    "other_tenant",
+    "history_changed",
+    "first_seen",
+]
+"""Why a prompt's token did not come from the prefix cache; docs/explain.md has a sentence for each."""
+
+Scope = Literal["off", "own", "all"]
+"""What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
+that another tenant had the same tokens."""
+
+Source = Literal["request", "generation_config", "server", "default", "drawn"]
+"""Where a sampling value comes from: the request, the checkpoint's generation configuration, the server's arguments, the
+API's default, or chance (a seed)."""
+
+
+class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
+    """The first prompt token that did not come from the prefix cache.
+
+    index:      of the token in the prompt.
+    cause:      why.
+    differs_at: index of the first token that differs from the newest earlier request of the same tenant with the same
+                beginning; None but with `history_changed`.
+    """
+
+    index: int
+    cause: MissCause
+    differs_at: int | None = None
+
+
+class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What an engine keeps of a sequence whose request asks for it. Times are `time.monotonic()`, 0.0 before they come.
+
+    entered, started, first_token, ended: when it came, first got blocks, got its first token, ended.
+    block_size:            tokens of a block.
+    miss:                  None until it has started.
+    num_memory_tokens:     those cached prompt tokens that came from host memory.
+    num_disk_tokens:       those that came from disk.
+    num_preemptions:       how often it lost its blocks to others.
+    num_recomputed_tokens: tokens computed again, for that reason or because a step failed.
+    num_drafts, num_accepted: draft tokens that were verified, and those among them that were right.
+    num_steps:             steps that computed something for it.
+    waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
+    """
+
+    entered: float = 0.0
+    started: float = 0.0
+    first_token: float = 0.0
+    ended: float = 0.0
+    block_size: int = 0
+    miss: CacheMiss | None = None
+    num_memory_tokens: int = 0
+    num_disk_tokens: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    num_drafts: int = 0
+    num_accepted: int = 0
+    num_steps: int = 0
+    waited_for: str = ""
+
+
+class Times(msgspec.Struct):
+    """Seconds of one clock. None: that phase was not reached, or is not known.
+
+    preparation: from arrival until the engine had the request: template, tokens, checks.
+    queue:       until its first choice started.
+    prefill:     until its first token.
+    decode:      until its last choice ended.
+    grammar:     spent on grammars; None without one.
+    total:       from arrival until the answer was complete.
+    """
+
+    preparation: float | None
+    queue: float | None
+    prefill: float | None
+    decode: float | None
+    grammar: float | None
+    total: float
+
+
+class Miss(msgspec.Struct):
+    """The first prompt token that was computed although a cached prefix might have held it.
+
+    token:      its index in the prompt. block: the index of its block.
+    before, after: the prompt's text around it, which is the request's own.
+    cause:      see `MissCause`.
+    differs_at: see `CacheMiss`.
+    """
+
+    token: int
+    block: int
+    before: str
+    after: str
+    cause: MissCause
+    differs_at: int | None = None
+
+
+class CacheUse(msgspec.Struct):
+    """Prompt tokens, and where the first choice's came from.
+
+    cached_tokens: from the prefix cache, with those that came back from_memory (host) and from_disk.
+    block_size:    tokens that are cached together.
+    first_miss:    None when the engine did not start the request.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    from_memory: int = 0
+    from_disk: int = 0
+    block_size: int | None = None
+    first_miss: Miss | None = None
+
+
+class SamplingValue(msgspec.Struct):
+    """value: as it was used; of a list the number of its entries. source: who said so."""
+
+    value: bool | int | float | None
+    source: Source
+
+
+class Limit(msgspec.Struct):
+    """Something that was cut.
+
+    name:  the field or argument that did it, or `context`, `kv_cache`.
+    value: its number; tokens, or seconds for a timeout. None where there is none.
+    effect: what it did, as a sentence.
+    """
+
+    name: str
+    value: float | None
+    effect: str
+
+
+class Drafts(msgspec.Struct):
+    """Speculative decoding: tokens."""
+
+    proposed: int
+    accepted: int
+
+
+class Explanation(msgspec.Struct):
+    """How one request was answered. Counts are those of all its choices.
+
+    sampling:    by the names of `SamplingParams`.
+    limits:      all that cut something.
+    preemptions: how often a choice lost its blocks to other requests.
+    recomputed_tokens: tokens that were computed again.
+    steps:       steps of the engine in which a choice had a part.
+    """
+
+    times: Times
+    cache: CacheUse
+    sampling: dict[str, SamplingValue]
+    limits: list[Limit]
+    preemptions: int
+    recomputed_tokens: int
+    drafts: Drafts
+    steps: int
