@@ -26,9 +26,12 @@ ENTRY_BYTES = 240
 MAX_BYTES = 8 << 20
 """Of one generation of a table."""
 
+MIN_ENTRIES = 4096
+"""Of one generation: caches of a few blocks forget quickly, and here a block costs nearly nothing."""
+
 
 class Generations:
-    """A table that forgets its oldest entries. most: entries that it keeps at least, and half of those it keeps at most."""
+    """A table that forgets its oldest entries. most: the newest so many are always there, and never twice as many."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -65,7 +68,8 @@ class PastPrefixes:
         self._block_size = block_size
         self._token_bytes = array("I").itemsize
         entry_bytes = ENTRY_BYTES + self._token_bytes * block_size
-        most = max(1, min(2 * num_blocks, MAX_BYTES // entry_bytes))
+        wanted = max(2 * num_blocks, MIN_ENTRIES)
+        most = min(wanted, MAX_BYTES // entry_bytes)
         self._followed = Generations(most)
         self._tenants = Generations(most)
 
