@@ -16,18 +16,19 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
+from core.api.explanation import Source
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
-from core.engine.default_params import default_sampling_params
+from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.inproc import InprocClient
 from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
-from core.engine.request_terms import RequestTerms
+from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.tokenizing import load_tokenizer
-from core.tokens.chat_template import ChatTemplate
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class LLM:
         *,
         use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
+        explain: bool = False,
     ) -> list[RequestOutput]:
         """Complete prompts; the outputs come in the order of the prompts.
 
@@ -80,6 +82,7 @@ class LLM:
         sampling_params: one for all, one for each, or None for the checkpoint's defaults.
         use_tqdm: whether to show a progress bar, or a callable that makes one.
         priority: one for each prompt, lower first, under the priority policy.
+        explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
         Raises RequestError before anything runs when any prompt or parameter is wrong.
         """
         batch = as_batch(prompts)
@@ -90,7 +93,10 @@ class LLM:
             )
         if priority is None:
             priority = [0] * len(batch)
-        return self._run(self._tokenize(batch), params, priority, use_tqdm)
+        told = (
+            [ExplainTerms(self._sources(one, given=sampling_params is not None)) for one in params] if explain else None
+        )
+        return self._run(self._tokenize(batch), params, priority, use_tqdm, told)
 
     def chat(
         self,
@@ -103,11 +109,12 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        explain: bool = False,
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
         chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
-        or with tools its one for tools. The other options go to the template.
+        or with tools its one for tools. explain: see `generate`. The other options go to the template.
         """
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
@@ -124,7 +131,13 @@ class LLM:
             )
             ids = tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
             prompts.append({"prompt": text, "prompt_token_ids": ids})
-        return self._run(prompts, params, [0] * len(prompts), use_tqdm)
+        told: list[ExplainTerms] | None = None
+        if explain:
+            told = []
+            for conversation, one in zip(conversations, params, strict=True):
+                sources = self._sources(one, given=sampling_params is not None)
+                told.append(ExplainTerms(sources, first_turn=not has_answers(conversation)))
+        return self._run(prompts, params, [0] * len(prompts), use_tqdm, told)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
@@ -164,7 +177,7 @@ class LLM:
     def _build(self, resolution: Resolution) -> None:
         self._config: EngineConfig = resolution.engine
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
-        self._input = InputProcessor(self._config.model, self._tokenizer)
+        self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
         self._client = InprocClient(self._config)
 
@@ -200,22 +213,36 @@ class LLM:
                 tokenized.append(prompt)
         return tokenized
 
+    def _sources(self, params: SamplingParams, *, given: bool) -> dict[str, Source]:
+        """Where sampling values come from. given: whether the caller made `params`."""
+        names = changed_names(params) if given else []
+        return sampling_sources(params, names, self._config.model)
+
     def _run(
-        self, prompts: list[PromptInput], params: list[SamplingParams], priority: Sequence[int], use_tqdm: Progress
+        self,
+        prompts: list[PromptInput],
+        params: list[SamplingParams],
+        priority: Sequence[int],
+        use_tqdm: Progress,
+        explain: Sequence[ExplainTerms] | None,
     ) -> list[RequestOutput]:
         client = self._live_client()
         entries = []
         for index in range(len(prompts)):
-            entry = self._process(index, prompts, params[index], priority[index])
+            told = None if explain is None else explain[index]
+            terms = RequestTerms(priority=priority[index], explain=told)
+            entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)
         return run_batch(client, self._output, entries, use_tqdm)
 
-    def _process(self, index: int, prompts: list[PromptInput], params: SamplingParams, priority: int) -> ProcessedInput:
+    def _process(
+        self, index: int, prompts: list[PromptInput], params: SamplingParams, terms: RequestTerms
+    ) -> ProcessedInput:
         """One checked prompt. Raises RequestError, which names the prompt when there are several."""
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            return self._input.process(str(next(self._ids)), prompts[index], params, RequestTerms(priority=priority))
+            return self._input.process(str(next(self._ids)), prompts[index], params, terms)
         except RequestError as error:
             if len(prompts) == 1:
                 raise

@@ -30,6 +30,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
+    overridden:     names among them whose values are the server's own.
     enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
     implementation: whose layers run, the engine's own (`core`) or those of `transformers`.
     trust_remote_code: layers may come as code with the checkpoint.
@@ -49,6 +50,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
+    overridden: tuple[str, ...] = ()
     enforce_eager: bool = False
     implementation: Literal["core", "transformers"] = "core"
     trust_remote_code: bool = False

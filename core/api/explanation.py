@@ -27,9 +27,9 @@ Scope = Literal["off", "own", "all"]
 """What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
 that another tenant had the same tokens."""
 
-Source = Literal["request", "generation_config", "server", "default", "drawn"]
-"""Where a sampling value comes from: the request, the checkpoint's generation configuration, the server's arguments, the
-API's default, or chance (a seed)."""
+Source = Literal["request", "generation_config", "server", "default", "context", "drawn"]
+"""Where a sampling value comes from: the request, the generation configuration, the server's override of that, the default,
+the room that the prompt leaves in the context, or chance (a seed)."""
 
 
 class CacheMiss(msgspec.Struct, array_like=True, frozen=True):

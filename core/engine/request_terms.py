@@ -7,7 +7,22 @@ them, and the parts that hand a request on to the engine.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.api.explanation import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainTerms:
+    """The answer is to be explained.
+
+    sources:    of the sampling values that are not defaults.
+    first_turn: whether the prompt is known to go on with no conversation.
+    """
+
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    first_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +34,7 @@ class RequestTerms:
     strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
     timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
     arrival:       monotonic seconds from which on they count; None: now.
+    explain:       None: nobody asks how the answer came about.
     """
 
     priority: int = 0
@@ -26,6 +42,7 @@ class RequestTerms:
     strict_length: bool = False
     timeout_s: float | None = None
     arrival: float | None = None
+    explain: ExplainTerms | None = None
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

@@ -102,9 +102,7 @@ class KVManager:
         self._search = PrefixSearch(
             needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
         )
-        self._misses = MissFinder(
-            self._keys, self.pool.prefixes, self.growth, block_size, past, has_states=has_states
-        )
+        self._misses = MissFinder(self._keys, self.pool.prefixes, self.growth, block_size, past, has_states=has_states)
 
     @property
     def usage(self) -> float:

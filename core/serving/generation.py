@@ -23,6 +23,7 @@ from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
+from core.serving.explaining import explain_terms
 from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
 
 logger = logging.getLogger("core.serving")
@@ -61,6 +62,7 @@ async def run_prompts(
             strict_length=True,
             timeout_s=prepared.body.timeout,
             arrival=arrival.begin,
+            explain=explain_terms(prepared, context.model),
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for request_id, prompt in zip(ids, prompts, strict=True):

@@ -23,7 +23,7 @@ from core.serving.protocol.messages import Conversation
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.text_tokens import TextTokens
-from core.tokens.chat_template import ChatTemplate
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
@@ -68,12 +68,14 @@ class PreparedChat(msgspec.Struct):
 
     body: without what the answer does not need; of the messages the last one.
     model: the name to report.
+    first_turn: whether the conversation holds no answer yet.
     """
 
     body: ChatRequest
     model: str
     params: SamplingParams
     prompts: list[Prompt]
+    first_turn: bool = False
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -135,9 +137,10 @@ class Preparation:
         text = self._render(body)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
+        first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = None
-        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)])
+        return PreparedChat(_lean(body), model, params, [Prompt(text, ids)], first_turn)
 
     def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions. Raises RequestError."""
