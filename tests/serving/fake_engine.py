@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -134,10 +134,16 @@ def make_engine(
     *,
     max_logprobs: int = 20,
     generation: dict[str, object] | None = None,
+    overridden: tuple[str, ...] = (),
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
+    cache: CacheConfig | None = None,
+    make_client: Callable[[Tokenizer, EngineConfig], FakeClient] | None = None,
 ) -> AsyncEngine:
-    """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
+    """Call it inside the event loop that will use the engine.
+
+    texts: False is a server without a tokenizer. make_client: makes another client than the one with fixed texts.
+    """
     tokenizer = make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
@@ -147,16 +153,18 @@ def make_engine(
         max_logprobs=max_logprobs,
         eos_token_ids=(EOS,),
         generation=generation or {},
+        overridden=overridden,
     )
     config = EngineConfig(
         model=model,
-        cache=CacheConfig(),
+        cache=cache or CacheConfig(),
         scheduler=scheduler or SchedulerConfig(),
         plugins=PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, FakeClient(tokenizer))  # type: ignore[arg-type]
+    client = FakeClient(tokenizer) if make_client is None else make_client(tokenizer, config)
+    return AsyncEngine(config, served, client)  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:
