@@ -6,22 +6,26 @@ Called by: the scheduler and the KV cache (they fill records), the output proces
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
-MissCause = Literal[
-    "caching_off",
-    "prompt_logprobs",
-    "last_block",
-    "collision",
-    "evicted",
-    "state_not_kept",
-    "other_tenant",
-    "history_changed",
-    "first_seen",
-]
-"""Why a prompt's token did not come from the prefix cache; docs/explain.md has a sentence for each."""
+MISS_CAUSES: Mapping[str, str] = MappingProxyType(
+    {
+        "caching_off": "Prefix caching is switched off.",
+        "prompt_logprobs": "Log-probabilities of the prompt were asked for, which need all of it computed.",
+        "last_block": "Everything that can be cached was: what is left is no whole block, or the prompt's last token.",
+        "collision": "Other tokens with the same hash are cached. They are not taken for these.",
+        "evicted": "The same tenant had these tokens computed before; since then their blocks were evicted or reset.",
+        "state_not_kept": "The tokens are known, but of the layers with a state none was kept at this place.",
+        "other_tenant": "Another tenant had the same tokens computed, and tenants do not share.",
+        "history_changed": "An earlier request of the same tenant has the same beginning and went on with other tokens.",
+        "first_seen": "No earlier request of the same tenant came this far with these tokens.",
+    }
+)
+"""Why a prompt's token did not come from the prefix cache. On the wire causes are any text: a new one is no new version."""
 
 Scope = Literal["off", "own", "all"]
 """What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
@@ -36,13 +40,13 @@ class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
     """The first prompt token that did not come from the prefix cache.
 
     index:      of the token in the prompt.
-    cause:      why.
+    cause:      why; a name in `MISS_CAUSES`.
     differs_at: index of the first token that differs from the newest earlier request of the same tenant with the same
                 beginning; None but with `history_changed`.
     """
 
     index: int
-    cause: MissCause
+    cause: str
     differs_at: int | None = None
 
 
@@ -101,7 +105,7 @@ class Miss(msgspec.Struct):
 
     token:      its index in the prompt. block: the index of its block.
     before, after: the prompt's text around it, which is the request's own.
-    cause:      see `MissCause`.
+    cause:      a name in `MISS_CAUSES`.
     differs_at: see `CacheMiss`.
     """
 
@@ -109,7 +113,7 @@ class Miss(msgspec.Struct):
     block: int
     before: str
     after: str
-    cause: MissCause
+    cause: str
     differs_at: int | None = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.api.explanation import CacheMiss, MissCause
+from core.api.explanation import CacheMiss
 from core.kv.block_keys import BlockKeys
 from core.kv.growth import Growth
 from core.kv.past import PastPrefixes
@@ -54,7 +54,7 @@ class MissFinder:
         if self._past is None:
             return CacheMiss(hit.num_tokens, "first_seen")
         if self._past.had(sequence, key):
-            lost: MissCause = "evicted" if self._has_full or not self._has_states else "state_not_kept"
+            lost = "evicted" if self._has_full or not self._has_states else "state_not_kept"
             return CacheMiss(hit.num_tokens, lost)
         if self._past.others_had(sequence, index):
             return CacheMiss(hit.num_tokens, "other_tenant")

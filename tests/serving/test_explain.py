@@ -83,7 +83,11 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     assert told["drafts"] == {"proposed": 0, "accepted": 0}
     sources = {name: entry["source"] for name, entry in told["sampling"].items()}
     assert sources["temperature"] == sources["min_p"] == sources["max_tokens"] == "request"
-    assert (sources["top_p"], sources["top_k"], sources["presence_penalty"]) == ("generation_config", "server", "default")
+    assert (sources["top_p"], sources["top_k"], sources["presence_penalty"]) == (
+        "generation_config",
+        "server",
+        "default",
+    )
     assert sources["seed"] == "drawn" and isinstance(told["sampling"]["seed"]["value"], int)
     assert told["sampling"]["top_k"]["value"] == 20
     assert [(limit["name"], limit["value"]) for limit in told["limits"]] == [("max_tokens", 4)]
@@ -111,7 +115,9 @@ def test_the_place_where_history_changed(ask: Callable[..., dict[str, Any]]) -> 
     assert text[16 + miss["differs_at"] - miss["token"] :].startswith("Spai"), miss
 
 
-def test_a_new_conversation_behind_the_same_system_prompt_has_changed_nothing(ask: Callable[..., dict[str, Any]]) -> None:
+def test_a_new_conversation_behind_the_same_system_prompt_has_changed_nothing(
+    ask: Callable[..., dict[str, Any]],
+) -> None:
     system = "A long system prompt that all conversations share."
     ask(system, "First question?")
     miss = ask(system, "Another one?")["cache"]["first_miss"]
