@@ -53,14 +53,18 @@ class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
 class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     """What an engine keeps of a sequence whose request asks for it. Times are `time.monotonic()`, 0.0 before they come.
 
-    entered, started, first_token, ended: when it came, first got blocks, got its first token, ended.
+    entered:               when it came.
+    started:               when it first got blocks.
+    first_token:           when it got its first token.
+    ended:                 when it ended.
     block_size:            tokens of a block.
     miss:                  None until it has started.
     num_memory_tokens:     those cached prompt tokens that came from host memory.
     num_disk_tokens:       those that came from disk.
     num_preemptions:       how often it lost its blocks to others.
     num_recomputed_tokens: tokens computed again, for that reason or because a step failed.
-    num_drafts, num_accepted: draft tokens that were verified, and those among them that were right.
+    num_drafts:            draft tokens that were verified.
+    num_accepted:          those among them that were right.
     num_steps:             steps that computed something for it.
     waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
     """
@@ -84,11 +88,11 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
 class Times(msgspec.Struct):
     """Seconds of one clock. None: that phase was not reached, or is not known.
 
-    preparation: from arrival until the engine had the request: template, tokens, checks.
+    preparation: from arrival until the engine had the request: template, tokens, checks, grammar.
     queue:       until its first choice started.
     prefill:     until its first token.
     decode:      until its last choice ended.
-    grammar:     spent on grammars; None without one.
+    grammar:     the part of the preparation that the grammar took; None without one.
     total:       from arrival until the answer was complete.
     """
 
@@ -103,8 +107,10 @@ class Times(msgspec.Struct):
 class Miss(msgspec.Struct):
     """The first prompt token that was computed although a cached prefix might have held it.
 
-    token:      its index in the prompt. block: the index of its block.
-    before, after: the prompt's text around it, which is the request's own.
+    token:      its index in the prompt.
+    block:      the index of its block.
+    before:     the prompt's text before it.
+    after:      the prompt's text from it on. Both are the request's own.
     cause:      a name in `MISS_CAUSES`.
     differs_at: see `CacheMiss`.
     """
@@ -118,10 +124,13 @@ class Miss(msgspec.Struct):
 
 
 class CacheUse(msgspec.Struct):
-    """Prompt tokens, and where the first choice's came from.
+    """Where the prompt tokens of the first choice came from.
 
-    cached_tokens: from the prefix cache, with those that came back from_memory (host) and from_disk.
-    block_size:    tokens that are cached together.
+    prompt_tokens: all of them.
+    cached_tokens: from the prefix cache.
+    from_memory:   those of them that came back from host memory.
+    from_disk:     those that came back from disk.
+    block_size:    tokens that are cached together; None when the engine told nothing.
     first_miss:    None when the engine did not start the request.
     """
 
@@ -134,7 +143,11 @@ class CacheUse(msgspec.Struct):
 
 
 class SamplingValue(msgspec.Struct):
-    """value: as it was used; of a list the number of its entries. source: who said so."""
+    """A value as it was used.
+
+    value:  of a list the number of its entries.
+    source: who said so.
+    """
 
     value: bool | int | float | None
     source: Source
@@ -143,8 +156,8 @@ class SamplingValue(msgspec.Struct):
 class Limit(msgspec.Struct):
     """Something that was cut.
 
-    name:  the field or argument that did it, or `context`, `kv_cache`.
-    value: its number; tokens, or seconds for a timeout. None where there is none.
+    name:   the field or argument that did it, or `kv_cache`: the cache was full.
+    value:  its number; tokens, or seconds for a timeout. None where there is none.
     effect: what it did, as a sentence.
     """
 
@@ -154,7 +167,11 @@ class Limit(msgspec.Struct):
 
 
 class Drafts(msgspec.Struct):
-    """Speculative decoding: tokens."""
+    """Speculative decoding.
+
+    proposed: tokens that were verified.
+    accepted: those that were right.
+    """
 
     proposed: int
     accepted: int
@@ -163,10 +180,13 @@ class Drafts(msgspec.Struct):
 class Explanation(msgspec.Struct):
     """How one request was answered. Counts are those of all its choices.
 
-    sampling:    by the names of `SamplingParams`.
+    times:       its phases.
+    cache:       where its prompt came from.
+    sampling:    values by the names of `SamplingParams`.
     limits:      all that cut something.
     preemptions: how often a choice lost its blocks to other requests.
     recomputed_tokens: tokens that were computed again.
+    drafts:      tokens of speculative decoding.
     steps:       steps of the engine in which a choice had a part.
     """
 

@@ -1,93 +1,21 @@
 """How a request was answered, told from what its client knew and what its engine recorded.
 
-Owns: `Asked` (what is known of a request before it runs) and the `Explanation` made of it in the end. Never does: measure; the
-times are those of the records. Called by: the input processor (makes `Asked`) and the output processor.
+Owns: `Explainer`, which makes the `Explanation`. Never does: measure; the times are those of the records.
+Called by: the output processor.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
-from core.api.explanation import (
-    CacheUse,
-    Drafts,
-    Explanation,
-    Limit,
-    Miss,
-    SamplingValue,
-    SequenceRecord,
-    Source,
-    Times,
-)
-from core.api.sampling_params import SamplingParams
+from core.api.explanation import CacheUse, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
+from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
 from core.tokens.tokenizer import Tokenizer
 
-SCALARS = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
-    "ignore_eos",
-)
-LISTS = ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias")
-"""Told by their number of entries, when there are any."""
-
 TEXT_TOKENS = 16
 """Tokens shown before and behind the first miss."""
-
-
-@dataclass(frozen=True, slots=True)
-class LengthLimit:
-    """What bounds the answer. name: `max_tokens`, `max_new_tokens` or `max_model_len`. source: of the number."""
-
-    name: str
-    num_tokens: int
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request before it runs.
-
-    begin:      monotonic seconds of its arrival.
-    length:     what bounds the answer.
-    sampling:   its sampling values.
-    first_turn: whether it is known to go on with no conversation, so that no history can have changed.
-    kept:       `truncate_prompt_tokens`. num_cut: prompt tokens that were left out for it.
-    timeout_s:  seconds that it has; 0.0: any number.
-    """
-
-    begin: float
-    length: LengthLimit
-    sampling: dict[str, SamplingValue] = field(default_factory=dict)
-    first_turn: bool = False
-    kept: int | None = None
-    num_cut: int = 0
-    timeout_s: float = 0.0
-
-
-def sampling_values(
-    params: SamplingParams, sources: Mapping[str, Source], length: LengthLimit, seed: int
-) -> dict[str, SamplingValue]:
-    """The values of a request. sources: of those that are not defaults. seed: the one that is used."""
-    values: dict[str, SamplingValue] = {}
-    for name in SCALARS:
-        values[name] = SamplingValue(getattr(params, name), sources.get(name, "default"))
-    values["max_tokens"] = SamplingValue(length.num_tokens, length.source)
-    values["seed"] = SamplingValue(seed, "drawn" if params.seed is None else "request")
-    for name in LISTS:
-        entries = params.stop_strings if name == "stop" else getattr(params, name)
-        if entries:
-            values[name] = SamplingValue(len(entries), sources.get(name, "default"))
-    return values
 
 
 class Explainer:
@@ -134,7 +62,7 @@ class Explainer:
             queue=_between(entered, started),
             prefill=_between(started, first_token),
             decode=_between(first_token, ended),
-            grammar=None,
+            grammar=self._asked.grammar_s,
             total=now - begin,
         )
 

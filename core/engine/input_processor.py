@@ -21,7 +21,7 @@ from core.api.errors import RequestError
 from core.api.explanation import Scope, Source
 from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
-from core.engine.explaining import Asked, LengthLimit, sampling_values
+from core.engine.asked import Asked, LengthLimit, asked_of
 from core.engine.prompt_parser import PromptInput, PromptParser, check_token_ids, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
@@ -79,11 +79,7 @@ class InputProcessor:
         arrival = time.time() if arrival_time is None else arrival_time
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
-        if terms.explain is not None and self._explains == "off":
-            raise RequestError(
-                "explain is asked for, but this engine explains no answers (--explain-answers off); leave it out.",
-                param="explain",
-            )
+        self._check_explain(terms)
         self._check_params(params)
         parsed = self._prompts.parse(prompt)
         check_unicode("cache_salt", parsed.cache_salt or "")
@@ -120,17 +116,16 @@ class InputProcessor:
         ]
         processed = ProcessedInput(parsed.text, requests)
         if terms.explain is not None:
-            begin = time.monotonic() if terms.arrival is None else terms.arrival
-            processed.asked = Asked(
-                begin=begin,
-                length=length,
-                sampling=sampling_values(params, terms.explain.sources, length, seed),
-                first_turn=terms.explain.first_turn,
-                kept=params.truncate_prompt_tokens,
-                num_cut=len(parsed.token_ids) - len(token_ids),
-                timeout_s=deadline - begin if deadline else 0.0,
-            )
+            num_cut = len(parsed.token_ids) - len(token_ids)
+            processed.asked = asked_of(params, terms, terms.explain, length, seed, num_cut, deadline)
         return processed
+
+    def _check_explain(self, terms: RequestTerms) -> None:
+        if terms.explain is not None and self._explains == "off":
+            raise RequestError(
+                "explain is asked for, but this engine explains no answers (--explain-answers off); leave it out.",
+                param="explain",
+            )
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:

@@ -15,8 +15,9 @@ from core.api.messages import EngineOutput, FinishReason
 from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
+from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
-from core.engine.explaining import Asked, Explainer
+from core.engine.explaining import Explainer
 from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_logprobs import PromptLogprobs
 from core.tokens.stop_strings import StopStrings
