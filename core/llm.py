@@ -93,9 +93,7 @@ class LLM:
             )
         if priority is None:
             priority = [0] * len(batch)
-        told = (
-            [ExplainTerms(self._sources(one, given=sampling_params is not None)) for one in params] if explain else None
-        )
+        told = self._explain_terms(params, given=sampling_params is not None) if explain else None
         return self._run(self._tokenize(batch), params, priority, use_tqdm, told)
 
     def chat(
@@ -133,10 +131,7 @@ class LLM:
             prompts.append({"prompt": text, "prompt_token_ids": ids})
         told: list[ExplainTerms] | None = None
         if explain:
-            told = []
-            for conversation, one in zip(conversations, params, strict=True):
-                sources = self._sources(one, given=sampling_params is not None)
-                told.append(ExplainTerms(sources, first_turn=not has_answers(conversation)))
+            told = self._explain_terms(params, given=sampling_params is not None, conversations=conversations)
         return self._run(prompts, params, [0] * len(prompts), use_tqdm, told)
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -213,10 +208,23 @@ class LLM:
                 tokenized.append(prompt)
         return tokenized
 
-    def _sources(self, params: SamplingParams, *, given: bool) -> dict[str, Source]:
-        """Where sampling values come from. given: whether the caller made `params`."""
-        names = changed_names(params) if given else []
-        return sampling_sources(params, names, self._config.model)
+    def _explain_terms(
+        self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
+    ) -> list[ExplainTerms]:
+        """What explanations need to know, for each prompt.
+
+        given:         whether the caller made `params`.
+        conversations: those of the prompts; none: they are plain texts.
+        """
+        told: list[ExplainTerms] = []
+        for index, one in enumerate(params):
+            sources: dict[str, Source] = {}
+            if isinstance(one, SamplingParams):  # anything else is refused a moment later
+                names = changed_names(one) if given else []
+                sources = sampling_sources(one, names, self._config.model)
+            first_turn = bool(conversations) and not has_answers(conversations[index])
+            told.append(ExplainTerms(sources, first_turn))
+        return told
 
     def _run(
         self,

@@ -114,6 +114,8 @@ def test_all_prompts_are_checked_before_any_runs(make: Maker) -> None:
         llm.generate(["a", "b"], priority=[1], use_tqdm=False)
     with pytest.raises(RequestError, match="dict"):
         llm.generate("a", {"temperature": 0}, use_tqdm=False)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="dict"):
+        llm.generate("a", {"temperature": 0}, use_tqdm=False, explain=True)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="int"):
         llm.generate(7, use_tqdm=False)  # type: ignore[arg-type]
     assert make.executors[0].sequences == {}

@@ -87,6 +87,8 @@ class SchedulerState:
 
     def adopt(self, sequence: SequenceState) -> None:
         """Queue a sequence of another state, whose blocks and slots are gone."""
+        self.recorder.enter(sequence)
+        self.recorder.lose(sequence)
         sequence.block_ids = []
         self.kv.free(sequence, keep_cached=False)
         sequence.prefix_keys = []
@@ -97,7 +99,6 @@ class SchedulerState:
         sequence.was_preempted = False
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
-        self.recorder.enter(sequence)
         self.roster.queue(sequence)
         self.roster.enter(sequence, arrival=sequence.order[1])
 
