@@ -45,8 +45,13 @@ class Admission:
         state = self.state
         if state.running.is_full:
             return "max_num_seqs"
+        first = _peek(state.waiting) if len(state.waiting) else None
+        if first is not None and not state.seats.has_room(first.blocks_missing):
+            return "kv_cache"
         if planner.budget <= 0:
             return "max_num_batched_tokens"
+        if first is None and len(state.held):
+            return "max_long_partial_prefills"
         if state.running.partial:
             return "max_num_partial_prefills"
         return "kv_cache"

@@ -203,12 +203,23 @@ def test_preemptions_and_drafts_are_counted() -> None:
     assert {record.waited_for for record in records} == {"", "kv_cache"}
 
 
-def test_a_request_says_what_it_waited_for() -> None:
-    scheduler, executor = make_scheduler(max_num_seqs=1), FakeExecutor()
-    for name in "ab":
-        scheduler.add(asking(make_request(name, [1, 2, 3])))
-    client = run(scheduler, executor)
-    assert [client.last[name, 0].record.waited_for for name in "ab"] == ["", "max_num_seqs"]
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"max_num_seqs": 1}, "max_num_seqs"),
+        ({"num_blocks": 15}, "kv_cache"),
+        ({"max_num_batched_tokens": 40, "max_num_partial_prefills": 8}, "max_num_batched_tokens"),
+        ({"long_prefill_token_threshold": 9, "max_long_partial_prefills": 8}, "max_num_partial_prefills"),
+        ({"long_prefill_token_threshold": 9, "max_num_partial_prefills": 8}, "max_long_partial_prefills"),
+    ],
+)
+def test_a_request_says_what_it_waited_for(limits, limit) -> None:
+    scheduler = make_scheduler(**{"max_num_batched_tokens": 128, **limits})
+    for number, name in enumerate("ab"):
+        prompt = [number, *range(39)]
+        scheduler.add(asking(make_request(name, prompt, 2)))
+    client = run(scheduler, FakeExecutor(limits.get("num_blocks", 64)))
+    assert [client.last[name, 0].record.waited_for for name in "ab"] == ["", limit]
 
 
 def test_a_collision_is_told_as_one() -> None:
