@@ -112,7 +112,8 @@ class LLM:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
         chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
-        or with tools its one for tools. explain: see `generate`. The other options go to the template.
+        or with tools its one for tools. The other options go to the template.
+        explain: see `generate`.
         """
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))

@@ -23,6 +23,8 @@ from core.kv.sequence import KVSequence
 ENTRY_BYTES = 240
 """Of an entry without its tokens, at most: names, headers and its place in the table."""
 
+TOKEN_BYTES = array("I").itemsize
+
 MAX_BYTES = 8 << 20
 """Of one generation of a table."""
 
@@ -66,8 +68,7 @@ class PastPrefixes:
         self.across_tenants = across_tenants
         self._keys = keys
         self._block_size = block_size
-        self._token_bytes = array("I").itemsize
-        entry_bytes = ENTRY_BYTES + self._token_bytes * block_size
+        entry_bytes = ENTRY_BYTES + TOKEN_BYTES * block_size
         wanted = max(2 * num_blocks, MIN_ENTRIES)
         most = min(wanted, MAX_BYTES // entry_bytes)
         self._followed = Generations(most)
