@@ -234,8 +234,24 @@ def test_a_collision_is_told_as_one() -> None:
     assert kv.miss(other, kv.lookup(other)) == CacheMiss(0, "collision")
 
 
-def test_states_and_windows_that_were_not_kept() -> None:
-    """The tokens are known, but what a query behind them needs is not there."""
+def test_a_window_whose_blocks_are_gone_was_evicted() -> None:
+    """The group that keeps every token has the whole prefix, the sliding one has lost its last block."""
+    kv = KVManager(60, SIZE, groups=(KVGroup("full", (0,)), KVGroup("sliding", (1,), window=2 * SIZE)))
+    first = KVSequence(list(range(17)))
+    kv.attach(first, kv.lookup(first))
+    kv.allocate_slots(first, 17)
+    first.num_computed_tokens = 17
+    last_of_window = first.block_ids[1][3]
+    kv.free(first)
+    kv.forget([last_of_window])
+    again = KVSequence(list(range(17)), owner="somebody who has sent nothing yet")
+    hit = kv.lookup(again)
+    assert (hit.num_tokens, hit.num_known_tokens) == (12, 16)
+    assert kv.miss(again, hit) == CacheMiss(12, "evicted")
+
+
+def test_a_state_that_was_not_kept() -> None:
+    """The tokens are known, but the state behind them is not there."""
     full = KVGroup("full", (0,))
     state = KVGroup("state", (1,), num_state_blocks=1)
     kv = KVManager(60, SIZE, groups=(full, state), snapshot_interval=64)
