@@ -16,19 +16,20 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
+from core.api.explanation import Source
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
-from core.engine.default_params import default_sampling_params
+from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.inproc import InprocClient
 from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
-from core.engine.request_terms import RequestTerms
+from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.grammars.compiler import GrammarCompiler
-from core.tokens.chat_template import ChatTemplate
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.templates import TOOL_TEMPLATE
 from core.tokens.tokenizer import Tokenizer
 
@@ -75,6 +76,7 @@ class LLM:
         *,
         use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
+        explain: bool = False,
     ) -> list[RequestOutput]:
         """Complete prompts; the outputs come in the order of the prompts.
 
@@ -82,6 +84,7 @@ class LLM:
         sampling_params: one for all, one for each, or None for the checkpoint's defaults.
         use_tqdm: whether to show a progress bar, or a callable that makes one.
         priority: one for each prompt, lower first, under the priority policy.
+        explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
         Raises RequestError before anything runs when any prompt or parameter is wrong.
         """
         batch = as_batch(prompts)
@@ -92,7 +95,8 @@ class LLM:
             )
         if priority is None:
             priority = [0] * len(batch)
-        return self._run(self._tokenize(batch), params, priority, use_tqdm)
+        told = self._explain_terms(params, given=sampling_params is not None) if explain else None
+        return self._run(self._tokenize(batch), params, priority, use_tqdm, told)
 
     def chat(
         self,
@@ -105,11 +109,13 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        explain: bool = False,
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
         chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
         or with tools its one for tools. The other options go to the template.
+        explain: see `generate`.
         """
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
@@ -126,7 +132,10 @@ class LLM:
             )
             ids = tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
             prompts.append({"prompt": text, "prompt_token_ids": ids})
-        return self._run(prompts, params, [0] * len(prompts), use_tqdm)
+        told: list[ExplainTerms] | None = None
+        if explain:
+            told = self._explain_terms(params, given=sampling_params is not None, conversations=conversations)
+        return self._run(prompts, params, [0] * len(prompts), use_tqdm, told)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
@@ -167,7 +176,7 @@ class LLM:
     def _build(self, resolution: Resolution) -> None:
         self._config: EngineConfig = resolution.engine
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
-        self._input = InputProcessor(self._config.model, self._tokenizer)
+        self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
         self._grammars = GrammarCompiler(self._config, self._tokenizer)
         self._client = InprocClient(self._config)
@@ -204,24 +213,50 @@ class LLM:
                 tokenized.append(prompt)
         return tokenized
 
+    def _explain_terms(
+        self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
+    ) -> list[ExplainTerms]:
+        """What explanations need to know, for each prompt.
+
+        given:         whether the caller made `params`.
+        conversations: those of the prompts; none: they are plain texts.
+        """
+        told: list[ExplainTerms] = []
+        for index, one in enumerate(params):
+            sources: dict[str, Source] = {}
+            if isinstance(one, SamplingParams):  # anything else is refused a moment later
+                names = changed_names(one) if given else []
+                sources = sampling_sources(one, names, self._config.model)
+            first_turn = bool(conversations) and not has_answers(conversations[index])
+            told.append(ExplainTerms(sources, first_turn))
+        return told
+
     def _run(
-        self, prompts: list[PromptInput], params: list[SamplingParams], priority: Sequence[int], use_tqdm: Progress
+        self,
+        prompts: list[PromptInput],
+        params: list[SamplingParams],
+        priority: Sequence[int],
+        use_tqdm: Progress,
+        explain: Sequence[ExplainTerms] | None,
     ) -> list[RequestOutput]:
         client = self._live_client()
         entries = []
         for index in range(len(prompts)):
-            entry = self._process(index, prompts, params[index], priority[index])
+            told = None if explain is None else explain[index]
+            terms = RequestTerms(priority=priority[index], explain=told)
+            entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)
         return run_batch(client, self._output, entries, use_tqdm)
 
-    def _process(self, index: int, prompts: list[PromptInput], params: SamplingParams, priority: int) -> ProcessedInput:
+    def _process(
+        self, index: int, prompts: list[PromptInput], params: SamplingParams, terms: RequestTerms
+    ) -> ProcessedInput:
         """One checked prompt. Raises RequestError, which names the prompt when there are several."""
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
             wanted = getattr(params, "structured_outputs", None)
             grammar = None if wanted is None else self._grammars.compile(wanted)
-            terms = RequestTerms(priority=priority)
             return self._input.process(str(next(self._ids)), prompts[index], params, terms, grammar=grammar)
         except RequestError as error:
             if len(prompts) == 1:

@@ -14,6 +14,7 @@ from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 import core
 from core import LLM, RequestOutput, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError, RequestError
+from core.api.explanation import SamplingValue
 from core.api.step_plan import StepPlan, StepResult
 
 TEMPLATE = (
@@ -113,6 +114,8 @@ def test_all_prompts_are_checked_before_any_runs(make: Maker) -> None:
         llm.generate(["a", "b"], priority=[1], use_tqdm=False)
     with pytest.raises(RequestError, match="dict"):
         llm.generate("a", {"temperature": 0}, use_tqdm=False)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="dict"):
+        llm.generate("a", {"temperature": 0}, use_tqdm=False, explain=True)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="int"):
         llm.generate(7, use_tqdm=False)  # type: ignore[arg-type]
     assert make.executors[0].sequences == {}
@@ -127,6 +130,42 @@ def test_choices_and_stop_strings(make: Maker) -> None:
     assert [one.index for one in output.outputs] == [0, 1, 2, 3]
     assert {one.stop_reason for one in output.outputs} == {" th"}
     assert make.executors[0].sequences == {}
+
+
+def test_outputs_say_how_they_came_about_when_asked(make: Maker) -> None:
+    llm = make(script="one two three", generation={"temperature": 0.6, "top_p": 0.9})
+    (plain,) = llm.generate("x" * 40, use_tqdm=False)
+    assert plain.explain is None
+    (told,) = llm.generate("x" * 40, use_tqdm=False, explain=True)
+    assert told.explain is not None and told.explain.cache.first_miss is not None
+    assert told.explain.sampling["temperature"] == SamplingValue(0.6, "generation_config")
+    assert told.explain.cache.first_miss.cause == "last_block"
+    assert told.explain.cache.cached_tokens == told.num_cached_tokens > 0
+    params = SamplingParams(n=2, temperature=0.5, stop=[" th"], max_tokens=50)
+    first, second = llm.generate(["x" * 40, "y" * 40], params, use_tqdm=False, explain=True)
+    for output in (first, second):
+        assert output.explain is not None
+        assert output.explain.sampling["temperature"] == SamplingValue(0.5, "request")
+        assert output.explain.sampling["top_p"] == SamplingValue(1.0, "default")
+        assert output.explain.steps >= 2 * len("one two th")
+        times = output.explain.times
+        assert None not in (times.preparation, times.queue, times.prefill, times.decode)
+
+
+def test_chats_with_a_history_that_changed(make: Maker) -> None:
+    llm = make()
+    turns = [{"role": "user", "content": "0123456789 abcdefgh"}, {"role": "assistant", "content": "yes"}]
+    changed = [{"role": "user", "content": "0123456789 abcdXfgh"}, *turns[1:], {"role": "user", "content": "and"}]
+    params = SamplingParams(max_tokens=2)
+    for conversation, cause, differs_at in (
+        (turns[:1], "first_seen", None),
+        (turns[:1], "last_block", None),
+        (changed, "history_changed", len("<user>0123456789 abcd")),
+    ):
+        (told,) = llm.chat(conversation, params, use_tqdm=False, explain=True)
+        assert told.explain is not None and told.explain.cache.first_miss is not None
+        miss = told.explain.cache.first_miss
+        assert (miss.cause, miss.differs_at) == (cause, differs_at)
 
 
 def test_chat(make: Maker) -> None:

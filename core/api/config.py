@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.explanation import Scope
 from core.api.specs import KVGroup
 
 
@@ -29,6 +30,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
+    overridden:     names among them whose values are the server's own.
     enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
     implementation: whose layers run, the engine's own (`core`) or those of `transformers`.
     trust_remote_code: layers may come as code with the checkpoint.
@@ -48,6 +50,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
+    overridden: tuple[str, ...] = ()
     enforce_eager: bool = False
     implementation: Literal["core", "transformers"] = "core"
     trust_remote_code: bool = False
@@ -89,6 +92,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes:            its size.
     events:                None: changes are not published.
     metrics_sample:        share of blocks whose residency is measured; 0: none.
+    explains:              what explained answers may tell of earlier requests.
     """
 
     block_size: int = 16
@@ -104,6 +108,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0
     events: KVEventsConfig | None = None
     metrics_sample: float = 0.0
+    explains: Scope = "own"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

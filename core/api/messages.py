@@ -23,6 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.config import ResolvedPlugin
+from core.api.explanation import SequenceRecord
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 
@@ -69,6 +70,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
                       first of them and do not come again.
     grammar:          what its output must look like, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
                       `ignore_eos`, and any of them ends the sequence: they are only sampled where it may end.
+    explain:          whether each of its outputs carries a record of how it came about.
     """
 
     request_id: str
@@ -88,6 +90,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     handle: int = NO_HANDLE
     resume: Resume | None = None
     grammar: CompiledGrammar | None = None
+    explain: bool = False
 
     @property
     def key(self) -> tuple[str, int]:
@@ -119,6 +122,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
     handle:            names the sequence: ids come again, it does not.
+    record:            how it has come about so far; None unless the request asks for it.
     """
 
     request_id: str
@@ -131,6 +135,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     handle: int = NO_HANDLE
+    record: SequenceRecord | None = None
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):

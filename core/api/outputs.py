@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from core.api.explanation import Explanation
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -64,6 +66,7 @@ class RequestOutput:
 
     prompt_logprobs: one entry for each prompt token, the first one None; or None when not asked for.
     num_cached_tokens: prompt tokens that came from the prefix cache.
+    explain: how the answer came about, with its last output; None unless that was asked for.
     """
 
     request_id: str
@@ -74,3 +77,4 @@ class RequestOutput:
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     num_cached_tokens: int = 0
+    explain: Explanation | None = None

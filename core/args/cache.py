@@ -88,6 +88,14 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_disk_size: Annotated[
         float, Arg("GiB of that directory; blocks unused for longest are deleted first.", gt=0, le=1e9)
     ] = 10.0
+    explain_answers: Annotated[
+        str,
+        Arg(
+            "What answers to requests with `explain` may tell of earlier requests: off: such requests are refused; own: of "
+            "the same tenant's (equal cache_salt and user); all: also that another tenant had the same tokens.",
+            choices=("off", "own", "all"),
+        ),
+    ] = "own"
     kv_events_config: Annotated[
         dict[str, Any] | None, Arg("Tell others over ZMQ which blocks are cached.", keys=KVEventsKeys)
     ] = None

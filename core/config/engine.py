@@ -11,7 +11,7 @@ from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConf
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
-from core.config.generation import eos_token_ids, generation_defaults
+from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
 from core.config.settings import Settings, underscored
@@ -69,6 +69,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         seed=settings["seed"],
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,
+        overridden=tuple(override_name(key) for key in settings["override_generation_config"]),
         enforce_eager=settings["enforce_eager"],
         implementation="transformers" if isinstance(spec, ModuleSpec) else "core",
         trust_remote_code=settings["trust_remote_code"],
@@ -91,6 +92,7 @@ def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
         disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),
         events=_events(settings["kv_events_config"]),
         metrics_sample=settings["kv_cache_metrics_sample"] if settings["kv_cache_metrics"] else 0.0,
+        explains=settings["explain_answers"],
     )
 
 

@@ -37,12 +37,17 @@ def generation_defaults(manifest: CheckpointManifest, source: str, override: dic
         if not isinstance(values, dict):
             raise UserError(f"--generation-config {source}: {path} holds no JSON object.")
     for key, value in override.items():
-        name = "max_new_tokens" if key in ("max_tokens", "max-tokens") else key.replace("-", "_")
+        name = override_name(key)
         if name not in KEYS:
             known = ", ".join(KEYS)
             raise UserError(f"--override-generation-config.{key}: unknown key; known: {known}.{nearest(name, KEYS)}")
         values[name] = value
     return {key: value for key, value in values.items() if key in KEYS and value is not None}
+
+
+def override_name(key: str) -> str:
+    """The name in generation configurations of a key of --override-generation-config."""
+    return "max_new_tokens" if key in ("max_tokens", "max-tokens") else key.replace("-", "_")
 
 
 def eos_token_ids(manifest: CheckpointManifest, generation: dict[str, Any]) -> tuple[int, ...]:

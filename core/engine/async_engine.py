@@ -67,7 +67,7 @@ class AsyncEngine:
         self._closed = False
         self._num_overdue = 0
         texts = None if tokenizer.refusal else tokenizer
-        self._input = InputProcessor(config.model, texts)
+        self._input = InputProcessor(config.model, texts, config.cache.explains)
         self._output = OutputProcessor(texts, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
         self.grammars = GrammarCompiler(config, tokenizer)

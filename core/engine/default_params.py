@@ -5,10 +5,12 @@ Owns: which keys of a `generation_config.json` count. Never does: read files. Ca
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from core.api.config import ModelConfig
 from core.api.errors import ConfigError, RequestError
+from core.api.explanation import Source
 from core.api.sampling_params import SamplingParams
 
 RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -20,6 +22,25 @@ def recommended_values(model: ModelConfig) -> dict[str, Any]:
     if model.generation.get("max_new_tokens") is not None:
         values["max_tokens"] = model.generation["max_new_tokens"]
     return values
+
+
+def sampling_sources(params: SamplingParams, given: Iterable[str], model: ModelConfig) -> dict[str, Source]:
+    """Where values come from that are not defaults: the request `given` names, or the model's recommendation."""
+    sources: dict[str, Source] = {}
+    for name, value in recommended_values(model).items():
+        key = "max_new_tokens" if name == "max_tokens" else name
+        if getattr(params, name) == value:
+            sources[name] = "server" if key in model.overridden else "generation_config"
+    for name in given:
+        sources[name] = "request"
+    return sources
+
+
+def changed_names(params: SamplingParams) -> list[str]:
+    """The parameters that are not at their defaults."""
+    unchanged = SamplingParams()
+    names = params.__struct_fields__
+    return [name for name in names if getattr(params, name) != getattr(unchanged, name)]
 
 
 def default_sampling_params(model: ModelConfig) -> SamplingParams:

@@ -12,14 +12,17 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
+from core.api.explanation import Scope, Source
 from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
+from core.engine.asked import Asked, LengthLimit, asked_of
 from core.engine.prompt_parser import PromptInput, PromptParser, check_token_ids, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
@@ -35,22 +38,30 @@ class ProcessedInput:
     prompt:   the text, if there was one.
     requests: one entry a choice.
     marks_specials: see `RequestTerms`.
+    asked:    what is to be told of the request in the end; None when nobody asks.
     """
 
     prompt: str | None
     requests: list[EngineRequest]
     marks_specials: bool = False
+    asked: Asked | None = None
 
 
 class InputProcessor:
-    """Checks and translates requests for one model. tokenizer: None serves token ids only."""
+    """Checks and translates requests for one model.
 
-    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+    tokenizer: None serves token ids only.
+    explains:  what answers may tell of earlier requests.
+    """
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None, explains: Scope = "own") -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self._explains = explains
         self._prompts = PromptParser(model, tokenizer)
         limit = model.generation.get("max_new_tokens")
         self._server_limit = model.max_model_len if limit is None else int(limit)
+        self._server_source: Source = "server" if "max_new_tokens" in model.overridden else "generation_config"
         self._random = None if model.seed is None else random.Random(model.seed)
 
     def process(
@@ -73,6 +84,7 @@ class InputProcessor:
         arrival = time.time() if arrival_time is None else arrival_time
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
+        self._check_explain(terms)
         self._check_params(params)
         if params.structured_outputs is not None and grammar is None:
             raise RequestError(
@@ -83,7 +95,10 @@ class InputProcessor:
         check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
-        resolved = self._resolve_length(len(token_ids), params, terms.strict_length)
+        length = self._length(len(token_ids), params, terms)
+        resolved = msgspec.structs.replace(
+            params, max_tokens=length.num_tokens, allowed_token_ids=None, structured_outputs=None
+        )
         # Where a grammar leaves nothing but the end, an answer ends even with ignore_eos.
         ignores_eos = params.ignore_eos and grammar is None
         eos = [] if ignores_eos else list(self.model.eos_token_ids)
@@ -110,10 +125,22 @@ class InputProcessor:
                 user=terms.user,
                 deadline=deadline,
                 grammar=grammar,
+                explain=terms.explain is not None,
             )
             for choice in range(params.n)
         ]
-        return ProcessedInput(parsed.text, requests, terms.marks_specials)
+        processed = ProcessedInput(parsed.text, requests, terms.marks_specials)
+        if terms.explain is not None:
+            num_cut = len(parsed.token_ids) - len(token_ids)
+            processed.asked = asked_of(params, terms, terms.explain, length, seed, num_cut, deadline)
+        return processed
+
+    def _check_explain(self, terms: RequestTerms) -> None:
+        if terms.explain is not None and self._explains == "off":
+            raise RequestError(
+                "explain is asked for, but this engine explains no answers (--explain-answers off); leave it out.",
+                param="explain",
+            )
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
@@ -141,11 +168,11 @@ class InputProcessor:
             keep = max(1, self.model.max_model_len - (params.max_tokens or 1))
         return token_ids[-keep:]
 
-    def _resolve_length(self, prompt_len: int, params: SamplingParams, strict: bool) -> SamplingParams:
-        """The parameters with `max_tokens` as an integer that fits the context and the checkpoint's own limit."""
+    def _length(self, prompt_len: int, params: SamplingParams, terms: RequestTerms) -> LengthLimit:
+        """`max_tokens` as an integer that fits the context and the checkpoint's own limit, and which of them it is."""
         room = self.model.max_model_len - prompt_len
         wanted = room if params.max_tokens is None else params.max_tokens
-        if strict and wanted > room:
+        if terms.strict_length and wanted > room:
             raise RequestError(
                 f"max_tokens is {wanted}, but after a prompt of {prompt_len} tokens only {room} of the context's "
                 f"{self.model.max_model_len} are left. Lower max_tokens, shorten the prompt, or raise --max-model-len.",
@@ -158,8 +185,12 @@ class InputProcessor:
                 f"{min(room, self._server_limit)} can follow; lower it or shorten the prompt.",
                 param="min_tokens",
             )
-        most = min(wanted, room, self._server_limit)
-        return msgspec.structs.replace(params, max_tokens=most, allowed_token_ids=None, structured_outputs=None)
+        sources = {} if terms.explain is None else terms.explain.sources
+        own = LengthLimit("max_tokens", wanted, sources.get("max_tokens", "default"))
+        by_checkpoint = LengthLimit("max_new_tokens", self._server_limit, self._server_source)
+        by_context = LengthLimit("max_model_len", room, "context")
+        limits = [by_checkpoint, by_context] if params.max_tokens is None else [own, by_checkpoint, by_context]
+        return min(limits, key=attrgetter("num_tokens"))
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):

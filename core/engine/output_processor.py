@@ -15,7 +15,9 @@ from core.api.messages import EngineOutput, FinishReason
 from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
+from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
+from core.engine.explaining import Explainer
 from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_logprobs import PromptLogprobs
 from core.tokens.stop_strings import StopStrings
@@ -123,6 +125,26 @@ class RequestState:
         )
 
 
+class ExplainedState(RequestState):
+    """A request whose user asks how it was answered; its last output says so."""
+
+    def __init__(self, entry: ProcessedInput, asked: Asked, tokenizer: Tokenizer | None) -> None:
+        super().__init__(entry, tokenizer)
+        self._explainer = Explainer(asked, self.prompt_token_ids, tokenizer)
+
+    def update(self, output: EngineOutput, now: float) -> bool:
+        """As for others; the newest record of each choice is kept."""
+        self._explainer.add(output.choice, output.record)
+        return super().update(output, now)
+
+    def take(self, interval: int = 1) -> RequestOutput | None:
+        """As for others."""
+        output = super().take(interval)
+        if output is not None and output.finished:
+            output.explain = self._explainer.explain(self._choices.values(), self.num_cached_tokens)
+        return output
+
+
 class OutputProcessor:
     """All live requests of one client. tokenizer: None leaves all texts empty. stream_interval: see `RequestState.take`."""
 
@@ -139,7 +161,10 @@ class OutputProcessor:
 
     def add(self, entry: ProcessedInput) -> None:
         """Expect outputs of a request. Its id must not be live."""
-        state = RequestState(entry, self._tokenizer)
+        if entry.asked is None:
+            state = RequestState(entry, self._tokenizer)
+        else:
+            state = ExplainedState(entry, entry.asked, self._tokenizer)
         if state.request_id in self._requests:
             raise ValueError(f"Request id {state.request_id!r} is live already.")
         self._requests[state.request_id] = state

@@ -7,7 +7,24 @@ them, and the parts that hand a request on to the engine.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.api.explanation import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainTerms:
+    """The answer is to be explained.
+
+    sources:    of the sampling values that are not defaults.
+    first_turn: whether the prompt is known to go on with no conversation.
+    grammar_s:  seconds of the preparation that its grammar took; None without one.
+    """
+
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    first_turn: bool = False
+    grammar_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +37,7 @@ class RequestTerms:
     timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
     arrival:       monotonic seconds from which on they count; None: now.
     marks_specials: special tokens stay in the text, and outputs tell where they are.
+    explain:       None: nobody asks how the answer came about.
     """
 
     priority: int = 0
@@ -28,6 +46,7 @@ class RequestTerms:
     timeout_s: float | None = None
     arrival: float | None = None
     marks_specials: bool = False
+    explain: ExplainTerms | None = None
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

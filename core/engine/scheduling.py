@@ -31,6 +31,7 @@ def build_scheduler(config: EngineConfig, queue: StepQueue, services: KVServices
             tiers=services.tiers,
             observers=services.observers,
             snapshot_interval=cache.snapshot_interval,
+            explains=cache.explains,
         )
 
     try:

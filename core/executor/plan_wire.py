@@ -136,6 +136,7 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
         user="",
         resume=None,
         deadline=0.0,
+        explain=False,
         handle=NO_HANDLE,
     )
 

@@ -37,7 +37,7 @@ from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder, DecoderWeights
 from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import GrammarBackend, Proposer, Uploads
+from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
 

@@ -25,11 +25,15 @@ class BlockKeys:
             self._extend(sequence, index + 1)
         return keys[index]
 
+    def root(self, sequence: KVSequence) -> bytes:
+        """What stands where the digest of the block before would, for a sequence's first block."""
+        return self._hasher.root(sequence.cache_salt)
+
     def _extend(self, sequence: KVSequence, count: int) -> None:
         """Compute keys until there are `count` of them."""
         keys = sequence.prefix_keys
         size = self._block_size
-        parent = keys[-1].digest if keys else self._hasher.root(sequence.cache_salt)
+        parent = keys[-1].digest if keys else self.root(sequence)
         while len(keys) < count:
             start = len(keys) * size
             stop = start + size

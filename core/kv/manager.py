@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.api.errors import ConfigError
+from core.api.explanation import CacheMiss, Scope
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.kv.block_checks import check_blocks
@@ -19,7 +20,9 @@ from core.kv.block_tables import NewBlocks, make_tables
 from core.kv.groups import longest_sequence, single_group
 from core.kv.growth import growth_of
 from core.kv.hashing import PrefixKey
+from core.kv.misses import MissFinder
 from core.kv.observer import CacheObserver
+from core.kv.past import PastPrefixes
 from core.kv.prefix import PrefixHit, PrefixSearch
 from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
@@ -37,6 +40,7 @@ class KVManager:
     tiers: where evicted blocks go on living; not for models with states, whose snapshots stay in memory.
     observers: hear of cached blocks.
     snapshot_interval: tokens between two states of a sequence that are cached, at least; None: `MIN_INTERVAL`.
+    explains: what `miss` may tell of earlier sequences.
 
     states: where the states of sequences are, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -59,6 +63,7 @@ class KVManager:
         tiers: KVTiers | None = None,
         observers: Sequence[CacheObserver] = (),
         snapshot_interval: int | None = None,
+        explains: Scope = "own",
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -78,8 +83,11 @@ class KVManager:
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._keys = BlockKeys(hash_algorithm, block_size)
         num_keyed = sum(rule.holds_slots for rule in self.growth)
+        past: PastPrefixes | None = None
+        if enable_prefix_caching and explains != "off":
+            past = PastPrefixes(self._keys, block_size, num_blocks, across_tenants=explains == "all")
         self._registry = BlockRegistry(
-            self.pool, self._keys, block_size, self.observers, num_keyed, enabled=enable_prefix_caching
+            self.pool, self._keys, block_size, self.observers, num_keyed, enabled=enable_prefix_caching, past=past
         )
         self._tables = make_tables(self.pool, self.growth, block_size, self._registry)
         self.num_growing = self._tables.num_growing
@@ -94,6 +102,7 @@ class KVManager:
         self._search = PrefixSearch(
             needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
         )
+        self._misses = MissFinder(self._keys, self.pool.prefixes, self.growth, block_size, past, has_states=has_states)
 
     @property
     def usage(self) -> float:
@@ -124,6 +133,13 @@ class KVManager:
     def no_hit(self) -> PrefixHit:
         """The start of a sequence that does not use the prefix cache."""
         return PrefixHit(0, [[] for _ in self.groups])
+
+    def miss(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
+        """Why the token behind `hit`, which `lookup` has just returned, is not cached. Takes nothing. O(1), or O(blocks of
+        the prefix) when it may tell of other tenants."""
+        if not self.enable_prefix_caching:
+            return CacheMiss(0, "caching_off")
+        return self._misses.find(sequence, hit)
 
     def is_loaded(self, sequence: KVSequence) -> bool:
         """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""

@@ -22,11 +22,15 @@ from core.kv.tiers.page_source import PageSource
 
 
 class PageLoad(NamedTuple):
-    """A block that a tier has: its values, and the entry of the table of `group` that it belongs to."""
+    """A block that a tier has: its values, and the entry of the table of `group` that it belongs to.
+
+    from_disk: whether the sequence has waited for it.
+    """
 
     group: int
     entry: int
     page: Page
+    from_disk: bool = False
 
 
 @dataclass(slots=True)
@@ -139,6 +143,7 @@ class PrefixSearch:
             page = pages.read(group, key)
             if page is not None:
                 load.pages[group, index] = page
+                load.in_memory.add((group, index))
         return in_pool
 
     def _has(self, sequence: KVSequence, group: int, index: int) -> bool:
@@ -167,7 +172,8 @@ class PrefixSearch:
                 page = self._page(sequence, group, index)
                 if page is None:
                     return None
-                hit.loads.append(PageLoad(group, index, page))
+                from_disk = sequence.load is not None and sequence.load.was_read(group, index)
+                hit.loads.append(PageLoad(group, index, page, from_disk))
             hit.block_ids.append(ids)
         num_states = self._num_groups - self._num_keyed
         hit.block_ids += [[] for _ in range(num_states)]

@@ -15,6 +15,7 @@ class KVSequence:
 
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
     cache_salt, extras:    prefixes are shared only where these are equal.
+    owner:                 whose it is: what is remembered of it is told to nobody else. Prefixes are shared all the same.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
     num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
     block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
@@ -48,15 +49,23 @@ class KVSequence:
         "num_saved_tokens",
         "num_shared_blocks",
         "num_slots",
+        "owner",
         "prefix_keys",
         "snapshots",
         "token_ids",
     )
 
-    def __init__(self, token_ids: list[int], cache_salt: str | None = None, extras: KeyExtras | None = None) -> None:
+    def __init__(
+        self,
+        token_ids: list[int],
+        cache_salt: str | None = None,
+        extras: KeyExtras | None = None,
+        owner: str = "",
+    ) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
         self.extras = extras
+        self.owner = owner
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []

@@ -40,6 +40,22 @@ class Admission:
             if first is None or not self._may_be_tried(first) or not self._try(planner, first):
                 return
 
+    def held_by(self, planner: StepPlanner) -> str:
+        """The argument whose limit keeps the sequences that wait out of a step, to the best of what is known of it."""
+        state = self.state
+        if state.running.is_full:
+            return "max_num_seqs"
+        first = _peek(state.waiting) if len(state.waiting) else None
+        if first is not None and not state.seats.has_room(first.blocks_missing):
+            return "kv_cache"
+        if planner.budget <= 0:
+            return "max_num_batched_tokens"
+        if first is None and len(state.held):
+            return "max_long_partial_prefills"
+        if state.running.partial:
+            return "max_num_partial_prefills"
+        return "kv_cache"
+
     def try_suspect(self, planner: StepPlanner) -> bool:
         """Plan a step for the first suspect alone; False when blocks are missing, so that the others must go on first."""
         state = self.state

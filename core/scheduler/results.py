@@ -215,6 +215,7 @@ class ResultReader:
             None,  # stop_reason
             sequence.num_cached_tokens,
             sequence.request.handle,
+            sequence.record,
         )
 
     def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:

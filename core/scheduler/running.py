@@ -17,6 +17,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from core.api.messages import NO_HANDLE
 from core.api.step_plan import Int32Array, Slot
 from core.scheduler.sequence import NO_SLOT, SequenceState
 
@@ -92,7 +93,9 @@ class RunningSet:
         self.capacity[slot] = sequence.num_slots
         self._max_length[slot] = sequence.max_length
         self._num_prompt[slot] = sequence.num_prompt_tokens
-        self._handle[slot] = sequence.request.handle
+        # A record travels with every token of its sequence, so that whoever ends it has the newest one.
+        tells_more = sequence.record is not None
+        self._handle[slot] = NO_HANDLE if tells_more else sequence.request.handle
         self.stop_ids.update(sequence.stop_token_ids)
         insort(self.sequences, sequence, key=_order)
         insort(self.partial, sequence, key=_order)

@@ -172,6 +172,8 @@ class Scheduler:
         if self.lockstep or not step.is_idle:
             self._take_oldest(step)
             self._settle_transfers(step, result.pages)
+        if self._state.recorder:
+            self._state.recorder.count(step, result)
         outputs = ResultReader(self._state, step, result, vectorized=self._vectorized).run()
         self._state.at_work = None
         return outputs
@@ -235,6 +237,7 @@ class Scheduler:
                 output = EngineOutput(*request.key, sequence.num_output_tokens, [], handle=request.handle)
                 output.finish_reason = "error"
                 output.stop_reason = sentence
+                output.record = sequence.record
                 ended.append(output)
             else:
                 fresh.adopt(sequence)
@@ -272,6 +275,9 @@ class Scheduler:
         planner.plan_chunks()
         if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
             self._admission.admit(planner)
+        if state.recorder:
+            limit = self._admission.held_by(planner)
+            state.recorder.wait(limit)
 
     def _begin(self, step: Step) -> None:
         """Count a step as under way, with all that must be undone should it fail."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from core.api.explanation import SequenceRecord
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.policy import Order, WaitingQueue
 from core.api.step_plan import SequenceKey, Slot
@@ -45,6 +46,7 @@ class SequenceState(KVSequence):
     was_preempted:      whether it has ever lost its blocks to another one.
     is_long:            whether it counts among the long partial prefills.
     prompt_logprobs:    entries gathered so far; None when not asked for or already sent.
+    record:             how it has come about; None unless its request asks for that.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class SequenceState(KVSequence):
         "order",
         "prompt_logprobs",
         "queue",
+        "record",
         "request",
         "slot",
         "status",
@@ -73,7 +76,7 @@ class SequenceState(KVSequence):
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         resume = request.resume
         given = [] if resume is None else resume.output_token_ids
-        super().__init__([*request.prompt_token_ids, *given], request.cache_salt)
+        super().__init__([*request.prompt_token_ids, *given], request.cache_salt, owner=request.user)
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key
@@ -95,6 +98,7 @@ class SequenceState(KVSequence):
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None
+        self.record: SequenceRecord | None = None
         self.was_preempted = False
         self.is_long = False
         self.prompt_logprobs: list[TokenLogprobs] | None = None

@@ -19,6 +19,7 @@ from core.kv.prefix import PrefixHit
 from core.scheduler.awaiting_kv import AwaitingKV
 from core.scheduler.drafts import DraftRules
 from core.scheduler.limits import LengthLimits
+from core.scheduler.recorder import Recorder
 from core.scheduler.roster import Roster
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
@@ -32,6 +33,7 @@ class SchedulerState:
     awaiting: sequences whose keys and values are being loaded; others pass them.
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
+    recorder: of sequences whose requests ask how their answers came about.
     at_work: the sequence that is being handled, to be blamed when something breaks.
     step_number: of the newest step.
     """
@@ -50,6 +52,7 @@ class SchedulerState:
         self.awaiting = AwaitingKV(kv)
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config.num_speculative_tokens, self._most_forced(), self.stats)
+        self.recorder = Recorder(kv, clock)
         self.at_work: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []
@@ -85,11 +88,14 @@ class SchedulerState:
             self.seats.suspect([sequence])
         else:
             self.roster.queue(sequence)
+        self.recorder.enter(sequence)
         # Last, because the policy is a plugin: a sequence that its queue did not take must not be alive.
         self.roster.enter(sequence, arrival)
 
     def adopt(self, sequence: SequenceState) -> None:
         """Queue a sequence of another state, whose blocks and slots are gone."""
+        self.recorder.enter(sequence)
+        self.recorder.lose(sequence)
         sequence.block_ids = []
         self.kv.free(sequence, keep_cached=False)
         sequence.prefix_keys = []
@@ -106,6 +112,7 @@ class SchedulerState:
     def start(self, sequence: SequenceState, hit: PrefixHit) -> None:
         """Give the next sequence of its queue, or a suspect, a slot and the blocks of its hit."""
         self.roster.take_first(sequence)
+        self.recorder.start(sequence, hit)
         self.kv.attach(sequence, hit)
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
@@ -139,11 +146,14 @@ class SchedulerState:
         if sequence not in self.seats.suspects:
             self.roster.queue_again(sequence)
         self.seats.press(sequence)
+        if sequence.record is not None:
+            sequence.record.num_preemptions += 1
         self.stats.num_preemptions += 1
 
     def suspend(self, sequence: SequenceState) -> None:
         """Take slot and blocks from a running sequence; its tokens are kept."""
         self.settle(sequence)
+        self.recorder.lose(sequence)
         self.kv.free(sequence)
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING
@@ -163,6 +173,7 @@ class SchedulerState:
         if sequence.slot != NO_SLOT:
             self.seats.empty(sequence)
         self.seats.forget(sequence)
+        self.recorder.end(sequence)
         self.roster.leave(sequence)
 
     def end(self, sequence: SequenceState, reason: FinishReason, sentence: str, *, keep_cached: bool) -> EngineOutput:
@@ -177,6 +188,7 @@ class SchedulerState:
             stop_reason=sentence,
             num_cached_tokens=max(sequence.num_cached_tokens, 0),
             handle=sequence.request.handle,
+            record=sequence.record,
         )
 
     def tell(self, output: EngineOutput) -> None:

@@ -15,8 +15,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import UnsetType
 
+from core.api.explanation import Explanation
 from core.api.outputs import RequestOutput
 from core.serving.context import ServingContext
+from core.serving.explaining import Explanations
 from core.serving.generation import PromptOutput
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.usage import Usage, UsageCounter
@@ -33,10 +35,12 @@ class Chunk(Protocol):
     """The message of one event; the same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
+    explain: for the last chunk alone.
     """
 
     choices: list[Any]
     usage: Usage | UnsetType | None
+    explain: Explanation | list[Explanation] | UnsetType
 
 
 ChunkT = TypeVar("ChunkT", bound=Chunk)
@@ -71,6 +75,7 @@ class AnswerStream:
         outputs: AsyncGenerator[PromptOutput, None],
     ) -> None:
         forced = context.server.enable_force_include_usage
+        self._explains = bool(request.explain)
         self._tells_usage = request.include_usage(forced=forced)
         self._tells_usage_always = request.continuous_usage(forced=forced)
         self._first = first
@@ -83,6 +88,8 @@ class AnswerStream:
         async with aclosing(self._outputs):
             for opening in writer.opening(chunk, self._first[1]):
                 yield _event(opening)
+            explanations = Explanations()
+            explanations.add(*self._first)
             # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
             choices = await written(self._first[1], partial(writer.news, *self._first))
             while True:
@@ -94,10 +101,14 @@ class AnswerStream:
                 item = await anext(self._outputs, None)
                 if item is None:
                     break
+                if self._explains:
+                    explanations.add(*item)
                 choices = writer.news(*item)
-        if self._tells_usage:
+        if self._tells_usage or self._explains:
             chunk.choices = []
-            chunk.usage = writer.usage.usage()
+            if self._tells_usage:
+                chunk.usage = writer.usage.usage()
+            chunk.explain = explanations.told()
             yield _event(chunk)
 
 

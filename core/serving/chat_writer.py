@@ -108,6 +108,8 @@ class ChatWriter:
             answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
         if self.request.return_token_ids:
             answer.prompt_token_ids = output.prompt_token_ids
+        if output.explain is not None:
+            answer.explain = output.explain
         return answer
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:

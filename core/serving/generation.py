@@ -23,6 +23,7 @@ from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
+from core.serving.explaining import explain_terms
 from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
 
 logger = logging.getLogger("core.serving")
@@ -62,6 +63,7 @@ async def run_prompts(
             timeout_s=prepared.body.timeout,
             arrival=arrival.begin,
             marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
+            explain=explain_terms(prepared, context.model),
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for request_id, prompt in zip(ids, prompts, strict=True):

@@ -38,7 +38,7 @@ from core.serving.responses.translation import chat_request, check_history, own_
 from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
 from core.serving.tools import ToolUse
-from core.tokens.chat_template import ChatTemplate
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
 
 MAX_CHOICES = 4096
@@ -95,6 +95,7 @@ class PreparedChat(msgspec.Struct):
     format: by which the answer is parsed; None: all of it is text.
     prompt_tail: the end of the prompt, from which the answer goes on.
     resumed: the answer goes on within the last message.
+    first_turn: whether the conversation holds no answer yet.
     """
 
     body: ChatRequest
@@ -105,6 +106,7 @@ class PreparedChat(msgspec.Struct):
     format: AnswerFormat | None = None
     prompt_tail: str = ""
     resumed: bool = False
+    first_turn: bool = False
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -217,6 +219,7 @@ class Preparation:
         params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
+        first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
         return PreparedChat(
@@ -228,6 +231,7 @@ class Preparation:
             format=plan.format,
             prompt_tail=plan.tail(text)[-TAIL:],
             resumed=plan.resumed is not None,
+            first_turn=first_turn,
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:

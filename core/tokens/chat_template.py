@@ -34,6 +34,11 @@ NO_TEMPLATE = (
 )
 
 
+def has_answers(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a conversation holds earlier answers of the model."""
+    return any(message.get("role") == "assistant" for message in messages)
+
+
 class ChatTemplate:
     """One compiled template, or one for conversations with tools and one for all others.
 

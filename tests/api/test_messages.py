@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from core.api import messages
+from core.api.explanation import CacheMiss, SequenceRecord
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
@@ -56,12 +57,15 @@ FIRST_FIELDS: dict[str, str] = {
 """The fields of each message in version 2.0 of the protocol, in their order on the wire. Never edited without a new major
 version."""
 
-REQUEST = EngineRequest("a", 1, [1, 2], SamplingParams(max_tokens=3), 5, [9], handle=4, resume=Resume([7], 1))
+REQUEST = EngineRequest(
+    "a", 1, [1, 2], SamplingParams(max_tokens=3), 5, [9], handle=4, resume=Resume([7], 1), explain=True
+)
+RECORD = SequenceRecord(1.0, 2.0, 3.0, 4.0, 16, CacheMiss(32, "history_changed", 35), num_steps=7)
 SAMPLES: list[msgspec.Struct] = [
     Resume([1, 2], 3),
     REQUEST,
     TokenLogprobs([1], [-0.5], [1]),
-    EngineOutput("a", 0, 2, [3], finish_reason="stop", stop_reason=9, handle=1),
+    EngineOutput("a", 0, 2, [3], finish_reason="stop", stop_reason=9, handle=1, record=RECORD),
     SchedulerStats(num_running=2, kv_residency=[[1.0]]),
     TokenColumns(b"12345678", b"1234", b"1234"),
     EngineOutputs(1, [EngineOutput("a", 0, 2, [3])], SchedulerStats(), TokenColumns(b"12345678", b"1234", b"1234")),

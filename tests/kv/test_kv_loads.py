@@ -40,6 +40,21 @@ class SlowDisk:
         return None if number in self.broken else self._disk.read(group, key)
 
 
+def test_a_hit_says_which_pages_came_from_where(tmp_path):
+    """Of the pages that a sequence gets back, those in host memory and those that it waited for are told apart."""
+    disk = disk_of(tmp_path)
+    engine = Engine(KVTiers(HostTier(3 * PAGE_BYTES), disk), num_blocks=10)
+    for tokens in (FIRST, OTHER):
+        engine.run(tokens)
+        assert disk.flush()
+    sequence = KVSequence(list(FIRST))
+    hit = look_up(engine.kv, sequence)
+    in_host = {load.entry for load in hit.loads if not load.from_disk}
+    assert len(hit.loads) == hit.num_tokens // 4
+    assert 0 < len(in_host) <= 3 < len(hit.loads)
+    engine.kv.tiers.close()
+
+
 class World:
     """An engine that finds FIRST and OTHER on a slow disk, and a clock that stands still."""
 

@@ -76,6 +76,7 @@ def make_scheduler(
     max_in_flight=2,
     groups=(),
     states=False,
+    explains="own",
     **limits,
 ) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
@@ -87,7 +88,7 @@ def make_scheduler(
 
     def make_kv() -> KVManager:
         step = max(config.max_num_batched_tokens, config.max_model_len)
-        options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size}
+        options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size, "explains": explains}
         return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}

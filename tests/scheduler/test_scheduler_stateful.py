@@ -136,9 +136,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         user=st.sampled_from("abc"),
         deadline=st.sampled_from([0.0, 0.0, 0.0, 5.0]),
         named=st.booleans(),
+        explain=st.booleans(),
     )
     def add(
-        self, shared, own, max_tokens, choices, priority, eos, min_tokens, prompt_logprobs, salt, user, deadline, named
+        self,
+        shared,
+        own,
+        max_tokens,
+        choices,
+        priority,
+        eos,
+        min_tokens,
+        prompt_logprobs,
+        salt,
+        user,
+        deadline,
+        named,
+        explain,
     ):
         self.count += 1
         for choice in range(choices):
@@ -156,6 +170,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 deadline=self.now + deadline if deadline else 0.0,
                 handle=10 * self.count + choice if named else -1,
             )
+            request.explain = explain
             self.client.keys[request.handle] = request.key
             self.scheduler.add(request)
             fits = len(request.prompt_token_ids) < self.max_length
@@ -268,12 +283,17 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert "The prompt has" in output.stop_reason
                     continue
                 request = self.live.pop(key)
+                assert (output.record is not None) == request.explain
                 if output.finish_reason == "timeout":
                     assert 0 < request.deadline <= self.now
                     self.client.forget(key)
                     continue
                 expected = reference(request, self.max_length)
                 assert (self.client.tokens[key], output.finish_reason) == expected[:2]
+                if output.record is not None:
+                    record = output.record
+                    assert record.entered <= record.started <= record.first_token <= record.ended
+                    assert record.miss is not None and record.num_steps > 0
                 if expected[1] == "stop":
                     assert output.stop_reason == expected[2]
                 if request.params.prompt_logprobs is not None:
@@ -292,6 +312,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.step(1)
             assert not self.live and not self.refused
             assert not self.executor.held
+            assert not self.scheduler._state.recorder
             assert self.scheduler.stats().kv_cache_usage == 0.0
 
 

@@ -144,13 +144,20 @@ def make_engine(
     *,
     max_logprobs: int = 20,
     generation: dict[str, object] | None = None,
+    overridden: tuple[str, ...] = (),
     scheduler: SchedulerConfig | None = None,
     texts: bool = True,
     tokenizer: Tokenizer | None = None,
     client: Callable[[Tokenizer], FakeClient] = FakeClient,
     max_model_len: int = MAX_MODEL_LEN,
+    cache: CacheConfig | None = None,
+    make_client: Callable[[Tokenizer, EngineConfig], FakeClient] | None = None,
 ) -> AsyncEngine:
-    """Call it inside the event loop that will use the engine. texts: False is a server without a tokenizer."""
+    """Call it inside the event loop that will use the engine.
+
+    texts: False is a server without a tokenizer.
+    client, make_client: make another client than the one with fixed texts.
+    """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
         model="/models/fake",
@@ -160,16 +167,18 @@ def make_engine(
         max_logprobs=max_logprobs,
         eos_token_ids=(EOS,),
         generation=generation or {},
+        overridden=overridden,
     )
     config = EngineConfig(
         model=model,
-        cache=CacheConfig(),
+        cache=cache or CacheConfig(),
         scheduler=scheduler or SchedulerConfig(),
         plugins=PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()
-    return AsyncEngine(config, served, client(tokenizer))  # type: ignore[arg-type]
+    chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)
+    return AsyncEngine(config, served, chosen)  # type: ignore[arg-type]
 
 
 def client_of(engine: AsyncEngine) -> FakeClient:

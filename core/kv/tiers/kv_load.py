@@ -24,11 +24,12 @@ class KVLoad:
     in_pool: one byte an index for each group: 1 where the block was cached when the wait began.
     started: when the wait began, by the reader's clock.
     pages:   verified pages that have come, and those in memory when the wait began; not added to after `is_done`.
+    in_memory: those of them that were in memory when the wait began.
     absent:  entries whose page is missing or unusable.
     is_done: nothing more will come: all is there, or the load failed, was given up or is not wanted any more.
     """
 
-    __slots__ = ("absent", "in_pool", "is_done", "keys", "needs", "pages", "started")
+    __slots__ = ("absent", "in_memory", "in_pool", "is_done", "keys", "needs", "pages", "started")
 
     def __init__(self, needs: PrefixNeeds, keys: Sequence[PrefixKey]) -> None:
         self.needs = needs
@@ -36,6 +37,7 @@ class KVLoad:
         self.in_pool: list[bytearray] = []
         self.started = 0.0
         self.pages: dict[Entry, Page] = {}
+        self.in_memory: set[Entry] = set()
         self.absent: set[Entry] = set()
         self.is_done = False
 
@@ -43,6 +45,11 @@ class KVLoad:
     def num_bytes(self) -> int:
         """Bytes of the pages."""
         return sum(page.nbytes for page in self.pages.values())
+
+    def was_read(self, group: int, index: int) -> bool:
+        """Whether a block's page has come from the slow tier."""
+        entry = (group, index)
+        return entry in self.pages and entry not in self.in_memory
 
     def has(self, group: int, index: int) -> bool:
         """Whether a block needs no reading."""

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
 from core.serving.protocol.messages import Conversation, Message
 from core.serving.protocol.sampling import GenerationRequest, Int32
@@ -203,6 +204,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     usage: Usage
     prompt_logprobs: list[Any] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: Explanation | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
@@ -236,3 +238,4 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    explain: Explanation | list[Explanation] | UnsetType = UNSET

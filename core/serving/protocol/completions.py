@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
 from core.serving.protocol.sampling import GenerationRequest, Int32
 from core.serving.protocol.usage import Usage
@@ -103,7 +104,7 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 
 
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream."""
+    """The whole answer, and every chunk of a stream. explain: a list, one each, when there are several prompts."""
 
     id: str
     object: str
@@ -111,3 +112,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    explain: Explanation | list[Explanation] | UnsetType = UNSET

@@ -50,6 +50,9 @@ LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias")
 
 NAMES = ("user", "cache_salt")
 
+LENGTHS = ("max_tokens", "max_completion_tokens")
+"""Names that bodies have for the limit of an answer."""
+
 CHARACTERS_PER_ENTRY = 16
 """The texts of a list may be as long on average when it has as many entries as it may; shorter lists have longer ones."""
 
@@ -66,7 +69,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's. None always means: not given.
+    """Fields under OpenAI's names, then vLLM's, then ours (`explain`). None always means: not given.
 
     The last group is accepted and changes nothing here: OpenAI's fields for accounting and storage.
     """
@@ -111,6 +114,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     guided_grammar: str | None = None
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
+    explain: bool | None = None
 
     user: Any = None
     metadata: Any = None
@@ -149,6 +153,13 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         """Whether every chunk of a stream holds the usage so far."""
         wanted = bool(self.stream_options and self.stream_options.continuous_usage_stats)
         return wanted and self.include_usage(forced=forced)
+
+    def given_names(self) -> list[str]:
+        """The sampling parameters that the request itself gives."""
+        names = [name for name in PASSED_ON if getattr(self, name) is not None]
+        if any(getattr(self, name, None) is not None for name in LENGTHS):
+            names.append("max_tokens")
+        return names
 
     def shared_params(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
         """Sampling parameters: the checkpoint's `defaults`, then this request's fields, then `own`.

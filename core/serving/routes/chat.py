@@ -12,6 +12,7 @@ from core.serving.chat_writer import ChatWriter
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
+from core.serving.explaining import wants_explanation
 from core.serving.generation import final_output, run_prompts
 from core.serving.intake import intake
 from core.serving.protocol.chat import ChatChunk
@@ -25,6 +26,7 @@ async def create_chat_completion(request: Request) -> Response:
     context = context_of(request)
     async with intake(request, context.preparer.chat) as (prepared, arrival):
         body = prepared.body
+        body.explain = wants_explanation(body.explain, request.headers)
         model = prepared.model
         answer_id = response_id(request, "chatcmpl", body.request_id)
         user = user_of(request, body.user)

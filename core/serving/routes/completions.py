@@ -15,6 +15,7 @@ from core.serving.completion_writer import CompletionWriter
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
+from core.serving.explaining import Explanations, wants_explanation
 from core.serving.generation import PromptOutput, run_prompts
 from core.serving.intake import intake
 from core.serving.protocol.completions import CompletionChoice, CompletionResponse
@@ -28,6 +29,7 @@ async def create_completion(request: Request) -> Response:
     context = context_of(request)
     async with intake(request, context.preparer.completion) as (prepared, arrival):
         body = prepared.body
+        body.explain = wants_explanation(body.explain, request.headers)
         head = CompletionResponse(
             id=response_id(request, "cmpl", body.request_id),
             object="text_completion",
@@ -50,10 +52,13 @@ async def _whole(
     outputs: AsyncGenerator[PromptOutput, None], writer: CompletionWriter, head: CompletionResponse
 ) -> CompletionResponse:
     choices: list[CompletionChoice] = []
+    explanations = Explanations()
     async with aclosing(outputs):
         async for prompt_index, output in outputs:
+            explanations.add(prompt_index, output)
             write = partial(writer.choices, prompt_index, output)
             choices += await written(output, write)
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
+    head.explain = explanations.told()
     return head

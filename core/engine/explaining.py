@@ -1,0 +1,147 @@
+"""How a request was answered, told from what its client knew and what its engine recorded.
+
+Owns: `Explainer`, which makes the `Explanation`. Never does: measure; the times are those of the records.
+Called by: the output processor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from core.api.explanation import CacheUse, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
+from core.engine.asked import Asked
+from core.engine.completion_state import CompletionState
+from core.tokens.tokenizer import Tokenizer
+
+TEXT_TOKENS = 16
+"""Tokens shown before and behind the first miss."""
+
+
+class Explainer:
+    """Gathers the records of one request. tokenizer: None leaves texts empty."""
+
+    def __init__(self, asked: Asked, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None) -> None:
+        self._asked = asked
+        self._prompt = prompt_token_ids
+        self._tokenizer = None if tokenizer is None or tokenizer.refusal else tokenizer
+        self._records: dict[int, SequenceRecord] = {}
+
+    def add(self, choice: int, record: SequenceRecord | None) -> None:
+        """The newest record of a choice."""
+        if record is not None:
+            self._records[choice] = record
+
+    def explain(self, choices: Iterable[CompletionState], num_cached_tokens: int) -> Explanation:
+        """All choices have ended, just now."""
+        records = list(self._records.values())
+        times = self._times(records, time.monotonic())
+        return Explanation(
+            times=times,
+            cache=self._cache(num_cached_tokens),
+            sampling=self._asked.sampling,
+            limits=self._limits(choices, records, times),
+            preemptions=sum(record.num_preemptions for record in records),
+            recomputed_tokens=sum(record.num_recomputed_tokens for record in records),
+            drafts=Drafts(
+                proposed=sum(record.num_drafts for record in records),
+                accepted=sum(record.num_accepted for record in records),
+            ),
+            steps=sum(record.num_steps for record in records),
+        )
+
+    def _times(self, records: Sequence[SequenceRecord], now: float) -> Times:
+        begin = self._asked.begin
+        entered = _earliest(record.entered for record in records)
+        started = _earliest(record.started for record in records)
+        first_token = _earliest(record.first_token for record in records)
+        # A choice that met a stop string ended here: its engine knows nothing of that.
+        ended = max((record.ended or now for record in records), default=now)
+        return Times(
+            preparation=_between(begin, entered),
+            queue=_between(entered, started),
+            prefill=_between(started, first_token),
+            decode=_between(first_token, ended),
+            grammar=self._asked.grammar_s,
+            total=now - begin,
+        )
+
+    def _cache(self, num_cached_tokens: int) -> CacheUse:
+        use = CacheUse(len(self._prompt), num_cached_tokens)
+        record = self._records.get(0)
+        if record is None:
+            return use
+        use.block_size = record.block_size
+        use.from_memory = record.num_memory_tokens
+        use.from_disk = record.num_disk_tokens
+        use.first_miss = self._miss(record)
+        return use
+
+    def _miss(self, record: SequenceRecord) -> Miss | None:
+        found = record.miss
+        if found is None:
+            return None
+        cause = found.cause
+        differs_at = found.differs_at
+        if cause == "history_changed" and self._asked.first_turn:
+            cause = "first_seen"
+            differs_at = None
+        place = found.index
+        before = self._text(max(place - TEXT_TOKENS, 0), place)
+        after = self._text(place, place + TEXT_TOKENS)
+        return Miss(place, place // record.block_size, before, after, cause, differs_at)
+
+    def _text(self, start: int, stop: int) -> str:
+        token_ids = list(self._prompt[start:stop])
+        if self._tokenizer is None or not token_ids:
+            return ""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _limits(
+        self, choices: Iterable[CompletionState], records: Sequence[SequenceRecord], times: Times
+    ) -> list[Limit]:
+        found: dict[str, Limit] = {}
+        asked = self._asked
+        if asked.num_cut:
+            effect = f"The first {asked.num_cut} tokens of the prompt were left out."
+            found["truncate_prompt_tokens"] = Limit("truncate_prompt_tokens", asked.kept, effect)
+        for record in records:
+            if record.waited_for:
+                seconds = times.queue or 0.0
+                effect = f"The request waited in the queue, {seconds:.3f} s until its first choice started."
+                found.setdefault(record.waited_for, Limit(record.waited_for, None, effect))
+        for choice in choices:
+            limit = self._end(choice)
+            if limit is not None:
+                found.setdefault(limit.name, limit)
+        return list(found.values())
+
+    def _end(self, choice: CompletionState) -> Limit | None:
+        """The limit that ended a choice."""
+        length = self._asked.length
+        if choice.finish_reason == "timeout":
+            effect = f"The time was up {self._phase(choice.index)}."
+            return Limit("timeout", round(self._asked.timeout_s, 3), effect)
+        if choice.finish_reason != "length":
+            return None
+        if len(choice.token_ids) < length.num_tokens:
+            return Limit("kv_cache", len(choice.token_ids), str(choice.stop_reason or "The KV cache was full."))
+        return Limit(length.name, length.num_tokens, f"The answer ended after {length.num_tokens} tokens.")
+
+    def _phase(self, choice: int) -> str:
+        record = self._records.get(choice)
+        if record is None or not record.started:
+            return "before the request started"
+        return "while tokens were generated" if record.first_token else "while the prompt was computed"
+
+
+def _earliest(times: Iterable[float]) -> float:
+    """The first of the times that have come; 0.0: none has."""
+    return min(filter(None, times), default=0.0)
+
+
+def _between(start: float, stop: float) -> float | None:
+    """Seconds; None when either time has not come."""
+    if not start or not stop:
+        return None
+    return max(stop - start, 0.0)

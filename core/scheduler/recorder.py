@@ -1,0 +1,108 @@
+"""What happens to sequences whose requests ask how their answers came about.
+
+Owns: `Recorder`: the `SequenceRecord`s of such sequences while they live. Never does: decide anything, or look at the
+sequences of others: while nobody asks, a step costs the question whether anybody does.
+Called by: `SchedulerState` (transitions), the scheduler (once a step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from core.api.explanation import CacheMiss, SequenceRecord
+from core.api.step_plan import StepResult
+from core.kv.manager import KVManager
+from core.kv.prefix import PrefixHit
+from core.scheduler.sequence import SequenceState, SequenceStatus
+from core.scheduler.step import Step
+
+
+class Recorder:
+    """Records of live sequences. clock: seconds. Sequences that nobody asks about are passed over by every method."""
+
+    def __init__(self, kv: KVManager, clock: Callable[[], float]) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._num_lost: dict[SequenceState, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to record."""
+        return bool(self._num_lost)
+
+    def enter(self, sequence: SequenceState) -> None:
+        """A sequence has come, or has been taken over with the record that it has."""
+        if not sequence.request.explain:
+            return
+        if sequence.record is None:
+            sequence.record = SequenceRecord(entered=sequence.entered, block_size=self._kv.block_size)
+        self._num_lost[sequence] = 0
+
+    def start(self, sequence: SequenceState, hit: PrefixHit) -> None:
+        """A sequence is about to get the blocks of `hit`."""
+        record = sequence.record
+        if record is None:
+            return
+        num_again = self._num_lost[sequence] - hit.num_tokens
+        record.num_recomputed_tokens += max(num_again, 0)
+        if record.started:
+            return
+        record.started = self._clock()
+        record.miss = self._miss(sequence, hit)
+        from_tiers = {load.entry for load in hit.loads}
+        from_disk = {load.entry for load in hit.loads if load.from_disk}
+        record.num_disk_tokens = len(from_disk) * self._kv.block_size
+        record.num_memory_tokens = len(from_tiers - from_disk) * self._kv.block_size
+
+    def lose(self, sequence: SequenceState) -> None:
+        """A running sequence is about to lose its blocks."""
+        if sequence.record is not None:
+            self._num_lost[sequence] = sequence.num_computed_tokens
+
+    def end(self, sequence: SequenceState) -> None:
+        """A sequence has ended."""
+        if sequence.record is not None:
+            sequence.record.ended = self._clock()
+            self._num_lost.pop(sequence, None)
+
+    def wait(self, limit: str) -> None:
+        """A step was planned without the sequences that still wait. limit: the argument that kept them out."""
+        for sequence in self._num_lost:
+            if sequence.record is None or sequence.record.started:
+                continue
+            waits_for_disk = sequence.status is SequenceStatus.WAITING_FOR_KV
+            sequence.record.waited_for = "kv_offloading_disk_path" if waits_for_disk else limit
+
+    def count(self, step: Step, result: StepResult) -> None:
+        """A step is done; its results have not been read yet."""
+        computed = list(self._among(step.sequences(), step))
+        for sequence in computed:
+            assert sequence.record is not None
+            sequence.record.num_steps += 1
+        if step.plan.drafts:
+            self._count_drafts(computed, step, result)
+        now = self._clock()
+        for chunk in step.chunks:
+            record = chunk.sequence.record
+            if chunk.completes and record is not None and not record.first_token:
+                record.first_token = now
+
+    def _miss(self, sequence: SequenceState, hit: PrefixHit) -> CacheMiss:
+        if self._kv.enable_prefix_caching and sequence.prompt_logprobs is not None:
+            return CacheMiss(0, "prompt_logprobs")
+        return self._kv.miss(sequence, hit)
+
+    def _among(self, sequences: Iterable[SequenceState], step: Step) -> Iterable[SequenceState]:
+        """Those with a record whose slot is still the one that they had in the step."""
+        for sequence in sequences:
+            runs = sequence.status is SequenceStatus.RUNNING
+            if sequence.record is not None and runs and sequence.first_step <= step.number:
+                yield sequence
+
+    def _count_drafts(self, computed: Iterable[SequenceState], step: Step, result: StepResult) -> None:
+        token_ids = result.tokens()
+        for sequence in computed:
+            num_drafts = len(step.plan.drafts.get(sequence.slot, ()))
+            num_tokens = len(token_ids.get(sequence.slot, ()))
+            if sequence.record is not None and num_drafts:
+                sequence.record.num_drafts += num_drafts
+                sequence.record.num_accepted += min(max(num_tokens - 1, 0), num_drafts)
