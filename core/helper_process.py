@@ -11,7 +11,8 @@ from __future__ import annotations
 import resource
 import socket
 import subprocess
-from typing import IO, Self
+from io import BufferedRWPair
+from typing import Self
 
 import msgspec
 
@@ -66,14 +67,14 @@ def header(num_bytes: int) -> bytes:
     return num_bytes.to_bytes(HEADER_BYTES, "little")
 
 
-def write_message(stream: IO[bytes], data: bytes) -> None:
+def write_message(stream: BufferedRWPair, data: bytes) -> None:
     """Send a message."""
     stream.write(header(len(data)))
     stream.write(data)
     stream.flush()
 
 
-def read_message(stream: IO[bytes]) -> bytes:
+def read_message(stream: BufferedRWPair) -> bytes:
     """The next message; empty at the end."""
     head = stream.read(HEADER_BYTES)
     if len(head) < HEADER_BYTES:

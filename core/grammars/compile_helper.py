@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import IO
+from io import BufferedRWPair
 
 import msgspec
 
@@ -44,7 +44,7 @@ class CompileHelper:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._stream: IO[bytes] | None = None
+        self._stream: BufferedRWPair | None = None
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._closed = False
 
@@ -101,7 +101,7 @@ class CompileHelper:
             raise self._ended(ending)
         return None
 
-    def _begin(self) -> IO[bytes]:
+    def _begin(self) -> BufferedRWPair:
         """The stream to a running process."""
         with self._lock:
             if self._closed:
@@ -113,7 +113,7 @@ class CompileHelper:
                 write_message(self._stream, msgspec.msgpack.encode(self._start))
             return self._stream
 
-    def _next(self, stream: IO[bytes], deadline: float) -> Answer | None:
+    def _next(self, stream: BufferedRWPair, deadline: float) -> Answer | None:
         """The next answer, None at the end. Raises TimeoutError."""
         assert self._socket is not None
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))

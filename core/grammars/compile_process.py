@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import cached_property
-from typing import IO
+from io import BufferedRWPair
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Compilation:
     stream: to the parent, which hears when the clock of a grammar starts.
     """
 
-    def __init__(self, start: Start, stream: IO[bytes]) -> None:
+    def __init__(self, start: Start, stream: BufferedRWPair) -> None:
         self._start = start
         self._stream = stream
         self._plugins = PluginTable(start.table)
@@ -161,7 +161,7 @@ class Compilation:
         self.loaded_bytes = peak_memory()
 
 
-def serve(stream: IO[bytes]) -> None:
+def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
     compilation = Compilation(start, stream)

@@ -12,7 +12,10 @@ import pytest
 from core.plugin.manifest import ACCEPTED_CONTRACTS
 
 HERE = Path(__file__).parent
-DIGESTS = {"frozen_contract_1": "47c43bf064db42a6a916fdbbd406c34ea10ca42670f2530071ee7e82cbd96057"}
+DIGESTS = {
+    "frozen_contract_1": "47c43bf064db42a6a916fdbbd406c34ea10ca42670f2530071ee7e82cbd96057",
+    "frozen_contract_grammar_1": "54c508010784491b2fb91844997bfd2c8652bc4a7f10143f9863b4f92453cc63",
+}
 FROZEN = sorted(path.name for path in HERE.glob("frozen_contract_*") if path.is_dir())
 
 
@@ -37,7 +40,7 @@ def test_the_current_number_has_a_frozen_package():
 
 def test_every_frozen_plugin_can_be_used(core):
     rows = [row for row in json.loads(core("plugins", "list", "--json").stdout) if row["name"].startswith("frozen_")]
-    assert len(rows) == 6
+    assert len(rows) == 7
     for row in rows:
         assert (row["status"], row["reason"], row["contract"]) == ("available", "", 1)
 
@@ -64,3 +67,26 @@ def test_frozen_plugins_generate_what_todays_do(python, tiny_llama):
     frozen, today, plain = json.loads(done.stdout.splitlines()[-1])
     assert frozen == today
     assert frozen != plain
+
+
+CHOOSE = """
+import json, sys
+from core import LLM, SamplingParams
+from core.api.structured_outputs import StructuredOutputsParams
+
+choices = ["abc", "xyz"]
+if __name__ == "__main__":
+    settings = {"structured_outputs_config": {"backend": "frozen_choice"}, "use_tqdm_on_load": False, "max_model_len": 128}
+    params = SamplingParams(temperature=1, seed=1, max_tokens=12, structured_outputs=StructuredOutputsParams(choice=choices))
+    with LLM(model=sys.argv[1], **settings) as llm:
+        print(llm.get_tokenizer().eos_token_id)
+        (output,) = llm.generate([{"prompt_token_ids": [1, 70]}], params, use_tqdm=False)
+        print(json.dumps([output.outputs[0].text, output.outputs[0].finish_reason]))
+"""
+
+
+def test_a_frozen_grammar_backend_constrains_an_answer(python, tiny_llama):
+    done = python("-c", CHOOSE, str(tiny_llama))
+    assert done.returncode == 0, done.stderr[-2000:]
+    text, reason = json.loads(done.stdout.splitlines()[-1])
+    assert text in ("abc", "xyz") and reason == "stop"

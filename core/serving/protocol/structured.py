@@ -30,6 +30,16 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The same for fields that say how."""
+WORDS: Mapping[str, Any] = MappingProxyType(
+    {
+        "name": str,
+        "description": str,
+        "strict": bool,
+        "schema": (dict, bool),
+        "json_schema": (dict, bool),
+    }
+)
+"""Types of the words of `json_schema`; the last is what some clients call the schema."""
 
 
 def structured_outputs(
@@ -56,7 +66,7 @@ def structured_outputs(
         name = next(iter(guided))
         listed = ", ".join(GUIDED)
         raise RequestError(f"{name} says how, and nothing says what; give one of {listed} as well.", param=name)
-    names = GUIDED | OPTIONS
+    names = {**GUIDED, **OPTIONS}
     values = {names[name]: value for name, value in guided.items()}
     if asked is not None:
         return _with(asked, values)
@@ -107,11 +117,10 @@ def _json_schema(given: Mapping[str, Any]) -> StructuredOutputsParams:
 
 def _check_words(named: Mapping[str, Any]) -> None:
     """Raises RequestError for words of another type, or that nobody knows."""
-    known = {"name": str, "description": str, "strict": bool, "schema": (dict, bool), "json_schema": (dict, bool)}
     for name, value in named.items():
-        if name not in known:
-            raise _wrong(f"has '{name}' in json_schema, which is unknown.{nearest(name, known)}")
-        if value is not None and not isinstance(value, known[name]):
+        if name not in WORDS:
+            raise _wrong(f"has '{name}' in json_schema, which is unknown.{nearest(name, WORDS)}")
+        if value is not None and not isinstance(value, WORDS[name]):
             raise _wrong(f"has a '{name}' of type {type(value).__name__} in json_schema.")
 
 

@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import llguidance
 import numpy as np
@@ -71,7 +71,7 @@ class LlguidanceBackend:
             self._stand_in = _without_text(vocabulary)
             stops = [self._stand_in]
         self._tokenizer = llguidance.LLTokenizer(
-            Tokens(vocabulary, stops[0]),
+            cast(Any, Tokens(vocabulary, stops[0])),
             n_vocab=len(vocabulary.tokens),
             eos_token=stops,
             slices=llguidance.LLTokenizer.json_slices(),

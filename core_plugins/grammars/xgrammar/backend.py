@@ -19,8 +19,11 @@ from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.grammars.schemas import closed
 from core.plugin.contracts.grammar import GrammarVocabulary
+from core_plugins.grammars.xgrammar.markers import Markers
 
 ANY_OBJECT = '{"type":"object"}'
+NO_TEXT = b"\xff"
+"""No text has this byte. The library never lets a token come that has no bytes, not even where a tag names it."""
 KEPT = 32
 """Grammars that stay deserialized."""
 
@@ -31,19 +34,28 @@ class XgrammarBackend:
     """Implements `core.plugin.contracts.GrammarBackend`. The data of a grammar are xgrammar's own JSON."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        tokens = vocabulary.tokens.copy()
+        for index, text in vocabulary.specials.items():
+            if index not in vocabulary.stop_ids:
+                tokens[index] = NO_TEXT + text.encode()
         self._info = xgrammar.TokenizerInfo(
-            vocabulary.tokens,
+            tokens,
             xgrammar.VocabType.RAW,
             vocab_size=len(vocabulary.tokens),
             stop_token_ids=vocabulary.stop_ids,
         )
         self._compiler = Compiler(self._info, max_threads=1, cache_enabled=False)
+        self._markers = Markers(vocabulary.specials)
         self._kept: OrderedDict[bytes, xgrammar.CompiledGrammar] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """Compile. Raises RequestError."""
         try:
-            compiled = COMPILERS[spec.kind](self._compiler, spec)
+            if spec.kind == "structural_tag":
+                tag = self._markers.as_tokens(json.loads(spec.text))
+                compiled = self._compiler.compile_structural_tag(json.dumps(tag))
+            else:
+                compiled = COMPILERS[spec.kind](self._compiler, spec)
             text: str = compiled.serialize_json()
         except (RuntimeError, ValueError, TypeError) as error:
             raise RequestError(_sentence(error), param="structured_outputs") from None
@@ -130,7 +142,6 @@ COMPILERS: Mapping[GrammarKind, Callable[[Compiler, GrammarSpec], xgrammar.Compi
         "choice": _choice,
         "ebnf": lambda compiler, spec: compiler.compile_grammar(spec.text),
         "lark": lambda compiler, spec: compiler.compile_lark(spec.text),
-        "structural_tag": lambda compiler, spec: compiler.compile_structural_tag(spec.text),
     }
 )
 

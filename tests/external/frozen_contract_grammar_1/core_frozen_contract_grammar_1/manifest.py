@@ -1,4 +1,4 @@
-"""Manifest of `short_answers`. Every command reads it, so it imports no torch."""
+"""Manifest of `frozen_choice`. Every command reads it, so it imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRACT = 1
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
-    return PluginSpec(name="short_answers", summary="answers out of a list")
+    return PluginSpec(name="frozen_choice", summary="answers out of a list")
 
 
 @hookimpl
@@ -28,6 +28,6 @@ def core_supports(query: GrammarSpec) -> list[Reason]:
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the backend."""
-    from core_short_answers.backend import Backend
+    from core_frozen_contract_grammar_1.backend import Backend
 
     return Backend(context.options["vocabulary"])

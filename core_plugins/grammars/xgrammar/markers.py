@@ -1,0 +1,93 @@
+"""Markers of structural tags that are special tokens of the vocabulary.
+
+Owns: the change from their text to the tokens. Never does: compile. Called by: the backend.
+
+Special tokens stand for no text, so that nothing inside of an answer is taken for one; a tag that has the text of one means the
+token itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+Format = dict[str, Any]
+
+
+class Markers:
+    """specials: text of each special token by its id."""
+
+    def __init__(self, specials: Mapping[int, str]) -> None:
+        self._ids = {text: index for index, text in specials.items() if text}
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        words = "|".join(map(re.escape, longest_first))
+        self._words = re.compile(f"({words})") if words else None
+
+    def as_tokens(self, value: Any) -> Any:
+        """A format, or any part of one, with tokens in the places of their text."""
+        if isinstance(value, list):
+            return [self.as_tokens(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        if kind == "const_string":
+            return self._text(value)
+        found = dict(value)
+        for name in ("elements", "content", "tags", "format"):
+            if name in found:
+                found[name] = self.as_tokens(found[name])
+        if kind == "tag":
+            found["begin"] = self._edge(found.get("begin"))
+            found["end"] = self._edge(found.get("end"))
+        if kind == "any_text":
+            found["excludes"] = [text for text in found.get("excludes", []) if text not in self._ids]
+        if kind == "triggered_tags":
+            return self._triggered(found)
+        return found
+
+    def _text(self, value: Format) -> Format:
+        """A text, in parts where there are markers in it."""
+        parts: list[Format] = []
+        for piece in self._pieces(value["value"]):
+            if piece in self._ids:
+                parts.append(self._token(piece))
+            elif piece:
+                parts.append({"type": "const_string", "value": piece})
+        if len(parts) == 1:
+            return parts[0]
+        return {"type": "sequence", "elements": parts} if parts else value
+
+    def _edge(self, text: Any) -> Any:
+        return self._token(text) if isinstance(text, str) and text in self._ids else text
+
+    def _triggered(self, value: Format) -> Format:
+        """Tags that single tokens announce have a type of their own."""
+        triggers = value.get("triggers", [])
+        if not triggers or not all(trigger in self._ids for trigger in triggers):
+            return value
+        found = dict(value)
+        del found["triggers"]
+        found["type"] = "token_triggered_tags"
+        found["trigger_tokens"] = [self._ids[trigger] for trigger in triggers]
+        found.pop("excludes", None)
+        found["tags"] = [self._behind_token(tag) for tag in value.get("tags", [])]
+        return found
+
+    def _behind_token(self, tag: Format) -> Format:
+        """A tag that begins with a token; more of its beginning goes to its content."""
+        begin = tag.get("begin")
+        if not isinstance(begin, str):
+            return tag
+        first = next((word for word in self._ids if begin.startswith(word)), None)
+        if first is None:
+            return tag
+        rest: Format = {"type": "const_string", "value": begin[len(first) :]}
+        content = {"type": "sequence", "elements": [rest, tag["content"]]}
+        return {**tag, "begin": self._token(first), "content": content}
+
+    def _token(self, text: str) -> Format:
+        return {"type": "token", "token": self._ids[text]}
+
+    def _pieces(self, text: str) -> list[str]:
+        return [text] if self._words is None else self._words.split(text)

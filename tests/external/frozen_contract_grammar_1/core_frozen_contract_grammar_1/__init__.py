@@ -1,0 +1,1 @@
+"""A grammar plugin as it was written for contract 1."""

@@ -1,0 +1,144 @@
+"""Grammars are compiled once, beside everybody else's work, and within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from core.api.config import StructuredOutputsConfig
+from core.api.errors import EngineDeadError, RequestError
+from core.api.structured_outputs import StructuredOutputsParams
+from core.config.resolve import resolve
+from core.grammars.compiler import GrammarCompiler
+from core.tokens.tokenizer import Tokenizer
+from tests.tiny_models import byte_tokenizer
+
+FILE = Path(__file__).parent / "scripted_backend.py"
+LIMITS = StructuredOutputsConfig(
+    compile_timeout=1.0, compile_memory=256 << 20, max_compiled_size=10_000, cache_size=20_000
+)
+
+
+def asked(text, **more):
+    return StructuredOutputsParams(regex=text, **more)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_llama):
+    """With the scripted plugin before the engine's own."""
+    arguments = {"model": str(tiny_llama), "plugins": f"./{os.path.relpath(FILE)},no:xgrammar"}
+    return msgspec.structs.replace(resolve(arguments, context="llm").engine, structured_outputs=LIMITS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def compiler(config, tokenizer):
+    made = GrammarCompiler(config, tokenizer)
+    with ThreadPoolExecutor() as threads:  # both helpers are there then
+        list(threads.map(made.compile, [asked("sleep 0.2"), asked("sleep 0.21")]))
+    yield made
+    made.close()
+
+
+def refusal(compiler, text, **more):
+    with pytest.raises(RequestError) as caught:
+        compiler.compile(asked(text, **more))
+    assert caught.value.param == "structured_outputs"
+    return str(caught.value)
+
+
+def test_the_same_grammar_is_compiled_once(compiler):
+    first = compiler.compile(asked("a"))
+    assert first.backend == "scripted" and first.data.endswith(b" a")
+    assert compiler.compile(asked("a")) is first
+    assert compiler.compile(asked("b")).key != first.key
+
+
+async def test_concurrent_requests_share_one_compilation(compiler):
+    found = await asyncio.gather(*[compiler.compiled(asked("shared")) for _ in range(20)])
+    assert all(one is found[0] for one in found)
+
+
+async def test_who_leaves_does_not_end_it_for_others(compiler):
+    leaving = asyncio.ensure_future(compiler.compiled(asked("left")))
+    staying = asyncio.ensure_future(compiler.compiled(asked("left")))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert (await staying).data.endswith(b" left")
+
+
+async def test_a_grammar_that_hangs_holds_up_nobody(compiler):
+    hanging = asyncio.ensure_future(compiler.compiled(asked("hang")))
+    await asyncio.sleep(0.05)
+    assert (await compiler.compiled(asked("other"))).data.endswith(b" other")
+    assert not hanging.done()
+    with pytest.raises(RequestError, match=r"within 1 s \(--structured-outputs-config.compile-timeout\)"):
+        await hanging
+
+
+def test_limits_are_sentences_and_the_next_grammar_is_served(compiler):
+    assert "--structured-outputs-config.compile-memory" in refusal(compiler, "memory", disable_fallback=True)
+    said = refusal(compiler, "crash")
+    assert "signal 6" in said and "--structured-outputs-config.compile-memory" in said
+    said = refusal(compiler, "large 10001", disable_fallback=True)
+    assert "10001 bytes, at most 10000" in said and "--structured-outputs-config.max-compiled-size" in said
+    assert compiler.compile(asked("large 10000")).data == b"x" * 10_000
+
+
+def test_another_backend_takes_over_unless_it_may_not(compiler):
+    assert compiler.compile(asked("unsupported")).backend != "scripted"
+    assert "scripted: /properties/a: not" in refusal(compiler, "unsupported", disable_fallback=True)
+    assert compiler.compile(asked("wrong")).backend != "scripted"
+    assert "there is no sense in it" in refusal(compiler, "wrong", backend="scripted", disable_fallback=True)
+    assert "failed (ZeroDivisionError)" in refusal(compiler, "bug", disable_fallback=True)
+
+
+def test_when_nobody_takes_it_all_say_why(compiler):
+    said = refusal(compiler, "wrong (")
+    assert "scripted: there is no sense in it" in said and "llguidance: " in said
+
+
+def test_names_of_backends(compiler):
+    assert compiler.compile(asked("named", backend="guidance")).backend == "llguidance"
+    said = refusal(compiler, "named", backend="llguidence")
+    assert "Did you mean 'llguidance'?" in said
+
+
+def test_a_process_that_has_ended_is_started_again(compiler):
+    number, _, _ = compiler.compile(asked("who")).data.partition(b" ")
+    os.kill(int(number), 9)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{int(number)}/stat").exists() and time.monotonic() < deadline:
+        if " Z " in Path(f"/proc/{int(number)}/stat").read_text():
+            break
+        time.sleep(0.01)
+    assert compiler.compile(asked("who else")).data.endswith(b" who else")
+
+
+def test_the_cache_is_bounded(compiler):
+    first = compiler.compile(asked("large 9000"))
+    compiler.compile(asked("large 9001"))
+    assert compiler.compile(asked("large 9000")) is first
+    for size in (9002, 9003):
+        compiler.compile(asked(f"large {size}"))
+    assert compiler.compile(asked("large 9000")) is not first
+
+
+def test_without_a_tokenizer_or_after_the_end(config, tokenizer):
+    for absent in (None, Tokenizer.absent()):
+        with pytest.raises(RequestError, match="needs a tokenizer"):
+            GrammarCompiler(config, absent).compile(asked("a"))
+    closed = GrammarCompiler(config, tokenizer)
+    closed.close()
+    with pytest.raises(EngineDeadError):
+        closed.compile(asked("a"))

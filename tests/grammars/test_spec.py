@@ -1,0 +1,110 @@
+"""What a request asks for becomes a specification, or a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.api.config import StructuredOutputsConfig
+from core.api.errors import RequestError
+from core.api.structured_outputs import StructuredOutputsParams as Params
+from core.grammars.names import note, served_backend
+from core.grammars.schemas import closed
+from core.grammars.spec import MAX_NESTING, grammar_spec
+
+CONFIG = StructuredOutputsConfig()
+LARK = 'start: "a" NUMBER\nNUMBER: /[0-9]+/'
+EBNF = 'root ::= "a" [0-9]+'
+
+
+def deep(levels):
+    schema = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "text"),
+    [
+        (Params(json={"b": 1, "a": {}}), "json_schema", '{"b":1,"a":{}}'),
+        (Params(json='{ "type" : "object" }'), "json_schema", '{"type":"object"}'),
+        (Params(json=False), "json_schema", "false"),
+        (Params(json_object=True), "json_object", ""),
+        (Params(regex="^a|b$"), "regex", "a|b"),
+        (Params(regex=r"a\$"), "regex", r"a\$"),
+        (Params(regex=r"a\\$"), "regex", r"a\\"),
+        (Params(choice=["ä", 'b"', "ä"]), "choice", '["ä", "b\\""]'),
+        (Params(grammar=EBNF), "ebnf", EBNF),
+        (Params(grammar=LARK), "lark", LARK),
+        (Params(structural_tag='{"format": {"type": "any_text"}}'), "structural_tag", None),
+    ],
+)
+def test_each_kind_is_read(params, kind, text):
+    spec = grammar_spec(params, CONFIG)
+    assert spec.kind == kind
+    assert text is None or spec.text == text
+
+
+def test_older_structural_tags_become_newer_ones():
+    structure = {"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}
+    spec = grammar_spec(Params(structural_tag={"structures": [structure], "triggers": ["<f"]}), CONFIG)
+    tags = json.loads(spec.text)["format"]
+    assert tags["type"] == "triggered_tags" and tags["triggers"] == ["<f"]
+    assert tags["tags"][0]["content"] == {"type": "json_schema", "json_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (Params(), "exactly one of json"),
+        (Params(json={}, regex="a"), "json and regex"),
+        (Params(json="{"), "not valid JSON"),
+        (Params(json="[1]"), "a list"),
+        (Params(json={"a": float("nan")}), "no JSON"),
+        (Params(json={"a": object()}), "no JSON"),
+        (Params(json=deep(MAX_NESTING + 1)), "levels"),
+        (Params(json="[" * 100_000), "nested too deeply"),
+        (Params(regex=""), "empty"),
+        (Params(regex="\ud800"), "surrogate"),
+        (Params(choice=[]), "empty"),
+        (Params(choice=["a", 1]), "list of texts"),
+        (Params(grammar="hello"), "no rule"),
+        (Params(structural_tag={"a": 1}), '"format"'),
+        (Params(json={"const": "x" * 2_000_000}), "--structured-outputs-config.max-grammar-size"),
+        (Params(regex="a", whitespace_pattern=" "), "for JSON alone"),
+        (Params(json={}, whitespace_pattern="("), "no regular expression"),
+        (Params(json={}, whitespace_pattern=" ", disable_any_whitespace=True), "leave one out"),
+    ],
+)
+def test_what_has_no_form_is_refused(params, words):
+    with pytest.raises(RequestError) as caught:
+        grammar_spec(params, CONFIG)
+    assert words in str(caught.value) and caught.value.param == "structured_outputs"
+
+
+def test_options_come_from_the_request_or_the_arguments():
+    spec = grammar_spec(Params(json={}), StructuredOutputsConfig(disable_any_whitespace=True))
+    assert not spec.any_whitespace and spec.additional_properties
+    spec = grammar_spec(Params(json={}, disable_additional_properties=True), CONFIG)
+    assert spec.any_whitespace and not spec.additional_properties
+
+
+def test_names_of_other_engines():
+    assert served_backend("guidance") == "llguidance"
+    assert served_backend("lm-format-enforcer") is None and "first backend" in note("lm-format-enforcer")
+    assert served_backend("auto") is None and not note("auto")
+    assert served_backend("xgrammar:no-fallback") == "xgrammar"
+
+
+def test_objects_are_closed_where_the_schema_does_not_say():
+    schema = {
+        "properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}},
+        "enum": [{"properties": {}}],
+    }
+    found = json.loads(closed(json.dumps(schema)))
+    assert found["additionalProperties"] is False
+    assert found["properties"]["a"]["additionalProperties"] is False
+    assert found["properties"]["c"]["additionalProperties"] is True
+    assert found["enum"] == [{"properties": {}}]
