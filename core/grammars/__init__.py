@@ -1,0 +1,1 @@
+"""Constraints on answers: their forms, and which backend honours all of one."""
