@@ -5,6 +5,7 @@ Owns: one function a condition, and their names. Never does: know which backend 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,13 @@ def _fits(use: Use, argument: str) -> str:
         if narrow not in types and not (narrow in ("integer", "fraction") and "number" in types):
             return f"values of `{use.keyword}` that are of the `type` beside it"
     return ""
+
+
+def _escapable(use: Use, argument: str) -> str:
+    text = json.dumps(list(use.value) if use.keyword == "properties" else use.value, ensure_ascii=False)
+    if "\\u00" not in text.replace("\\\\", ""):
+        return ""
+    return f"`{use.keyword}` without control characters other than tab, line and page ends"
 
 
 def _pointer(use: Use, argument: str) -> str:
@@ -199,6 +207,7 @@ CONDITIONS: dict[str, Condition] = {
     "number": _number,
     "magnitude": _magnitude,
     "fits": _fits,
+    "escapable": _escapable,
     "pointer": _pointer,
     "base": _base,
     "single": _single,

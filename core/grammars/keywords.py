@@ -16,6 +16,7 @@ from core.api.structured_outputs import GrammarSpec
 from core.grammars.conditions import CONDITIONS, Use, judge_expression
 from core.grammars.endless import is_endless
 from core.grammars.honoured import NOT_MEASURED, Honoured, HonouredTable
+from core.grammars.lowering import lowered
 from core.grammars.schema_walk import Walk, shown, walk
 
 MOST_REASONS = 8
@@ -26,20 +27,22 @@ DRAFT_3 = "draft-03/"
 
 
 def unhonoured_spec(spec: GrammarSpec, table: HonouredTable) -> list[Reason]:
-    """What of `spec` the backend does not honour; empty when it honours all of it. At most MOST_REASONS."""
-    if spec.kind in ("json_schema", "choice", "structural_tag"):
-        try:
-            value = msgspec.json.decode(spec.text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            return [Reason("not_json", "JSON of reasonable depth", str(error))]
-        if spec.kind == "json_schema":
-            return unhonoured(value, table)
-        if spec.kind == "choice":
-            return unhonoured_choices(value, table)
-        return unhonoured_tag(value, table)
+    """What of `spec`, after `lowered`, the backend does not honour; empty when it honours all of it. At most MOST_REASONS."""
     if spec.kind == "regex":
         return unhonoured_expression(spec.text, table)
-    return unhonoured_grammar(spec.text)
+    if spec.kind in ("ebnf", "lark"):
+        return unhonoured_grammar(spec.text)
+    if spec.kind == "json_object":
+        return []
+    try:
+        value = msgspec.json.decode(lowered(spec, table).text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return [Reason("not_json", "JSON of reasonable depth", str(error))]
+    if spec.kind == "json_schema":
+        return unhonoured(value, table)
+    if spec.kind == "choice":
+        return unhonoured_choices(value, table)
+    return unhonoured_tag(value, table)
 
 
 def unhonoured(schema: Any, table: HonouredTable) -> list[Reason]:
