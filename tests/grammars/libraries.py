@@ -6,9 +6,8 @@ Owns: compiling as the plugins do. Never does: judge a schema. Called by: the te
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +98,16 @@ class Vocabulary:
     def __init__(self, tokens: list[bytes], stop: int) -> None:
         self.tokens = tokens
         self.stop = stop
+        self.num_words = (len(tokens) + 31) // 32
 
-    @property
-    def num_words(self) -> int:
-        return (len(self.tokens) + 31) // 32
-
-    @cache  # noqa: B019
-    def for_xgrammar(self) -> Any:
+    @cached_property
+    def of_xgrammar(self) -> Any:
         import xgrammar
 
         return xgrammar.TokenizerInfo(self.tokens, stop_token_ids=[self.stop])
 
-    @cache  # noqa: B019
-    def for_llguidance(self) -> Any:
+    @cached_property
+    def of_llguidance(self) -> Any:
         import llguidance
         from llguidance import TokenizerWrapper
 
@@ -127,8 +123,11 @@ class _Encoder:
         self.tokens = [token or b"\xff[%d]" % index for index, token in enumerate(vocabulary.tokens)]
         self.special_token_ids = [index for index, token in enumerate(vocabulary.tokens) if not token]
 
+        self.by_byte = {token: index for index, token in enumerate(self.tokens) if len(token) == 1}
+
     def __call__(self, text: bytes | str) -> list[int]:
-        raise NotImplementedError("no grammar of these needs canonical tokens")
+        whole = text.encode() if isinstance(text, str) else text
+        return [self.by_byte[bytes([byte])] for byte in whole]
 
 
 class Constrained:
@@ -152,7 +151,7 @@ def _xgrammar_matcher(schema: str, vocabulary: Vocabulary, words: NDArray[np.int
     import torch
     import xgrammar
 
-    compiler = xgrammar.GrammarCompiler(vocabulary.for_xgrammar(), max_threads=1, cache_enabled=False)
+    compiler = xgrammar.GrammarCompiler(vocabulary.of_xgrammar, max_threads=1, cache_enabled=False)
     try:
         matcher = xgrammar.GrammarMatcher(compiler.compile_grammar(xgrammar_grammar(schema)))
     except RuntimeError as error:
@@ -169,7 +168,7 @@ def _xgrammar_matcher(schema: str, vocabulary: Vocabulary, words: NDArray[np.int
 def _llguidance_matcher(schema: str, vocabulary: Vocabulary, words: NDArray[np.int32]) -> Any:
     import llguidance
 
-    matcher = llguidance.LLMatcher(vocabulary.for_llguidance(), llguidance_grammar(schema), log_level=0)
+    matcher = llguidance.LLMatcher(vocabulary.of_llguidance, llguidance_grammar(schema), log_level=0)
     if matcher.is_error():
         raise Refused(matcher.get_error())
 
@@ -178,6 +177,3 @@ def _llguidance_matcher(schema: str, vocabulary: Vocabulary, words: NDArray[np.i
         words[:] = np.frombuffer(bits, np.int32)[: len(words)]
 
     return fill, matcher.consume_token
-
-
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
