@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz test test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
+.PHONY: serve attack fuzz test test-grammars test-models test-matrix test-slow lint format bench bench-peers bench-quick clean
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
@@ -38,6 +38,10 @@ test-models: $(TEST_STAMP)  ## the larger real model against transformers and th
 
 test-matrix: $(TEST_STAMP)  ## same request, same tokens: every pair of ways to run, on all models and types
 	$(PYTHON) -m pytest -m matrix tests/determinism
+
+test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schemas, compile times, malicious input; the page about it
+	$(PYTHON) -W ignore -m tests.grammars.prove
+	$(PYTHON) -m tests.grammars.document > docs/structured-output.md
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow

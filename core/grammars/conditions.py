@@ -142,6 +142,13 @@ def _plain_names(use: Use, argument: str) -> str:
     return ""
 
 
+def _open_names(use: Use, argument: str) -> str:
+    letters = sum(map(len, use.value))
+    if letters <= int(argument) or _is_closed(use.node.schema):
+        return ""
+    return f"`additionalProperties: false`, or names of at most {argument} characters in all (there are {letters})"
+
+
 def _distinct(use: Use, argument: str) -> str:
     schema = use.node.schema
     required = schema.get("required")
@@ -215,6 +222,7 @@ CONDITIONS: dict[str, Condition] = {
     "schema": _schema,
     "listed": _listed,
     "plain names": _plain_names,
+    "open names": _open_names,
     "distinct": _distinct,
     "values": _values,
     "anchored": _anchored,

@@ -1,7 +1,7 @@
 r"""Classes of characters in words on which the dialects of regular expressions agree.
 
-ECMA-262, Python and Rust differ about `\D`, `\W`, `\S` and their classes: other scripts have digits, letters and spaces too. Here they
-become the characters that each dialect takes.
+ECMA-262, Python and Rust differ about `\D`, `\W`, `\S` and their classes: other scripts have digits, letters and spaces too.
+Here they become the characters that each dialect takes.
 
 Owns: the substitutions. Never does: judge. Called by: `core.grammars.lowering`.
 """

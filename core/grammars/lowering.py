@@ -16,9 +16,12 @@ import msgspec
 from core.api.structured_outputs import GrammarSpec
 from core.grammars.dialects import portable
 from core.grammars.honoured import HonouredTable, asserting_keywords
-from core.grammars.schema_walk import walk
+from core.grammars.schema_walk import Walk, walk
 
 MAX_TAG_VALUES = 100_000
+ADDING = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas")
+"""Keywords whose schemas speak of the same object as the schema around them."""
+SPEAKING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref")
 
 
 def lowered(spec: GrammarSpec, table: HonouredTable) -> GrammarSpec:
@@ -28,12 +31,15 @@ def lowered(spec: GrammarSpec, table: HonouredTable) -> GrammarSpec:
     value = msgspec.json.decode(spec.text)
     schemas = [value] if spec.kind == "json_schema" else schemas_of_tag(value)
     for schema in schemas:
-        lower(schema, table)
+        lower(schema, table, spec.additional_properties)
     return msgspec.structs.replace(spec, text=msgspec.json.encode(value).decode())
 
 
-def lower(schema: Any, table: HonouredTable) -> None:
-    """Rewrite a decoded schema in place; one that is malformed or too large stays as it is."""
+def lower(schema: Any, table: HonouredTable, additional_properties: bool = True) -> None:
+    """Rewrite a decoded schema in place; one that is malformed or too large stays as it is.
+
+    additional_properties: whether objects may have properties that their schema does not speak of, where it does not say.
+    """
     found = walk(schema, table.limits)
     if found.reasons:
         return
@@ -42,6 +48,8 @@ def lower(schema: Any, table: HonouredTable) -> None:
             _drop_vacuous(node.schema)
             _spell_out_classes(node.schema)
             _spell_out_format(node.schema, _native_formats(table))
+    if not additional_properties:
+        _close_objects(found)
 
 
 def schemas_of_tag(tag: Any) -> list[Any]:
@@ -68,6 +76,37 @@ def _drop_vacuous(schema: dict[str, Any]) -> None:
     for name, keyword in asserting_keywords().items():
         if keyword.vacuous is not None and schema.get(name) is keyword.vacuous:
             del schema[name]
+
+
+def _close_objects(found: Walk) -> None:
+    """Objects take no further property; those that several schemas describe together stay open."""
+    shared = _shared(found)
+    for node in found.nodes.values():
+        if not isinstance(node.schema, dict) or node.pointer in shared:
+            continue
+        if "properties" in node.schema and not any(name in node.schema for name in (*SPEAKING, *ADDING)):
+            node.schema["additionalProperties"] = False
+
+
+def _shared(found: Walk) -> set[str]:
+    """Places of schemas beside which another one speaks of the same object."""
+    shared: set[str] = set()
+    waiting: list[str] = []
+    for node in found.nodes.values():
+        alone = len(list(node.assertions())) == 1
+        for name in ADDING:
+            places = node.inside.get(name, [])
+            if not (alone and (name in ("anyOf", "oneOf") or len(places) == 1)):
+                waiting.extend(places)
+    while waiting:
+        place = waiting.pop()
+        if place in shared:
+            continue
+        shared.add(place)
+        inside = found.nodes[place].inside
+        for name in ("$ref", *ADDING):
+            waiting.extend(inside.get(name, ()))
+    return shared
 
 
 def _spell_out_classes(schema: dict[str, Any]) -> None:

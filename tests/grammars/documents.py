@@ -1,6 +1,6 @@
 """Documents and their spellings, and whether `jsonschema` takes them.
 
-Owns: the oracle, and the cases in `schemas/`. Never does: ask a backend. Called by: the tests of the tables, `tests.grammars.prove`.
+Owns: the oracle, and the cases in `schemas/`. Never does: ask a backend. Called by: the tests of this folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
 from jsonschema.validators import validator_for
 
 SCHEMAS = Path(__file__).with_name("schemas")
@@ -88,9 +88,18 @@ def is_valid(schema: Any, text: str) -> bool:
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kind = validator_for(schema, default=Draft202012Validator)
+        kind = _draft(schema)
         validator = kind(schema, format_checker=kind.FORMAT_CHECKER)
         if validator.is_valid(document):
             return True
         exact = kind(json.loads(json.dumps(schema), parse_float=Decimal), format_checker=kind.FORMAT_CHECKER)
         return bool(exact.is_valid(json.loads(text, parse_float=Decimal)))
+
+
+def _draft(schema: Any) -> Any:
+    """The draft that a schema names, else the latest that it is a schema of."""
+    for default in (Draft202012Validator, Draft7Validator):
+        kind = validator_for(schema, default=default)
+        if kind(kind.META_SCHEMA).is_valid(schema):
+            return kind
+    return Draft4Validator

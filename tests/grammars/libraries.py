@@ -136,7 +136,9 @@ class Constrained:
     def __init__(self, name: str, schema: str, vocabulary: Vocabulary) -> None:
         """Compile. Raises Refused."""
         self.words = np.zeros(vocabulary.num_words, np.int32)
-        self._fill, self._accept = {"xgrammar": _xgrammar_matcher, "llguidance": _llguidance_matcher}[name](schema, vocabulary, self.words)
+        self._fill, self._accept = {"xgrammar": _xgrammar_matcher, "llguidance": _llguidance_matcher}[name](
+            schema, vocabulary, self.words
+        )
 
     def allowed(self) -> NDArray[np.int64]:
         """Ids of the tokens that may come, in order."""

@@ -27,8 +27,13 @@ def doubling(levels: int) -> dict[str, object]:
 def malicious() -> dict[str, GrammarSpec]:
     """By name."""
     words = [f"v{number}" for number in range(100_000)]
-    objects = [{"type": "object", "properties": {word: {"type": "integer"}}, "required": [word]} for word in words[:1_000]]
-    large = {"type": "object", "properties": {word * 5: {"type": "string", "description": "x" * 20} for word in words[:60_000]}}
+    objects = [
+        {"type": "object", "properties": {word: {"type": "integer"}}, "required": [word]} for word in words[:1_000]
+    ]
+    large = {
+        "type": "object",
+        "properties": {word * 5: {"type": "string", "description": "x" * 20} for word in words[:60_000]},
+    }
     circle = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     inside = {"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}
     optional = "^" + "(a?){500}" + "a{500}" + "$"

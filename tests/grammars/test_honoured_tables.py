@@ -55,7 +55,7 @@ def test_no_case_of_the_suite_is_let_through(name: str) -> None:
 def test_no_case_of_ours_is_let_through(name: str) -> None:
     holes, honoured = let_through(own(), name)
     assert not holes
-    assert honoured >= {"xgrammar": 8, "llguidance": 15}[name]
+    assert honoured >= {"xgrammar": 6, "llguidance": 15}[name]
 
 
 def test_our_cases_are_what_jsonschema_says() -> None:

@@ -1,7 +1,7 @@
 r"""How llguidance is asked for JSON, with one spelling for each string.
 
-A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same: escapes of
-characters that need none are not offered.
+A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same.
+So escapes that no character needs are not offered.
 
 Owns: this option. Never does: import llguidance. Called by: the backend, with each grammar made from a schema.
 """

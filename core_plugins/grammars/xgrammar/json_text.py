@@ -1,15 +1,16 @@
 r"""The grammars that xgrammar writes for JSON, with one spelling for each string.
 
-A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same. Strings with
-a length may have bare control characters, which JSON forbids. So escapes that no character needs are taken out, and control characters.
+A key written as `\u0061` passes as an additional property beside the declared `a`, and reaches the reader as `a` all the same.
+Strings with a length may have bare control characters, which JSON forbids. So escapes that no character needs are taken out,
+and control characters too.
 
-Owns: these two substitutions. Never does: import xgrammar. Called by: the backend, with the EBNF of a grammar made from a schema.
+Owns: these two substitutions. Never does: import xgrammar. Called by: the backend, with the EBNF of a schema's grammar.
 """
 
 from __future__ import annotations
 
 ESCAPES = r'(([\"\\/bfnrt]) | ("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9]))'
-NEEDED_ESCAPES = r'(([\"\\bfnrt]))'
+NEEDED_ESCAPES = r"(([\"\\bfnrt]))"
 CHARACTERS = r"[^\"\\\r\n]"
 NO_CONTROL_CHARACTERS = r"[^\0-\x1f\"\\\r\n]"
 

@@ -1,0 +1,1 @@
+"""Grammar backends that come with the engine."""
