@@ -6,6 +6,7 @@ Owns: the list. Called by: `tests.grammars.prove`, the test of malicious input.
 from __future__ import annotations
 
 import json
+from functools import cache
 
 from core.api.structured_outputs import GrammarSpec
 
@@ -24,6 +25,7 @@ def doubling(levels: int) -> dict[str, object]:
     return {"$ref": "#/$defs/d0", "$defs": definitions}
 
 
+@cache
 def malicious() -> dict[str, GrammarSpec]:
     """By name."""
     words = [f"v{number}" for number in range(100_000)]

@@ -109,9 +109,9 @@ def test_limits_hold_for_depth_schemas_branches_and_values() -> None:
 
 def test_malicious_specifications_are_judged_in_time() -> None:
     for name, spec in malicious().items():
-        begin = time.perf_counter()
+        begin = time.process_time()
         unhonoured_spec(spec, table("llguidance"))
-        assert time.perf_counter() - begin < 10, name
+        assert time.process_time() - begin < 10, name
 
 
 @pytest.mark.parametrize(
