@@ -46,7 +46,7 @@ def test_what_ends_validates(name: str) -> None:
     pytest.importorskip(name)
     stopped = 0
     for seed, schema in enumerate(SCHEMAS):
-        outcome = attempt(schema, seed, 3, (name,))
+        outcome = attempt(schema, seed, 1, (name,))
         assert not outcome.wrong, (schema, outcome.wrong)
         stopped += outcome.stopped
-    assert stopped >= 5
+    assert stopped >= 2

@@ -107,20 +107,28 @@ def test_limits_hold_for_depth_schemas_branches_and_values() -> None:
     assert "at most 3 entries of `anyOf`" in str(unhonoured({"anyOf": [{}] * 4}, small)[0])
 
 
-def test_malicious_specifications_are_judged_in_time() -> None:
+REFUSED_EARLY = {
+    "100,000 values",
+    "5,000 levels",
+    "5 MB",
+    "no JSON",
+    "a number",
+    "100,000 choices",
+    "an expression of counts",
+    "a reference to itself",
+    "a remote reference",
+}
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_malicious_specifications_are_judged_in_time_and_mostly_refused(backend: str) -> None:
+    refused = set()
     for name, spec in malicious().items():
         begin = time.process_time()
-        unhonoured_spec(spec, table("llguidance"))
+        if unhonoured_spec(spec, table(backend)):
+            refused.add(name)
         assert time.process_time() - begin < 10, name
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["100,000 values", "5,000 levels", "no JSON", "100,000 choices", "an expression of counts", "5 MB", "a number"],
-)
-@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
-def test_malicious_specifications_are_refused_before_they_are_compiled(name: str, backend: str) -> None:
-    assert unhonoured_spec(malicious()[name], table(backend))
+    assert refused >= REFUSED_EARLY
 
 
 def test_schemas_inside_a_structural_tag_are_judged() -> None:
