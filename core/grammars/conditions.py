@@ -42,6 +42,7 @@ def _listed_in(argument: str) -> list[str]:
 
 
 def _beside(use: Use, argument: str) -> str:
+    """No keyword that asserts something stands beside it but these."""
     allowed = {use.keyword, "$id", "id", *_listed_in(argument)}
     for name, _ in use.node.assertions():
         if name not in allowed:
@@ -50,6 +51,7 @@ def _beside(use: Use, argument: str) -> str:
 
 
 def _without(use: Use, argument: str) -> str:
+    """None of these keywords stands beside it."""
     present = {name for name, _ in use.node.assertions()}
     for name in _listed_in(argument):
         if name in present:
@@ -58,10 +60,12 @@ def _without(use: Use, argument: str) -> str:
 
 
 def _typed(use: Use, argument: str) -> str:
+    """`type` stands beside it."""
     return "" if use.node.types() else f"`type` beside `{use.keyword}`"
 
 
 def _integers(use: Use, argument: str) -> str:
+    """`type` beside it names integers and no other numbers, and the value is one."""
     types = use.node.types()
     whole = isinstance(use.value, int) or float(use.value).is_integer()
     if types and "number" not in types and whole:
@@ -70,10 +74,12 @@ def _integers(use: Use, argument: str) -> str:
 
 
 def _number(use: Use, argument: str) -> str:
+    """The value is a number, not the flag of draft 4."""
     return f"a number as `{use.keyword}`" if isinstance(use.value, bool) else ""
 
 
 def _magnitude(use: Use, argument: str) -> str:
+    """The value is at most this far from zero."""
     most = float(argument)
     if isinstance(use.value, bool) or abs(use.value) <= most:
         return ""
@@ -81,6 +87,7 @@ def _magnitude(use: Use, argument: str) -> str:
 
 
 def _fits(use: Use, argument: str) -> str:
+    """Each value has a `type` that stands beside it."""
     types = use.node.types()
     if not types:
         return ""
@@ -93,6 +100,7 @@ def _fits(use: Use, argument: str) -> str:
 
 
 def _escapable(use: Use, argument: str) -> str:
+    """No control characters but those with a short escape."""
     text = json.dumps(list(use.value) if use.keyword == "properties" else use.value, ensure_ascii=False)
     if "\\u00" not in text.replace("\\\\", ""):
         return ""
@@ -100,32 +108,38 @@ def _escapable(use: Use, argument: str) -> str:
 
 
 def _pointer(use: Use, argument: str) -> str:
+    """A pointer into the same document."""
     if use.found.target(use.value) is not None:
         return ""
     return "`$ref` as a pointer into this document that exists, such as `#/$defs/name`"
 
 
 def _base(use: Use, argument: str) -> str:
+    """At the root, or in a schema without references."""
     if use.node.pointer == "#" or not use.found.has_references:
         return ""
     return f"`{use.keyword}` at the root only, as there are references"
 
 
 def _single(use: Use, argument: str) -> str:
+    """One entry only."""
     return "" if len(use.value) == 1 else f"one entry in `{use.keyword}`"
 
 
 def _disjoint(use: Use, argument: str) -> str:
+    """The branches differ in type, or in a required property with fixed values, so that none can match with another."""
     if are_disjoint(use.value, use.found):
         return ""
     return f"branches of `{use.keyword}` that differ in `type`, or in a required property with one value each"
 
 
 def _schema(use: Use, argument: str) -> str:
+    """One schema, not a list."""
     return f"one schema as `{use.keyword}`" if isinstance(use.value, list) else ""
 
 
 def _listed(use: Use, argument: str) -> str:
+    """All names are in `properties`."""
     properties = use.node.schema.get("properties", {})
     for name in use.value:
         if name not in properties:
@@ -134,6 +148,7 @@ def _listed(use: Use, argument: str) -> str:
 
 
 def _plain_names(use: Use, argument: str) -> str:
+    """Printable ASCII names without quotes, or no additional properties."""
     if _is_closed(use.node.schema):
         return ""
     for name in use.value:
@@ -143,6 +158,7 @@ def _plain_names(use: Use, argument: str) -> str:
 
 
 def _open_names(use: Use, argument: str) -> str:
+    """Names of at most so many characters in all, or no additional properties."""
     letters = sum(map(len, use.value))
     if letters <= int(argument) or _is_closed(use.node.schema):
         return ""
@@ -150,6 +166,7 @@ def _open_names(use: Use, argument: str) -> str:
 
 
 def _distinct(use: Use, argument: str) -> str:
+    """No additional properties, or no more than are required."""
     schema = use.node.schema
     required = schema.get("required")
     certain = len(set(required)) if isinstance(required, list) else 0
@@ -164,6 +181,7 @@ def _is_closed(schema: dict[str, Any]) -> bool:
 
 
 def _values(use: Use, argument: str) -> str:
+    """One of these, or one that no draft defines."""
     honoured = _listed_in(argument)
     if use.value in honoured or use.value not in known_formats():
         return ""
@@ -175,12 +193,14 @@ def _expressions(use: Use) -> Iterable[str]:
 
 
 def _anchored(use: Use, argument: str) -> str:
+    """From `^` to `$`."""
     if all(read_expression(text).anchored for text in _expressions(use)):
         return ""
     return f"`{use.keyword}` from `^` to `$`, with alternatives in a group"
 
 
 def _expression(use: Use, argument: str) -> str:
+    """Only parts of expressions that are honoured (below)."""
     for text in _expressions(use):
         complaint = judge_expression(text, "pattern", use.table)
         if complaint:
@@ -189,6 +209,7 @@ def _expression(use: Use, argument: str) -> str:
 
 
 def _plain_expressions(use: Use, argument: str) -> str:
+    """Expressions of ASCII characters."""
     if all(text.isascii() for text in _expressions(use)):
         return ""
     return f"expressions of ASCII characters in `{use.keyword}`"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from core.grammars.conditions import CONDITIONS
 from core.grammars.honoured import NOT_MEASURED, Honoured, asserting_keywords
 from tests.grammars.libraries import NAMES, table
 
@@ -59,7 +60,7 @@ COLUMNS = (
 
 def document() -> str:
     """The page."""
-    lines = [HEAD.rstrip("\n"), "", *_keyword_rows(), *_expression_rows()]
+    lines = [HEAD.rstrip("\n"), "", *_keyword_rows(), *_condition_rows(), *_expression_rows()]
     if FIGURES.exists():
         figures = json.loads(FIGURES.read_text(encoding="utf-8"))
         lines += [
@@ -93,6 +94,14 @@ def _cell(row: Honoured) -> str:
     if row.over:
         parts.append(f"leaves out: {row.over}")
     return "; ".join(parts)
+
+
+def _condition_rows() -> Iterator[str]:
+    yield ""
+    yield "The conditions:"
+    yield ""
+    for name, condition in CONDITIONS.items():
+        yield f"* `{name}`: {condition.__doc__}"
 
 
 def _expression_rows() -> Iterator[str]:
