@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz test test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+.PHONY: serve attack fuzz test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
 	bench-quick clean
 
 $(VENV)/bin/python:
@@ -52,6 +52,10 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed  ## real agents from npm, each
 
 test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
 	$(PYTHON) -m tests.formats.cuttings 100000
+
+test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schemas, compile times, malicious input; the page about it
+	$(PYTHON) -W ignore -m tests.grammars.prove
+	$(PYTHON) -m tests.grammars.document > docs/structured-output.md
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow
