@@ -17,9 +17,6 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError, PluginError
 from core.config.default_model import NAME, default_model
 from core.config.files import file_facts
-from core.config.gguf_choice import choose_model
-from core.config.hub import Hub
-from core.config.hub_files import TOKENIZER, Wanted
 from core.config.reference import Reference, is_hub_name, read_reference
 from core.config.rules import Facts
 from core.config.settings import Settings
@@ -79,8 +76,9 @@ def find_tokenizer(settings: Settings) -> str | None:
         return str(path.absolute())
     if not is_hub_name(ref):
         raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
-    wanted = Wanted(ref, ignored=settings["ignore_patterns"], small=TOKENIZER, weights=False)
-    return str(_hub(settings).download(ref, settings["tokenizer_revision"], wanted))
+    from core.config.fetched import fetched_tokenizer
+
+    return fetched_tokenizer(settings, ref)
 
 
 def _located(settings: Settings, ref: str, known: Facts) -> str:
@@ -90,15 +88,9 @@ def _located(settings: Settings, ref: str, known: Facts) -> str:
         return ref
     if reference.kind == "path":
         return _local(reference)
-    wanted = Wanted(
-        ref,
-        settings["load_format"],
-        reference.quant,
-        reference.file,
-        settings["ignore_patterns"],
-        code=settings["trust_remote_code"],
-    )
-    path = str(_hub(settings).download(reference.name, settings["revision"], wanted))
+    from core.config.fetched import fetched_model
+
+    path = fetched_model(settings, ref, reference)
     known.snapshot = path
     return path
 
@@ -116,14 +108,10 @@ def _local(reference: Reference) -> str:
     has_gguf = any(name.lower().endswith(".gguf") for name in names)
     if reference.quant is None and (is_model or not has_gguf):
         return str(path)
+    from core.config.gguf_choice import choose_model
+
     inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
     return str(path / choose_model(inside, reference.quant, reference.name)[0])
-
-
-def _hub(settings: Settings) -> Hub:
-    return Hub(
-        settings["hf_endpoint"], settings["hf_token"], settings["download_dir"], progress=settings["use_tqdm_on_load"]
-    )
 
 
 def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:

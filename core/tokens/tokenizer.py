@@ -17,7 +17,6 @@ from tokenizers import models
 
 from core.api.checkpoint import TokenizerSource
 from core.api.errors import CheckpointError, RequestError
-from core.tokens.directory import read_tokenizer
 from core.tokens.pieces import piece_bytes, spelling_of
 from core.tokens.vocabulary import build_tokenizer
 
@@ -133,6 +132,8 @@ class Tokenizer:
 
     @classmethod
     def _from_files(cls, path: Path, source: TokenizerSource, mode: str) -> Tokenizer:
+        from core.tokens.directory import read_tokenizer  # readers of a dozen formats, which a GGUF file does without
+
         read = read_tokenizer(path, mode)
         templates = read.templates
         own = source.chat_template is not None

@@ -7,9 +7,8 @@ from typing import Any
 from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_plugins.quantization.auto_round.declaration import Declaration
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import reasons_against
+from core_plugins.quantization.declared.declares import refusals, undeclared
 
 CONTRACT = 1
 
@@ -27,7 +26,11 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it."""
-    return reasons_against(query, "auto-round", Declaration.read)
+    if not query.declaration:
+        return undeclared("auto-round")
+    from core_plugins.quantization.auto_round.declaration import Declaration
+
+    return refusals(Declaration.read, query.declaration)
 
 
 @hookimpl

@@ -10,8 +10,7 @@ from typing import Any
 from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_plugins.quantization.bitsandbytes.declaration import check_declaration
-from core_plugins.quantization.declared.refusal import Refusal
+from core_plugins.quantization.declared.declares import refusals
 from core_plugins.quantization.online.manifest import NF4, OnlineArguments
 
 CONTRACT = 1
@@ -32,16 +31,15 @@ def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Checkpoints that declare it, and plain ones."""
     if not query.declaration:
         return list(NF4.core_supports(query))
-    try:
-        check_declaration(query.declaration)
-    except Refusal as refusal:
-        return [refusal.reason]
-    return []
+    from core_plugins.quantization.bitsandbytes.declaration import check_declaration
+
+    return refusals(check_declaration, query.declaration)
 
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the method. Raises UserError for a declaration or arguments that are not served."""
+    from core_plugins.quantization.bitsandbytes.declaration import check_declaration
     from core_plugins.quantization.bitsandbytes.method import bitsandbytes_method
     from core_plugins.quantization.declared.held import Run
 

@@ -7,9 +7,8 @@ from typing import Any
 from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_plugins.quantization.compressed.declaration import read_groups
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import declaring, reasons_against
+from core_plugins.quantization.declared.declares import declaring, refusals, undeclared
 
 CONTRACT = 1
 
@@ -27,12 +26,17 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Say what of the declaration is not served."""
-    return reasons_against(query, "compressed-tensors", read_groups)
+    if not query.declaration:
+        return undeclared("compressed-tensors")
+    from core_plugins.quantization.compressed.declaration import read_groups
+
+    return refusals(read_groups, query.declaration)
 
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
     """Build the method. Raises UserError without a checkpoint, Refusal for a declaration that is not served."""
+    from core_plugins.quantization.compressed.declaration import read_groups
     from core_plugins.quantization.compressed.layouts import Choice
     from core_plugins.quantization.declared.held import Run
     from core_plugins.quantization.declared.method import DeclaredMethod

@@ -1,7 +1,8 @@
 """Whether a checkpoint declares a method in a form that is served.
 
 Owns: the answers that the manifests of methods have in common. Never does: know a method. Torch-free.
-Called by: manifests and methods of declared checkpoints.
+Called by: manifests and methods of declared checkpoints. A manifest imports the reader of its declarations only when there is
+one: every start asks every manifest.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core.api.checkpoint import CheckpointFacts, CheckpointManifest
+from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.refusal import Refusal
 
 
-def reasons_against(query: CheckpointFacts, method: str, read: Callable[[Any], object]) -> list[Reason]:
-    """Reasons why a method cannot open a checkpoint; empty: it can. read: the declaration's reader, which raises Refusal."""
-    if not query.declaration:
-        return [Reason("checkpoint", f"one that declares {method}", "none", "leave --quantization out")]
+def undeclared(method: str) -> list[Reason]:
+    """The reason against a checkpoint that declares nothing."""
+    return [Reason("checkpoint", f"one that declares {method}", "none", "leave --quantization out")]
+
+
+def refusals(read: Callable[[Any], object], declaration: Any) -> list[Reason]:
+    """What of a declaration is not served; empty: all of it is. read: its reader, which raises Refusal."""
     try:
-        read(query.declaration)
+        read(declaration)
     except Refusal as refusal:
         return [refusal.reason]
     return []

@@ -8,8 +8,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import reasons_against
-from core_plugins.quantization.hqq.declaration import check_declaration
+from core_plugins.quantization.declared.declares import refusals, undeclared
 
 CONTRACT = 1
 
@@ -27,7 +26,11 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it."""
-    return reasons_against(query, "hqq", check_declaration)
+    if not query.declaration:
+        return undeclared("hqq")
+    from core_plugins.quantization.hqq.declaration import check_declaration
+
+    return refusals(check_declaration, query.declaration)
 
 
 @hookimpl

@@ -8,8 +8,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import declaring, reasons_against
-from core_plugins.quantization.quark.declaration import read_declaration
+from core_plugins.quantization.declared.declares import declaring, refusals, undeclared
 
 CONTRACT = 1
 
@@ -27,7 +26,11 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Say what of the declaration is not served."""
-    return reasons_against(query, "quark", read_declaration)
+    if not query.declaration:
+        return undeclared("quark")
+    from core_plugins.quantization.quark.declaration import read_declaration
+
+    return refusals(read_declaration, query.declaration)
 
 
 @hookimpl
@@ -35,6 +38,7 @@ def core_load(context: LoadContext) -> Any:
     """Build the method. Raises UserError without a checkpoint, Refusal for a declaration that is not served."""
     from core_plugins.quantization.declared.held import Run
     from core_plugins.quantization.declared.method import DeclaredMethod
+    from core_plugins.quantization.quark.declaration import read_declaration
     from core_plugins.quantization.quark.layouts import Choice
 
     manifest = declaring(context, "quark")

@@ -8,8 +8,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import reasons_against
-from core_plugins.quantization.torchao.declaration import check_declaration
+from core_plugins.quantization.declared.declares import refusals, undeclared
 from core_plugins.quantization.torchao.described import AGAIN
 
 CONTRACT = 1
@@ -28,9 +27,13 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it, in files that hold no code."""
-    if query.declaration and query.format != "safetensors":
+    if not query.declaration:
+        return undeclared("torchao")
+    if query.format != "safetensors":
         return [Reason("format", "safetensors (other files hold Python objects of torchao)", query.format, AGAIN)]
-    return reasons_against(query, "torchao", check_declaration)
+    from core_plugins.quantization.torchao.declaration import check_declaration
+
+    return refusals(check_declaration, query.declaration)
 
 
 @hookimpl
