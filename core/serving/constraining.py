@@ -6,6 +6,8 @@ Called by: `core.serving.answer_plan`.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
@@ -15,6 +17,9 @@ from core.formats.constraint import constraint
 from core.formats.selection import AnswerFormat
 from core.grammars.spec import KINDS, grammar_spec
 from core.serving.tools import ToolUse
+
+ANY_SIZE = StructuredOutputsConfig(max_grammar_size=sys.maxsize)
+"""The whole is checked for its size, and gets the server's settings, when it is compiled."""
 
 
 def constrained(
@@ -33,7 +38,7 @@ def constrained(
         use.choice if use.callable else "auto",
         use.parallel,
         reasoning=True,
-        answer=None if asked is None else grammar_spec(asked, StructuredOutputsConfig()),
+        answer=None if asked is None else grammar_spec(asked, ANY_SIZE),
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,
         limited=use.limited,
@@ -42,7 +47,7 @@ def constrained(
     )
     if spec is None:
         return params
-    # What else was asked of the grammar, such as its backend, holds for the whole.
+    # What else was asked of the grammar, such as its backend and white space, holds for the whole.
     nothing = dict.fromkeys(KINDS)
     held = msgspec.structs.replace(asked or StructuredOutputsParams(), **{**nothing, "structural_tag": spec.text})
     return msgspec.structs.replace(params, structured_outputs=held)

@@ -10,7 +10,6 @@ from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams as Params
 from core.grammars.names import note, served_backend
-from core.grammars.schemas import closed
 from core.grammars.spec import MAX_NESTING, grammar_spec
 
 CONFIG = StructuredOutputsConfig()
@@ -96,15 +95,3 @@ def test_names_of_other_engines():
     assert served_backend("lm-format-enforcer") is None and "first backend" in note("lm-format-enforcer")
     assert served_backend("auto") is None and not note("auto")
     assert served_backend("xgrammar:no-fallback") == "xgrammar"
-
-
-def test_objects_are_closed_where_the_schema_does_not_say():
-    schema = {
-        "properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}},
-        "enum": [{"properties": {}}],
-    }
-    found = json.loads(closed(json.dumps(schema)))
-    assert found["additionalProperties"] is False
-    assert found["properties"]["a"]["additionalProperties"] is False
-    assert found["properties"]["c"]["additionalProperties"] is True
-    assert found["enum"] == [{"properties": {}}]

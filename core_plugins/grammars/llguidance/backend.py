@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
-from core.grammars.schemas import closed
+from core.grammars.honoured import read_table
+from core.grammars.lowering import lowered
 from core.plugin.contracts.grammar import GrammarVocabulary
+from core_plugins.grammars.llguidance.json_text import NEEDED_ESCAPES
+from core_plugins.grammars.llguidance.manifest import TABLE
 
 ANY_OBJECT = '{"type":"object"}'
 BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
@@ -81,7 +84,7 @@ class LlguidanceBackend:
     def compile(self, spec: GrammarSpec) -> bytes:
         """Read a grammar, and compute its first mask. Raises RequestError."""
         try:
-            text = READERS[spec.kind](spec)
+            text = READERS[spec.kind](lowered(spec, read_table(TABLE)))
         except ValueError as error:
             raise _refusal(str(error)) from None
         matcher = self._new(text)
@@ -180,12 +183,11 @@ def _without_text(vocabulary: GrammarVocabulary) -> int:
 def _schema(spec: GrammarSpec) -> str:
     text = spec.text or ANY_OBJECT
     text = BOOLEANS.get(text, text)
-    if not spec.additional_properties:
-        text = closed(text)
     options: dict[str, Any] = {
         "whitespace_flexible": spec.any_whitespace,
         "lenient": False,  # whatever the schema says: nothing is weaker than asked
         "coerce_one_of": False,
+        "json_allowed_escapes": NEEDED_ESCAPES,
     }
     if not spec.any_whitespace:
         options |= {"item_separator": ",", "key_separator": ":"}
