@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
     from core.api.sampling_params import SamplingParams
+    from core.api.structured_outputs import StructuredOutputsParams
     from core.llm import LLM
     from core.version import __version__
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "LLM": "core.llm",
         "SamplingParams": "core.api.sampling_params",
+        "StructuredOutputsParams": "core.api.structured_outputs",
         "RequestOutput": "core.api.outputs",
         "CompletionOutput": "core.api.outputs",
         "__version__": "core.version",
