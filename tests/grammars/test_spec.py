@@ -88,6 +88,11 @@ def test_options_come_from_the_request_or_the_arguments():
     assert not spec.any_whitespace and spec.additional_properties
     spec = grammar_spec(Params(json={}, disable_additional_properties=True), CONFIG)
     assert spec.any_whitespace and not spec.additional_properties
+    tag = {"format": {"type": "json_schema", "json_schema": {}}}
+    tight = StructuredOutputsConfig(disable_any_whitespace=True, disable_additional_properties=True)
+    spec = grammar_spec(Params(structural_tag=tag), tight)
+    assert not spec.any_whitespace and not spec.additional_properties
+    assert grammar_spec(Params(structural_tag=tag, whitespace_pattern=" ?"), tight).whitespace_pattern == " ?"
 
 
 def test_names_of_other_engines():
