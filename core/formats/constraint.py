@@ -164,10 +164,9 @@ def _excluding(part: Any, text: str) -> Any:
 
 def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
     """The answer's text, with what templates write around it."""
-    inner: Format = {"type": "any_text"} if answer is None else _answer(answer)
-    if row.content is None:
-        return inner
-    before, after = row.content
+    before, after = row.content or ("", "")
+    ends = [after.strip()] if after.strip() else []
+    inner: Format = {"type": "any_text", "excludes": ends} if answer is None else _answer(answer)
     return _sequence(_const(before), inner, _const(after))
 
 

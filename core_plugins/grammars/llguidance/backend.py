@@ -1,6 +1,6 @@
 """The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
 
-Owns: one row of `READERS` a kind of grammar, the limits of a step, and matchers. Never does: decide whether a schema is
+Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide whether a schema is
 honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches), through
 `core.plugin.contracts.GrammarBackend`.
 """
@@ -23,6 +23,7 @@ from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.grammars.schemas import closed
 from core.plugin.contracts.grammar import GrammarVocabulary
+from core_plugins.grammars.llguidance.tags import Tags
 
 ANY_OBJECT = '{"type":"object"}'
 BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
@@ -76,12 +77,13 @@ class LlguidanceBackend:
             eos_token=stops,
             slices=llguidance.LLTokenizer.json_slices(),
         )
+        self._tags = Tags(vocabulary, lambda spec: READERS[spec.kind](spec))
         self._kept: OrderedDict[bytes, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """Read a grammar, and compute its first mask. Raises RequestError."""
         try:
-            text = READERS[spec.kind](spec)
+            text = self._text(spec)
         except ValueError as error:
             raise _refusal(str(error)) from None
         matcher = self._new(text)
@@ -89,6 +91,12 @@ class LlguidanceBackend:
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         return text.encode()
+
+    def _text(self, spec: GrammarSpec) -> str:
+        """A specification as the library reads it. Raises ValueError."""
+        if spec.kind == "structural_tag":
+            return _lark(self._tags.lark(spec))
+        return READERS[spec.kind](spec)
 
     def matcher(self, data: bytes) -> LlguidanceMatcher:
         """A matcher at the beginning."""

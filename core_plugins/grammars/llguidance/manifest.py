@@ -27,8 +27,6 @@ def core_supports(query: GrammarSpec) -> list[Reason]:
     """Whether the library is there, and honours all of the specification."""
     if find_spec("llguidance") is None:
         return [Reason("missing_library", "the package llguidance", hint="pip install 'core-engine[llguidance]'")]
-    if query.kind == "structural_tag":
-        return [Reason("kind", "a grammar of another kind", "a structural tag")]
     return []
 
 

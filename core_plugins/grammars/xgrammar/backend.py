@@ -19,7 +19,7 @@ from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.grammars.schemas import closed
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core_plugins.grammars.xgrammar.markers import Markers
+from core.grammars.markers import Markers
 
 ANY_OBJECT = '{"type":"object"}'
 NO_TEXT = b"\xff"
