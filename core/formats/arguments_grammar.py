@@ -17,6 +17,8 @@ Format = dict[str, Any]
 
 MAX_PROPERTIES = 200  # of a tool whose arguments are written key by key
 
+SAID_OF_STRINGS = frozenset(("type", "enum", "const", "pattern", "title", "description", "default", "examples"))
+
 
 def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
     """The part of a structural tag for the arguments of this tool. Raises RequestError for what cannot be said."""
@@ -25,7 +27,7 @@ def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> For
     schema = tool.parameters or {"type": "object", "properties": {}}
     if form.kind in ("json", "named_json", "loose"):
         return {"type": "json_schema", "json_schema": schema}
-    if form.style:
+    if form.style and not _strings_are_said(tool, schema):
         return {"type": "json_schema", "json_schema": schema, "style": form.style}
     return _key_by_key(row, form, tool, schema)
 
@@ -74,12 +76,21 @@ def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> F
     json_value: Format = {"type": "json_schema", "json_schema": value}
     if form.kind == "pythonic":
         return {"type": "sequence", "elements": [_const(f"{key}="), json_value]}
-    trim = form.trim[:1]
-    before = f"{form.key_open}{key}{form.values[0].after_key}{form.value_open}{trim}"
-    after = trim + form.value_close
-    if argument_types(tool, key) != ("string",):
-        return {"type": "sequence", "elements": [_const(before), json_value, _const(after)]}
-    return {"type": "sequence", "elements": [_const(before), _string(value, form), _const(after)]}
+    space = [_maybe([_const(form.trim[:1])])] if form.trim else []
+    is_string = argument_types(tool, key) == ("string",)
+    wanted = "string" if is_string else "json"
+    after_key = next((one.after_key for one in form.values if one.type == wanted), form.values[0].after_key)
+    before = _const(f"{form.key_open}{key}{after_key}{form.value_open}")
+    inner = _string(value, form) if is_string else json_value
+    return {"type": "sequence", "elements": [before, *space, inner, *space, _const(form.value_close)]}
+
+
+def _strings_are_said(tool: ToolSpec, schema: dict[str, Any]) -> bool:
+    """Whether all that a schema asks of strings without quotes is said by `_string`."""
+    for key, value in (schema.get("properties") or {}).items():
+        if argument_types(tool, key) == ("string",) and isinstance(value, dict) and not value.keys() <= SAID_OF_STRINGS:
+            return False
+    return True
 
 
 def _string(value: dict[str, Any], form: CallForm) -> Format:
