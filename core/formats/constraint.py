@@ -1,6 +1,6 @@
 """The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
 
-Owns: the structural tag (as xgrammar describes them) of a row. Never does: compile it, or know a vocabulary.
+Owns: the structural tag (as xgrammar describes them, and with Lark grammars as parts of the type `lark`) of a row. Never does: compile it, or know a vocabulary.
 Called by: the server and `LLM`, before a request's grammar is compiled.
 
 Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.
@@ -183,11 +183,10 @@ def _answer(spec: GrammarSpec) -> Format:
             return _either([_const(text) for text in json.loads(spec.text)])
         case "ebnf":
             return {"type": "grammar", "grammar": spec.text}
+        case "lark":
+            return {"type": "lark", "grammar": spec.text}
         case "structural_tag":
             return dict(json.loads(spec.text)["format"])
-        case _:
-            sentence = f"a {spec.kind} grammar cannot stand behind reasoning or beside tools; use EBNF or a regex"
-            raise RequestError(f"structured_outputs: {sentence}.", param="structured_outputs")
 
 
 def _const(text: str) -> Format:

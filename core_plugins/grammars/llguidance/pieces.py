@@ -28,10 +28,10 @@ class Token:
 class Span:
     """A number of tokens, whatever they spell.
 
-    range: the tokens, as the library writes them. least, most: how many; None: any number.
+    left_out: ids of those that do not come. least, most: how many; None: any number.
     """
 
-    range: str
+    left_out: frozenset[int]
     least: int = 0
     most: int | None = None
 
@@ -105,7 +105,7 @@ def flat(parts: Iterable[Piece]) -> list[Piece]:
 
 
 def _append(kept: list[Piece], piece: Piece) -> None:
-    if piece == Text(""):
+    if isinstance(piece, Text) and not piece.text:
         return
     last = kept[-1] if kept else None
     if isinstance(last, Text) and isinstance(piece, Text):
@@ -117,8 +117,10 @@ def _append(kept: list[Piece], piece: Piece) -> None:
 
 
 def _begins_with_text(piece: Piece) -> bool:
-    parts = flat([piece])
-    return bool(parts) and isinstance(parts[0], Text)
+    if not isinstance(piece, Series):
+        return isinstance(piece, Text)
+    first = next((part for part in piece.parts if part != Text("")), None)
+    return first is not None and _begins_with_text(first)
 
 
 def may_be_empty(piece: Piece) -> bool:
@@ -143,8 +145,10 @@ def may_be_empty(piece: Piece) -> bool:
 def first_pieces(parts: Iterable[Piece]) -> list[Piece]:
     """All texts, tokens, spans, free texts and grammars that a series may begin with."""
     found: list[Piece] = []
-    for part in flat(parts):
+    for part in parts:
         match part:
+            case Series(inner):
+                found += first_pieces(inner)
             case Choice(inner):
                 for one in inner:
                     found += first_pieces([one])
@@ -169,7 +173,7 @@ def ends_open(piece: Piece) -> bool:
         case Repeat(part):
             return ends_open(part)
         case Series(parts):
-            for part in reversed(flat(parts)):
+            for part in reversed(parts):
                 if ends_open(part):
                     return True
                 if not may_be_empty(part):

@@ -69,8 +69,8 @@ class _Rules:
                 return quoted(text)
             case Token(index):
                 return f"<[{index}]>"
-            case Span(span, least, most):
-                return f"<[{span}]>{_times(least, most)}"
+            case Span(left_out, least, most):
+                return f"<[{_all_but(left_out)}]>{_times(least, most)}"
             case Free():
                 return self._rule(self._terminal(piece), "T")
             case Inner(lark):
@@ -101,9 +101,9 @@ class _Rules:
                 return self.series([*parts, *rest])
             case Free():
                 return self._rule(" | ".join(dict.fromkeys(self._endings(piece, rest))))
-            case Span():
-                if not all(isinstance(first, Token) for first in first_pieces(rest)):
-                    raise ValueError("behind a number of tokens stands text, and not a token")
+            case Span(left_out):
+                if not all(isinstance(first, Token) and first.index in left_out for first in first_pieces(rest)):
+                    raise ValueError("where a number of tokens ends is not seen: they may be what stands behind them")
                 return f"{self._piece(piece)} {self.series(rest)}"
             case _:
                 raise ValueError(f"where a part ends is not seen: {_shown(piece)}")
@@ -233,10 +233,13 @@ def _told_apart(pieces: list[Piece]) -> list[Piece]:
 def _alternatives(parts: list[Piece]) -> list[Piece]:
     """Parts of which one comes: free text in one does not begin like another one. Raises ValueError when it cannot be told."""
     firsts = [first_pieces([part]) for part in parts]
+    if not any(isinstance(first, Free | Span) for list_ in firsts for first in list_):
+        return parts
+    firsts = [first_pieces(flat([part])) for part in parts]
     found: list[Piece] = []
     for place, part in enumerate(parts):
         free = [first for first in firsts[place] if isinstance(first, Free) and first.is_any]
-        spans = any(isinstance(first, Span) for first in firsts[place])
+        spans = [first for first in firsts[place] if isinstance(first, Span)]
         if not free and not spans:
             found.append(part)
             continue
@@ -246,12 +249,12 @@ def _alternatives(parts: list[Piece]) -> list[Piece]:
     return found
 
 
-def _other_texts(others: list[Piece], free: list[Free], spans: bool) -> tuple[str, ...]:
+def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tuple[str, ...]:
     """The texts that free text beside them must not begin with."""
     texts: dict[str, None] = {}
     for other in others:
         match other:
-            case Token():
+            case Token(index) if all(index in span.left_out for span in spans):
                 continue
             case Text(text) if not spans:
                 held_out = all(any(one in text for one in part.without) for part in free)
@@ -279,6 +282,20 @@ def _times(least: int, most: int | None) -> str:
             return f"{{{least},}}"
         case _:
             return f"{{{least},{most}}}"
+
+
+def _all_but(left_out: frozenset[int]) -> str:
+    """All tokens without these, neighbours joined: `^3,7-9`."""
+    parts: list[str] = []
+    start = last = -2
+    for index in [*sorted(left_out), -2]:
+        if index == last + 1:
+            last = index
+            continue
+        if start >= 0:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+        start = last = index
+    return f"^{','.join(parts)}" if parts else "*"
 
 
 def _shown(piece: Piece) -> str:

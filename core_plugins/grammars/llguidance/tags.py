@@ -61,7 +61,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tags_with_separator": ("tags", "separator", "at_least_one", "stop_after_first"),
     }
 )
-EMPTY = (None, False, [], "")
+EMPTY: tuple[Any, ...] = (None, False, [], "")
 
 
 class Tags:
@@ -83,7 +83,10 @@ class Tags:
 
     def lark(self, spec: GrammarSpec) -> str:
         """The Lark grammar of a tag, without options. Raises ValueError for what cannot be said."""
-        tag = self.markers.as_tokens(json.loads(spec.text))
+        try:
+            tag = self.markers.as_tokens(json.loads(spec.text))
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError("the structural tag is not well formed") from None
         try:
             return grammar(_Reading(self, spec).piece(tag.get("format"), ()))
         except RecursionError:
@@ -105,10 +108,9 @@ class Tags:
             raise ValueError(f"the structural tag names the token {value!r}, which ends the answer")
         return index
 
-    def all_but(self, left_out: Iterable[int]) -> str:
-        """All tokens that may stand in an answer without these, as the library writes them."""
-        shut = sorted({*left_out, *self.unused})
-        return f"^{_ranges(shut)}" if shut else "*"
+    def all_but(self, left_out: Iterable[int], least: int, most: int | None) -> Piece:
+        """Some of the tokens that may stand in an answer, without these."""
+        return Text("") if most == 0 else Span(self.unused.union(left_out), least, most)
 
 
 class _Reading:
@@ -146,16 +148,16 @@ class _Reading:
             return Free(pattern, without, is_any=True)
         if without or characters is not None:
             raise ValueError("a limit of tokens on text that ends with other text, and not with a token, is not held")
-        return self._span(self.tags.without_text, 0, most)
+        return self.tags.all_but(self.tags.without_text, 0, most)
 
     def any_tokens(self, part: Format, ends: Texts) -> Piece:
-        return self._span(self._ids(part.get("exclude_tokens", ())), 0, _number(part.get("max_tokens")))
+        return self.tags.all_but(self._ids(part.get("exclude_tokens", ())), 0, _number(part.get("max_tokens")))
 
     def token(self, part: Format, ends: Texts) -> Piece:
         return Token(self.tags.token(part["token"]))
 
     def exclude_token(self, part: Format, ends: Texts) -> Piece:
-        return self._span(self._ids(part.get("exclude_tokens", ())), 1, 1)
+        return self.tags.all_but(self._ids(part.get("exclude_tokens", ())), 1, 1)
 
     def json_schema(self, part: Format, ends: Texts) -> Piece:
         style = part.get("style", "json")
@@ -233,7 +235,7 @@ class _Reading:
 
     def token_triggered_tags(self, part: Format, ends: Texts) -> Piece:
         left_out = self._ids([*part["trigger_tokens"], *part.get("exclude_tokens", ())])
-        return self._triggered(part, self._span(left_out, 0, None))
+        return self._triggered(part, self.tags.all_but(left_out, 0, None))
 
     def tags_with_separator(self, part: Format, ends: Texts) -> Piece:
         one = Choice(tuple(self.piece(tag, ()) for tag in part["tags"]))
@@ -260,9 +262,6 @@ class _Reading:
 
     def _ids(self, values: Iterable[Any]) -> set[int]:
         return {self.tags.token(value) for value in values}
-
-    def _span(self, left_out: Iterable[int], least: int, most: int | None) -> Piece:
-        return Text("") if most == 0 else Span(self.tags.all_but(left_out), least, most)
 
 
 READERS: Mapping[str, Callable[[_Reading, Format, Texts], Piece]] = MappingProxyType(
@@ -309,16 +308,3 @@ def _number(value: Any) -> int | None:
     if value > MOST_REPEATS:
         raise ValueError(f"the structural tag counts to {value}; at most {MOST_REPEATS} is counted")
     return value
-
-
-def _ranges(indices: list[int]) -> str:
-    """Sorted ids, neighbours joined: `3,7-9`."""
-    parts: list[str] = []
-    start = last = indices[0]
-    for index in [*indices[1:], -1]:
-        if index == last + 1:
-            last = index
-            continue
-        parts.append(str(start) if start == last else f"{start}-{last}")
-        start = last = index
-    return ",".join(parts)

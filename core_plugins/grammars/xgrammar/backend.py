@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
+from core.grammars.markers import Markers
 from core.grammars.schemas import closed
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core.grammars.markers import Markers
 
 ANY_OBJECT = '{"type":"object"}'
 NO_TEXT = b"\xff"
