@@ -1,8 +1,8 @@
 """The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
 
-Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide whether a schema is
-honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches), through
-`core.plugin.contracts.GrammarBackend`.
+Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide
+whether a schema is honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches),
+through `core.plugin.contracts.GrammarBackend`.
 """
 
 from __future__ import annotations

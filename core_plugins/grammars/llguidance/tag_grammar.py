@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from core_plugins.grammars.llguidance.beginnings import alternatives, shown, told_apart
 from core_plugins.grammars.llguidance.pieces import (
     Choice,
     Free,
@@ -22,7 +23,6 @@ from core_plugins.grammars.llguidance.pieces import (
     Span,
     Text,
     Token,
-    barred,
     ends_open,
     first_pieces,
     flat,
@@ -51,7 +51,7 @@ class _Rules:
 
     def series(self, parts: Sequence[Piece]) -> str:
         """One behind the other."""
-        pieces = _told_apart(flat(parts))
+        pieces = told_apart(flat(parts))
         written: list[str] = []
         for place, piece in enumerate(pieces):
             self._count()
@@ -81,13 +81,13 @@ class _Rules:
                 return self._choice(parts)
             case Repeat(part, least, most):
                 if most != 1 and ends_open(part):
-                    raise ValueError(f"where a repeated part ends is not seen: {_shown(part)}")
+                    raise ValueError(f"where a repeated part ends is not seen: {shown(part)}")
                 return f"{self._rule(self.series([part]))}{_times(least, most)}"
 
     def _choice(self, parts: Iterable[Piece]) -> str:
         """One of several, which begin at the same place."""
-        told_apart = _alternatives(list(parts))
-        written = [self.series([part]) for part in told_apart]
+        apart = alternatives(list(parts))
+        written = [self.series([part]) for part in apart]
         return self._rule(" | ".join(dict.fromkeys(written)))
 
     def _ended(self, piece: Piece, rest: list[Piece]) -> str:
@@ -106,7 +106,7 @@ class _Rules:
                     raise ValueError("where a number of tokens ends is not seen: they may be what stands behind them")
                 return f"{self._piece(piece)} {self.series(rest)}"
             case _:
-                raise ValueError(f"where a part ends is not seen: {_shown(piece)}")
+                raise ValueError(f"where a part ends is not seen: {shown(piece)}")
 
     def _endings(self, free: Free, rest: list[Piece]) -> list[str]:
         """The ways in which free text goes over into what stands behind it."""
@@ -144,7 +144,7 @@ class _Rules:
             case Text() | Token() | Choice():
                 return [pieces]
             case _:
-                raise ValueError(f"where free text ends is not seen: behind it stands {_shown(first)}")
+                raise ValueError(f"where free text ends is not seen: behind it stands {shown(first)}")
 
     def _terminal(self, free: Free, ending: str = "") -> str:
         """The expression of free text. ending: the text that it ends with, and does not hold before."""
@@ -202,7 +202,7 @@ def _cut(free: Free, first: Piece) -> dict[str, list[Piece]]:
                     found.setdefault(text, []).append(Series((_one_of(behind), *others)))
             return found
         case _:
-            raise ValueError(f"where free text ends is not seen: behind it stands {_shown(first)}")
+            raise ValueError(f"where free text ends is not seen: behind it stands {shown(first)}")
 
 
 def _is_text(piece: Piece) -> bool:
@@ -218,56 +218,6 @@ def _is_text(piece: Piece) -> bool:
 
 def _one_of(parts: list[Piece]) -> Piece:
     return parts[0] if len(parts) == 1 else Choice(tuple(parts))
-
-
-def _told_apart(pieces: list[Piece]) -> list[Piece]:
-    """A series in which free text does not begin like a part before it that may be left out."""
-    found = list(pieces)
-    for place, piece in enumerate(pieces[:-1]):
-        if may_be_empty(piece) and not isinstance(piece, Free | Span):
-            one, other = _alternatives([piece, Series(tuple(found[place + 1 :]))])
-            found[place:] = [one, *flat([other])]
-    return found
-
-
-def _alternatives(parts: list[Piece]) -> list[Piece]:
-    """Parts of which one comes: free text in one does not begin like another one. Raises ValueError when it cannot be told."""
-    firsts = [first_pieces([part]) for part in parts]
-    if not any(isinstance(first, Free | Span) for list_ in firsts for first in list_):
-        return parts
-    firsts = [first_pieces(flat([part])) for part in parts]
-    found: list[Piece] = []
-    for place, part in enumerate(parts):
-        free = [first for first in firsts[place] if isinstance(first, Free) and first.is_any]
-        spans = [first for first in firsts[place] if isinstance(first, Span)]
-        if not free and not spans:
-            found.append(part)
-            continue
-        others = [first for other, list_ in enumerate(firsts) if other != place for first in list_]
-        texts = _other_texts(others, free, spans)
-        found.append(barred(part, texts) if texts else part)
-    return found
-
-
-def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tuple[str, ...]:
-    """The texts that free text beside them must not begin with."""
-    texts: dict[str, None] = {}
-    for other in others:
-        match other:
-            case Token(index) if all(index in span.left_out for span in spans):
-                continue
-            case Text(text) if not spans:
-                held_out = all(any(one in text for one in part.without) for part in free)
-                if text and not held_out:
-                    texts[text] = None
-            case Free(pattern=pattern) if other.is_any and not spans:
-                if any(part.pattern != pattern or part.without != other.without for part in free):
-                    raise ValueError("two free texts begin at the same place")
-            case Span() if spans and not free:
-                continue
-            case _:
-                raise ValueError(f"free text begins at the same place as {_shown(other)}")
-    return tuple(texts)
 
 
 def _times(least: int, most: int | None) -> str:
@@ -296,15 +246,3 @@ def _all_but(left_out: frozenset[int]) -> str:
             parts.append(str(start) if start == last else f"{start}-{last}")
         start = last = index
     return f"^{','.join(parts)}" if parts else "*"
-
-
-def _shown(piece: Piece) -> str:
-    match piece:
-        case Text(text):
-            return f"the text {text[:40]!r}"
-        case Inner():
-            return "a grammar or a schema"
-        case Free():
-            return "a regular expression or free text"
-        case _:
-            return f"a {type(piece).__name__.lower()}"

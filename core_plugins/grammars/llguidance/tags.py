@@ -1,67 +1,22 @@
-"""Structural tags, read for llguidance.
+"""Structural tags as Lark grammars of llguidance.
 
-Owns: one row of `READERS` a type of format, and `FIELDS`, what each may say. Never does: write rules. Called by: the backend.
+Owns: the way from a tag to its grammar. Never does: read a format (`tag_formats`) or write a rule (`tag_grammar`).
+Called by: the backend.
 
-The formats are those of xgrammar. A type or a field that has no row cannot be said here, and is refused by its name, so that
-another backend takes the tag.
+What cannot be said is refused by its name, so that another backend takes the tag.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
 
 from core.api.structured_outputs import GrammarSpec
 from core.grammars.markers import Markers
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core_plugins.grammars.llguidance.pieces import (
-    Choice,
-    Free,
-    Inner,
-    Piece,
-    Repeat,
-    Series,
-    Span,
-    Text,
-    Token,
-    optional,
-)
-from core_plugins.grammars.llguidance.tag_grammar import ANY_TEXT, grammar
-
-Format = Mapping[str, Any]
-Texts = tuple[str, ...]
-GrammarOf = Callable[[GrammarSpec], str]
-
-MOST_REPEATS = 100_000_000
-SPACES = re.compile(r"\[(?: |\\n|\\r|\\t|\\s|\n)+\](?:[*+?]|\{\d+(?:,\d*)?\})?")
-"""Expressions for white space, which no text is mistaken for that stands behind it."""
-FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "const_string": ("value",),
-        "any_text": ("excludes", "max_tokens", "max_chars"),
-        "any_tokens": ("exclude_tokens", "max_tokens"),
-        "token": ("token",),
-        "exclude_token": ("exclude_tokens",),
-        "json_schema": ("json_schema", "style"),
-        "regex": ("pattern",),
-        "grammar": ("grammar",),
-        "lark": ("grammar",),
-        "sequence": ("elements",),
-        "or": ("elements",),
-        "optional": ("content",),
-        "star": ("content",),
-        "plus": ("content",),
-        "repeat": ("min", "max", "content"),
-        "tag": ("begin", "content", "end"),
-        "triggered_tags": ("triggers", "tags", "excludes", "at_least_one", "stop_after_first"),
-        "token_triggered_tags": ("trigger_tokens", "tags", "exclude_tokens", "at_least_one", "stop_after_first"),
-        "tags_with_separator": ("tags", "separator", "at_least_one", "stop_after_first"),
-    }
-)
-EMPTY: tuple[Any, ...] = (None, False, [], "")
+from core_plugins.grammars.llguidance.tag_formats import Reading
+from core_plugins.grammars.llguidance.tag_grammar import grammar
+from core_plugins.grammars.llguidance.tag_tokens import TagTokens
 
 
 class Tags:
@@ -70,241 +25,25 @@ class Tags:
     grammar_of: the whole Lark grammar of a specification of another kind, its options in the first line.
     """
 
-    def __init__(self, vocabulary: GrammarVocabulary, grammar_of: GrammarOf) -> None:
-        specials = vocabulary.specials
-        silent = [index for index, text in enumerate(vocabulary.tokens) if not text]
-        self.markers = Markers(specials)
-        self.ids = {text: index for index, text in specials.items() if text}
-        self.stops = frozenset(vocabulary.stop_ids)
-        self.size = len(vocabulary.tokens)
-        self.without_text = frozenset(silent)
-        self.unused = frozenset(silent) - specials.keys() | self.stops
+    def __init__(self, vocabulary: GrammarVocabulary, grammar_of: Callable[[GrammarSpec], str]) -> None:
+        self._markers = Markers(vocabulary.specials)
+        self._tokens = TagTokens(vocabulary)
         self._grammar_of = grammar_of
 
     def lark(self, spec: GrammarSpec) -> str:
         """The Lark grammar of a tag, without options. Raises ValueError for what cannot be said."""
         try:
-            tag = self.markers.as_tokens(json.loads(spec.text))
+            tag = self._markers.as_tokens(json.loads(spec.text))
+            reading = Reading(self._tokens, self._inner, spec)
+            return grammar(reading.piece(tag.get("format"), ()))
         except (KeyError, TypeError, AttributeError):
             raise ValueError("the structural tag is not well formed") from None
-        try:
-            return grammar(_Reading(self, spec).piece(tag.get("format"), ()))
         except RecursionError:
             raise ValueError("the structural tag is nested too deeply") from None
 
-    def inner(self, spec: GrammarSpec) -> str:
+    def _inner(self, spec: GrammarSpec) -> str:
         """The Lark grammar of another kind, without options."""
         options, _, text = self._grammar_of(spec).partition("\n")
         if json.loads(options.removeprefix("%llguidance ")) != {"no_forcing": True}:
             raise ValueError("a grammar inside of a structural tag has options of its own (%llguidance)")
         return text
-
-    def token(self, value: Any) -> int:
-        """The id of a token that a tag names."""
-        index = self.ids.get(value) if isinstance(value, str) else value
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < self.size:
-            raise ValueError(f"the structural tag names the token {value!r}, which is none")
-        if index in self.stops:
-            raise ValueError(f"the structural tag names the token {value!r}, which ends the answer")
-        return index
-
-    def all_but(self, left_out: Iterable[int], least: int, most: int | None) -> Piece:
-        """Some of the tokens that may stand in an answer, without these."""
-        return Text("") if most == 0 else Span(self.unused.union(left_out), least, most)
-
-
-class _Reading:
-    """One tag on its way to pieces. spec: its options for JSON."""
-
-    def __init__(self, tags: Tags, spec: GrammarSpec) -> None:
-        self.tags = tags
-        self.spec = spec
-
-    def piece(self, part: Any, ends: Texts) -> Piece:
-        """A format. ends: texts that end free text at its end."""
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise ValueError("the structural tag has a format that is no object with a type")
-        kind = part["type"]
-        if kind not in READERS:
-            raise ValueError(f"the structural tag has a format of the type {kind!r}, which is not read")
-        known = FIELDS[kind]
-        for name, value in part.items():
-            if name != "type" and name not in known and value not in EMPTY:
-                raise ValueError(f"the structural tag has {name!r} in a format of the type {kind!r}, which is not read")
-        try:
-            return READERS[kind](self, part, ends)
-        except (KeyError, TypeError, AttributeError):
-            raise ValueError(f"the structural tag has a format of the type {kind!r} that is not well formed") from None
-
-    def const_string(self, part: Format, ends: Texts) -> Piece:
-        return Text(_text(part["value"]))
-
-    def any_text(self, part: Format, ends: Texts) -> Piece:
-        without = tuple(dict.fromkeys((*_texts(part.get("excludes", ())), *ends)))
-        most = _number(part.get("max_tokens"))
-        characters = _number(part.get("max_chars"))
-        if most is None:
-            pattern = ANY_TEXT if characters is None else f"(?s:.{{0,{characters}}})"
-            return Free(pattern, without, is_any=True)
-        if without or characters is not None:
-            raise ValueError("a limit of tokens on text that ends with other text, and not with a token, is not held")
-        return self.tags.all_but(self.tags.without_text, 0, most)
-
-    def any_tokens(self, part: Format, ends: Texts) -> Piece:
-        return self.tags.all_but(self._ids(part.get("exclude_tokens", ())), 0, _number(part.get("max_tokens")))
-
-    def token(self, part: Format, ends: Texts) -> Piece:
-        return Token(self.tags.token(part["token"]))
-
-    def exclude_token(self, part: Format, ends: Texts) -> Piece:
-        return self.tags.all_but(self._ids(part.get("exclude_tokens", ())), 1, 1)
-
-    def json_schema(self, part: Format, ends: Texts) -> Piece:
-        style = part.get("style", "json")
-        if style != "json":
-            raise ValueError(f"the structural tag has a schema in the style {style!r}, which is not read")
-        text = json.dumps(part["json_schema"], ensure_ascii=False)
-        spec = GrammarSpec("json_schema", text, self.spec.any_whitespace, self.spec.additional_properties)
-        lark = self.tags.inner(spec).strip()
-        if not lark.startswith("start: ") or "\n" in lark:
-            raise ValueError("a schema takes more than one rule")
-        return Inner(lark.removeprefix("start: "), ends=True)
-
-    def regex(self, part: Format, ends: Texts) -> Piece:
-        given = _text(part["pattern"])
-        pattern = given.removeprefix("^")
-        if pattern.endswith("$") and not pattern.endswith("\\$"):
-            pattern = pattern[:-1]
-        lark = self.tags.inner(GrammarSpec("regex", pattern)).strip()
-        if not lark.startswith("start: /") or "\n" in lark:
-            raise ValueError("a regular expression takes more than one rule")
-        inner = lark.removeprefix("start: ")
-        if SPACES.fullmatch(pattern):
-            return Inner(inner, ends=True)
-        return Free(inner[1:-1], is_any=pattern in (r"[\s\S]*", "(.|\\n)*", "(?s:.*)"))
-
-    def ebnf(self, part: Format, ends: Texts) -> Piece:
-        return self._nested(GrammarSpec("ebnf", _text(part["grammar"])))
-
-    def lark(self, part: Format, ends: Texts) -> Piece:
-        return self._nested(GrammarSpec("lark", _text(part["grammar"])))
-
-    def sequence(self, part: Format, ends: Texts) -> Piece:
-        elements = part["elements"]
-        last = len(elements) - 1
-        pieces = [self.piece(one, ends if place == last else ()) for place, one in enumerate(elements)]
-        return Series(tuple(pieces))
-
-    def either(self, part: Format, ends: Texts) -> Piece:
-        return Choice(tuple(self.piece(one, ends) for one in part["elements"]))
-
-    def maybe(self, part: Format, ends: Texts) -> Piece:
-        return optional(self.piece(part["content"], ends))
-
-    def star(self, part: Format, ends: Texts) -> Piece:
-        return Repeat(self.piece(part["content"], ()), 0, None)
-
-    def plus(self, part: Format, ends: Texts) -> Piece:
-        return Repeat(self.piece(part["content"], ()), 1, None)
-
-    def repeat(self, part: Format, ends: Texts) -> Piece:
-        least = _number(part["min"]) or 0
-        most = None if part["max"] == -1 else _number(part["max"])
-        if most is not None and most < least:
-            raise ValueError(f"the structural tag repeats a part {least} to {most} times")
-        return Repeat(self.piece(part["content"], ()), least, most)
-
-    def tag(self, part: Format, ends: Texts) -> Piece:
-        begin = self._edge(part["begin"])
-        last = part["end"]
-        choices = last if isinstance(last, list) else [last]
-        ending = [self._edge(one) for one in choices]
-        stops = tuple(one.text for one in ending if isinstance(one, Text) and one.text)
-        content = self.piece(part["content"], stops)
-        end = ending[0] if len(ending) == 1 else Choice(tuple(ending))
-        return Series((begin, content, end))
-
-    def triggered_tags(self, part: Format, ends: Texts) -> Piece:
-        triggers = _texts(part["triggers"])
-        without = tuple(dict.fromkeys((*triggers, *_texts(part.get("excludes", ())), *ends)))
-        free = Free(ANY_TEXT, without, is_any=True)
-        for tag in part["tags"]:
-            if not any(_text(tag["begin"]).startswith(trigger) for trigger in triggers):
-                raise ValueError(f"the structural tag has a tag without a trigger: {tag['begin'][:40]!r}")
-        return self._triggered(part, free)
-
-    def token_triggered_tags(self, part: Format, ends: Texts) -> Piece:
-        left_out = self._ids([*part["trigger_tokens"], *part.get("exclude_tokens", ())])
-        return self._triggered(part, self.tags.all_but(left_out, 0, None))
-
-    def tags_with_separator(self, part: Format, ends: Texts) -> Piece:
-        one = Choice(tuple(self.piece(tag, ()) for tag in part["tags"]))
-        whole: Piece = one
-        if not part.get("stop_after_first"):
-            further = Series((Text(_text(part["separator"])), one))
-            whole = Series((one, Repeat(further, 0, None)))
-        return whole if part.get("at_least_one") else optional(whole)
-
-    def _triggered(self, part: Format, free: Piece) -> Piece:
-        """Tags in free text; the first at once when there must be one."""
-        tag = Choice(tuple(self.piece(one, ()) for one in part["tags"]))
-        needed = bool(part.get("at_least_one"))
-        if part.get("stop_after_first"):
-            return tag if needed else Series((free, optional(tag)))
-        loop = Repeat(Series((free, tag)), 0, None)
-        return Series((tag, loop, free)) if needed else Series((loop, free))
-
-    def _nested(self, spec: GrammarSpec) -> Piece:
-        return Inner(f"%lark {{\n{self.tags.inner(spec)}\n}}", ends=False)
-
-    def _edge(self, edge: Any) -> Piece:
-        return Text(edge) if isinstance(edge, str) else self.piece(edge, ())
-
-    def _ids(self, values: Iterable[Any]) -> set[int]:
-        return {self.tags.token(value) for value in values}
-
-
-READERS: Mapping[str, Callable[[_Reading, Format, Texts], Piece]] = MappingProxyType(
-    {
-        "const_string": _Reading.const_string,
-        "any_text": _Reading.any_text,
-        "any_tokens": _Reading.any_tokens,
-        "token": _Reading.token,
-        "exclude_token": _Reading.exclude_token,
-        "json_schema": _Reading.json_schema,
-        "regex": _Reading.regex,
-        "grammar": _Reading.ebnf,
-        "lark": _Reading.lark,
-        "sequence": _Reading.sequence,
-        "or": _Reading.either,
-        "optional": _Reading.maybe,
-        "star": _Reading.star,
-        "plus": _Reading.plus,
-        "repeat": _Reading.repeat,
-        "tag": _Reading.tag,
-        "triggered_tags": _Reading.triggered_tags,
-        "token_triggered_tags": _Reading.token_triggered_tags,
-        "tags_with_separator": _Reading.tags_with_separator,
-    }
-)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _texts(values: Sequence[Any]) -> Texts:
-    return tuple(_text(value) for value in values if value != "")
-
-
-def _number(value: Any) -> int | None:
-    """A limit; None: none."""
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError
-    if value > MOST_REPEATS:
-        raise ValueError(f"the structural tag counts to {value}; at most {MOST_REPEATS} is counted")
-    return value
