@@ -121,7 +121,14 @@ def constraints(row, specials):
         yield constraint(row, TOOLS, "required", reasoning=True, prompt_tail=open_, **more), begun
 
 
-@pytest.mark.parametrize(("number", "row"), enumerate(ROWS), ids=[row.name for row in ROWS])
+QUICK = ("hermes", "kimi_k2", "openai", "llama3_json")
+SLICE = [
+    pytest.param(number, row, id=row.name, marks=[] if row.name in QUICK else [pytest.mark.slow])
+    for number, row in enumerate(ROWS)
+]
+
+
+@pytest.mark.parametrize(("number", "row"), SLICE)
 def test_answers_of_every_row(backends, number, row):
     """Every second row with special tokens."""
     specials = number % 2 == 0
