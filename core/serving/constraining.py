@@ -6,17 +6,22 @@ Called by: `core.serving.answer_plan`.
 
 from __future__ import annotations
 
+import logging
 import sys
+from functools import lru_cache
 
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
+from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.selection import AnswerFormat
 from core.grammars.spec import KINDS, grammar_spec
 from core.serving.tools import ToolUse
+
+logger = logging.getLogger(__name__)
 
 ANY_SIZE = StructuredOutputsConfig(max_grammar_size=sys.maxsize)
 """The whole is checked for its size, and gets the server's settings, when it is compiled."""
@@ -31,6 +36,9 @@ def constrained(
     prompt_tail: the end of the prompt.
     Raises RequestError where the format cannot be held to that.
     """
+    for tool in use.callable:
+        if not holds_input(tool):
+            _note_free_input(tool.name)
     asked = params.structured_outputs
     spec = constraint(
         served.row,
@@ -51,3 +59,11 @@ def constrained(
     nothing = dict.fromkeys(KINDS)
     held = msgspec.structs.replace(asked or StructuredOutputsParams(), **{**nothing, "structural_tag": spec.text})
     return msgspec.structs.replace(params, structured_outputs=held)
+
+
+@lru_cache(maxsize=64)
+def _note_free_input(name: str) -> None:
+    """Log once a tool that its input is not held to its grammar."""
+    logger.warning(
+        "The input of the custom tool %r is not held to its Lark grammar; only regular expressions are held.", name
+    )

@@ -127,12 +127,14 @@ def test_what_cannot_be_held_is_refused():
     row = format_named("hermes", "tools")
     with pytest.raises(RequestError, match="no tool 'other'"):
         constraint(row, TOOLS, "other")
+
+
+def test_the_input_of_a_custom_tool_with_a_lark_grammar_is_any_string(compiler):
+    row = format_named("hermes", "tools")
     custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text='start: "a"'))
-    with pytest.raises(RequestError, match="lark grammar of tool 'patch'"):
-        constraint(row, [custom], "required")
-    lark = GrammarSpec(kind="lark", text='start: "a"')
-    with pytest.raises(RequestError, match="lark grammar cannot stand behind reasoning"):
-        constraint(row, [], "auto", reasoning=True, answer=lark)
+    spec = constraint(row, [custom], "required")
+    assert accepts(compiler, spec, written(row, [("patch", {"input": "a\n+b"})]))
+    assert not accepts(compiler, spec, written(row, [("patch", {"input": 1})]))
 
 
 @pytest.mark.parametrize(("name", "model"), BUILT_IN.items())

@@ -1,8 +1,8 @@
 """The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
 
-Owns: one row of `READERS` a kind of grammar, the limits of a step, and matchers. Never does: decide whether a schema is
-honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches), through
-`core.plugin.contracts.GrammarBackend`.
+Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide
+whether a schema is honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches),
+through `core.plugin.contracts.GrammarBackend`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from core.grammars.lowering import lowered
 from core.plugin.contracts.grammar import GrammarVocabulary
 from core_plugins.grammars.llguidance.json_text import NEEDED_ESCAPES
 from core_plugins.grammars.llguidance.manifest import TABLE
+from core_plugins.grammars.llguidance.tags import Tags
 
 ANY_OBJECT = '{"type":"object"}'
 BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
@@ -79,12 +80,13 @@ class LlguidanceBackend:
             eos_token=stops,
             slices=llguidance.LLTokenizer.json_slices(),
         )
+        self._tags = Tags(vocabulary, lambda spec: READERS[spec.kind](spec))
         self._kept: OrderedDict[bytes, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """Read a grammar, and compute its first mask. Raises RequestError."""
         try:
-            text = READERS[spec.kind](lowered(spec, read_table(TABLE)))
+            text = self._text(lowered(spec, read_table(TABLE)))
         except ValueError as error:
             raise _refusal(str(error)) from None
         matcher = self._new(text)
@@ -92,6 +94,12 @@ class LlguidanceBackend:
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         return text.encode()
+
+    def _text(self, spec: GrammarSpec) -> str:
+        """A specification as the library reads it. Raises ValueError."""
+        if spec.kind == "structural_tag":
+            return _lark(self._tags.lark(spec))
+        return READERS[spec.kind](spec)
 
     def matcher(self, data: bytes) -> LlguidanceMatcher:
         """A matcher at the beginning."""

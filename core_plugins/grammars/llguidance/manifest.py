@@ -29,8 +29,6 @@ def core_supports(query: GrammarSpec) -> list[Reason]:
     """Whether the library is there, and honours all of the specification."""
     if find_spec("llguidance") is None:
         return [Reason("missing_library", "the package llguidance", hint="pip install llguidance")]
-    if query.kind == "structural_tag":
-        return [Reason("kind", "a grammar of another kind", "a structural tag")]
     from core.grammars.honoured import read_table
     from core.grammars.keywords import unhonoured_spec
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
+from core.grammars.markers import Markers
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core_plugins.grammars.xgrammar.markers import Markers
 from core_plugins.grammars.xgrammar.own_terms import in_own_terms
 from core_plugins.grammars.xgrammar.schema_grammar import schema_grammar, with_grammars
 
