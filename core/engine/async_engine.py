@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import nullcontext
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, PluginError
+from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
 from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -116,16 +117,15 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
 
-        The deadline holds even when the engine does not answer.
+        The deadline holds even when the engine does not answer. While its grammar is compiled it keeps a place in the queue.
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
         client = self._live_client()
-        if request_id not in self.queue:
-            self.queue.check()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
-        prompt = await self._tokenized(prompt)
-        grammar = await self._grammar(params)
+        with nullcontext() if request_id in self.queue else self.queue.arriving():
+            prompt = await self._tokenized(prompt)
+            grammar = await self._grammar(params, deadline)
         entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
         with self._streams.open(request_id) as stream:
             self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
@@ -198,10 +198,28 @@ class AsyncEngine:
             return prompt
         return {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
 
-    async def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
-        """The compiled form of what the answer must look like. Raises RequestError."""
+    async def _grammar(self, params: SamplingParams, deadline: float) -> CompiledGrammar | None:
+        """The compiled form of what the answer must look like. Raises RequestError.
+
+        deadline: monotonic seconds; 0.0: none.
+        """
         wanted = getattr(params, "structured_outputs", None)
-        return None if wanted is None else await self.grammars.compiled(wanted)
+        if wanted is None:
+            return None
+        begin = time.monotonic()
+        try:
+            async with asyncio.timeout(deadline - begin if deadline else None):
+                return await self.grammars.compiled(wanted)
+        except TimeoutError:
+            self._num_overdue += 1
+            self.stats.num_timeouts += 1
+            raise RequestError(
+                f"The request's time was up after {time.monotonic() - begin:.1f} s in which its structured_outputs were "
+                "compiled; give the request a longer timeout.",
+                param="timeout",
+                status=408,
+                code="request_timeout",
+            ) from None
 
     def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
         """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""

@@ -16,6 +16,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.executor import Executor
 from core.engine.faults import Faults
+from core.engine.held_requests import HeldRequests
 from core.engine.scheduling import build_scheduler
 from core.engine.step_queue import step_queue
 from core.engine.utilities import call_utility
@@ -32,6 +33,9 @@ SAVE_S = 3.0
 KV_WAIT_S = 0.005
 """How long a step that has nothing to compute waits for keys and values that are being loaded. A request that comes just
 then waits as long."""
+
+HELD_WAIT_S = 0.005
+"""How long a step that has nothing to compute waits for a grammar that is being prepared; messages wait as long."""
 
 T = TypeVar("T")
 
@@ -54,17 +58,22 @@ class EngineCore:
         self._queue = step_queue(executor, ahead=ahead)
         self.scheduler = build_scheduler(config, self._queue, self.kv_services, self._plugins)
         self._faults = Faults()
+        self._held = HeldRequests(executor)
         self._refused: list[EngineOutput] = []
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue sequences. One that the scheduler refuses comes back from the next step as an error output."""
         for request in requests:
-            try:
-                self.scheduler.add(request)
-            except Exception as error:
-                logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
-                reason = str(self._plugins.blamed(error))
-                self.refuse(request.request_id, request.choice, request.handle, reason)
+            if request.grammar is None or not self._held.hold(request):
+                self._schedule(request)
+
+    def _schedule(self, request: EngineRequest) -> None:
+        try:
+            self.scheduler.add(request)
+        except Exception as error:
+            logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
+            reason = str(self._plugins.blamed(error))
+            self.refuse(request.request_id, request.choice, request.handle, reason)
 
     def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
         """End a sequence that never started: the next step reports `reason` as its error."""
@@ -74,21 +83,28 @@ class EngineCore:
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
         request_ids = list(request_ids)
+        self._held.abort(request_ids)
         self._guard(lambda: self.scheduler.abort(request_ids))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single choices; unknown ones are ignored; nothing is reported."""
         keys = list(keys)
+        self._held.abort_choices(keys)
         self._guard(lambda: self.scheduler.abort_choices(keys))
 
     def has_work(self) -> bool:
         """Whether another step would do something."""
-        return bool(self._refused) or self.scheduler.has_unfinished()
+        return bool(self._refused) or self.scheduler.has_unfinished() or len(self._held) > 0
 
     @property
     def waits_for_kv(self) -> bool:
         """Whether sequences wait for keys and values that are being loaded; a step with nothing to compute waits as well."""
         return self.scheduler.waits_for_kv
+
+    @property
+    def waits(self) -> bool:
+        """Whether sequences wait for something that is done beside the steps: keys and values, or their grammar."""
+        return len(self._held) > 0 or self.waits_for_kv
 
     def step(self) -> EngineOutputs:
         """Plan one step and return the outputs of the oldest one in flight, which is the same one unless steps are
@@ -96,6 +112,8 @@ class EngineCore:
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
+        if self._held:
+            self._release()
         outputs = self._advance()
         if self._refused:
             outputs.records[:0] = self._refused
@@ -113,6 +131,7 @@ class EngineCore:
         """State of scheduler and KV cache now."""
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
+        stats.num_waiting += len(self._held)
         return stats
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -130,6 +149,7 @@ class EngineCore:
     def close(self) -> None:
         """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""
         self._queue.give_up()
+        self._held.close()
         self.kv_services.close(self.scheduler.kv, self._queue.copy, SAVE_S)
         self._queue.close()
         self.executor.close()
@@ -140,9 +160,23 @@ class EngineCore:
         elif self.scheduler.in_flight:
             outputs = self._finish_oldest()
         else:
+            if self._held and not self._refused:
+                self._held.await_one(HELD_WAIT_S)
             return StepOutputs()
         self.kv_services.after_step(self.scheduler.kv)
         return outputs
+
+    def _release(self) -> None:
+        """Schedule the sequences whose grammar is ready, and end those whose grammar will never be."""
+        for request, error in self._held.release():
+            if error is None:
+                self._schedule(request)
+                continue
+            assert request.grammar is not None
+            name = request.grammar.backend
+            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+            reason = f"The grammar backend '{name}' failed ({type(error).__name__}: {error})."
+            self.refuse(request.request_id, request.choice, request.handle, reason)
 
     def _plan_and_run(self) -> StepOutputs:
         """Have a new step computed, and finish the oldest one when no further one may be planned."""

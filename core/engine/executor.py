@@ -1,7 +1,7 @@
 """What the engine needs of whoever computes its steps.
 
-Owns: the contract of an executor, and its optional part. Never does: compute. Called by: the step queue (asks for steps),
-the engine process (builds one).
+Owns: the contract of an executor, and its optional parts. Never does: compute. Called by: the step queue (asks for steps),
+held requests (have grammars prepared), the engine process (builds one).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from core.api.step_plan import StepPlan, StepResult
+from core.api.structured_outputs import CompiledGrammar
 
 
 class Executor(Protocol):
@@ -62,5 +63,22 @@ class QueueingExecutor(Executor, Protocol):
 
         Tickets are asked for in order and at most once. Those of steps that were given up are never asked for; whatever
         became of them concerns nobody.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparingExecutor(Executor, Protocol):
+    """An executor that makes grammars ready beside its steps. Without it, a sequence's first step does."""
+
+    def is_prepared(self, grammar: CompiledGrammar) -> bool:
+        """Whether a step would take this grammar without delay. Takes no time, and raises nothing."""
+        ...
+
+    def prepare(self, grammar: CompiledGrammar) -> None:
+        """Import, read and keep whatever the grammar needs. Called by another thread than that of the steps, for one grammar
+        at a time, while steps are computed.
+
+        An exception ends the sequences with this grammar.
         """
         ...

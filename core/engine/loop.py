@@ -62,7 +62,7 @@ class EngineLoop:
                 return
             if self._core.has_work():
                 outputs = self._core.step()
-                idle = not (outputs.outputs or outputs.stats.num_running or self._core.waits_for_kv)
+                idle = not (outputs.outputs or outputs.stats.num_running or self._core.waits)
                 for client, message in self._clients.share(outputs):
                     self._send(client, message)
 

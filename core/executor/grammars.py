@@ -11,6 +11,7 @@ resumed, and each of several choices, needs nothing besides its tokens.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_FORCED: Final = 2
 """Characters: shorter text is one token, which may become one with what follows."""
+
+KEPT: Final = 32
+"""Grammars that are kept; backends keep as many, read."""
 
 KEPT_BYTES: Final = 64 << 20
 """Compiled grammars that are kept for requests to come; the newest one in any case."""
@@ -49,30 +53,48 @@ class Grammars:
         self._backends: dict[str, GrammarBackend] = {}
         self._data: OrderedDict[str, bytes] = OrderedDict()
         self._num_bytes = 0
+        self._loading = threading.Lock()
+        self._making = threading.Lock()
 
     def mask(self, request: EngineRequest, grammar: CompiledGrammar) -> GrammarMask:
         """The mask of a sequence that enters the batch, or enters it again."""
         return GrammarMask(self, request, grammar)
 
+    def is_prepared(self, grammar: CompiledGrammar) -> bool:
+        """Whether a matcher is made without loading a backend or reading the grammar."""
+        return grammar.key in self._data
+
+    def prepare(self, grammar: CompiledGrammar) -> None:
+        """Load its backend and have it read the grammar; for another thread than that of the steps.
+
+        Raises what the backend raises.
+        """
+        self.matcher(grammar)
+
     def matcher(self, grammar: CompiledGrammar) -> Matcher:
         """A matcher at the beginning. Raises what the backend raises."""
         backend = self._backends.get(grammar.backend)
         if backend is None:
-            backend = self._backends[grammar.backend] = self._load(grammar.backend)
-        return backend.matcher(self._kept(grammar))
+            with self._loading:
+                backend = self._backends.get(grammar.backend)
+                if backend is None:
+                    backend = self._backends[grammar.backend] = self._load(grammar.backend)
+        with self._making:  # backends need not be asked by two threads at once
+            data = self._data.get(grammar.key, grammar.data)
+            matcher = backend.matcher(data)
+            self._keep(grammar.key, data)
+        return matcher
 
-    def _kept(self, grammar: CompiledGrammar) -> bytes:
+    def _keep(self, key: str, data: bytes) -> None:
         """The bytes of a grammar, the same object for equal grammars: a backend that keeps what it makes of them finds it
         without looking at the bytes."""
-        data = self._data.get(grammar.key)
-        if data is None:
-            data = self._data[grammar.key] = grammar.data
+        if key not in self._data:
+            self._data[key] = data
             self._num_bytes += len(data)
-        self._data.move_to_end(grammar.key)
-        while self._num_bytes > KEPT_BYTES and len(self._data) > 1:
+        self._data.move_to_end(key)
+        while len(self._data) > KEPT or (self._num_bytes > KEPT_BYTES and len(self._data) > 1):
             _, oldest = self._data.popitem(last=False)
             self._num_bytes -= len(oldest)
-        return data
 
 
 class GrammarMask:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from core.api.config import EngineConfig
 from core.api.step_plan import StepPlan, StepResult
+from core.api.structured_outputs import CompiledGrammar
 from core.executor.worker import Worker
 
 
@@ -23,6 +24,14 @@ class UniprocExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return what it produced."""
         return self.worker.execute(plan)
+
+    def is_prepared(self, grammar: CompiledGrammar) -> bool:
+        """Whether a step would take this grammar without delay."""
+        return self.worker.grammars.is_prepared(grammar)
+
+    def prepare(self, grammar: CompiledGrammar) -> None:
+        """Make it ready, in another thread than that of the steps."""
+        self.worker.grammars.prepare(grammar)
 
     def close(self) -> None:
         """Give the device back."""

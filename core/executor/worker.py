@@ -49,6 +49,7 @@ class Worker:
     instances: the models; the first one is asked for tokens.
     kv_memory: the cache that they share.
     runner: runs the steps.
+    grammars: the grammars of sequences, which another thread may have prepared.
     phases: (name, seconds) of the start.
     """
 
@@ -96,7 +97,7 @@ class Worker:
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
         backends = GrammarBackends(config, self.plugins, vocab_size)
-        grammars = Grammars(backends.load, backends.encode, vocab_size)
+        grammars = self.grammars = Grammars(backends.load, backends.encode, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)

@@ -17,6 +17,8 @@ Format = dict[str, Any]
 
 MAX_PROPERTIES = 200  # of a tool whose arguments are written key by key
 
+SAID_OF_STRINGS = frozenset(("type", "enum", "const", "pattern", "title", "description", "default", "examples"))
+
 
 def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
     """The part of a structural tag for the arguments of this tool. Raises RequestError for what cannot be said."""
@@ -25,20 +27,25 @@ def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> For
     schema = tool.parameters or {"type": "object", "properties": {}}
     if form.kind in ("json", "named_json", "loose"):
         return {"type": "json_schema", "json_schema": schema}
-    if form.style:
+    if form.style and not _strings_are_said(tool, schema):
         return {"type": "json_schema", "json_schema": schema, "style": form.style}
     return _key_by_key(row, form, tool, schema)
 
 
+def holds_input(tool: ToolSpec) -> bool:
+    """Whether the input of a tool follows the grammar that came with it, if one did."""
+    return tool.grammar is None or tool.grammar.kind == "regex"
+
+
 def _custom(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
-    """The input of a custom tool. A grammar can be held where the text stands as it is."""
+    """The input of a custom tool, a string. A regex is held.
+
+    A Lark grammar is not: it speaks of the text, and the model writes the text with JSON's escapes. Who asks for one hears of
+    it (`holds_input`), and the tool itself finds what does not follow it.
+    """
     text: Format = {"type": "string"}
     if tool.grammar is not None and tool.grammar.kind == "regex":
         text["pattern"] = tool.grammar.text
-    elif tool.grammar is not None:
-        sentence = f"the {tool.grammar.kind} grammar of tool {tool.name!r} cannot be held"
-        hint = f"calls of the response format {row.name} carry its input inside of JSON; use a regex, or no grammar"
-        raise RequestError(f"tools: {sentence}: {hint}.", param="tools")
     schema = {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
     plain = ToolSpec(tool.name, parameters={**schema, "additionalProperties": False})
     return arguments_format(row, form, plain)
@@ -74,12 +81,22 @@ def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> F
     json_value: Format = {"type": "json_schema", "json_schema": value}
     if form.kind == "pythonic":
         return {"type": "sequence", "elements": [_const(f"{key}="), json_value]}
-    trim = form.trim[:1]
-    before = f"{form.key_open}{key}{form.values[0].after_key}{form.value_open}{trim}"
-    after = trim + form.value_close
-    if argument_types(tool, key) != ("string",):
-        return {"type": "sequence", "elements": [_const(before), json_value, _const(after)]}
-    return {"type": "sequence", "elements": [_const(before), _string(value, form), _const(after)]}
+    is_string = argument_types(tool, key) == ("string",)
+    wanted = "string" if is_string else "json"
+    after_key = next((one.after_key for one in form.values if one.type == wanted), form.values[0].after_key)
+    before = _const(f"{form.key_open}{key}{after_key}{form.value_open}")
+    inner = _string(value, form) if is_string else json_value
+    has_own_space = not form.trim or inner["type"] == "any_text"
+    space = [] if has_own_space else [_maybe([_const(form.trim[:1])])]
+    return {"type": "sequence", "elements": [before, *space, inner, *space, _const(form.value_close)]}
+
+
+def _strings_are_said(tool: ToolSpec, schema: dict[str, Any]) -> bool:
+    """Whether all that a schema asks of strings without quotes is said by `_string`."""
+    for key, value in (schema.get("properties") or {}).items():
+        if argument_types(tool, key) == ("string",) and isinstance(value, dict) and not value.keys() <= SAID_OF_STRINGS:
+            return False
+    return True
 
 
 def _string(value: dict[str, Any], form: CallForm) -> Format:

@@ -1,6 +1,7 @@
 """The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
 
-Owns: the structural tag (as xgrammar describes them) of a row. Never does: compile it, or know a vocabulary.
+Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar. Never does: compile
+it, or know a vocabulary.
 Called by: the server and `LLM`, before a request's grammar is compiled.
 
 Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.
@@ -29,6 +30,8 @@ _NO_IDS: Mapping[str, int] = MappingProxyType({})
 _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")
 _SPACE = r"[ \n]{0,2}"
+_NO_CALL = r"[^\[{ \t\r\n](.|\n)*"
+"""Text that is no call, where no marker begins one. In words that all backends know: `\s` is not among them."""
 
 
 def constraint(
@@ -85,8 +88,7 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
     calls = _calls(row, tools, parallel)
     marker = _first_marker(row)
     if not marker:
-        first = {"type": "regex", "pattern": r"[^\[{\s][\s\S]*"}
-        return {"type": "or", "elements": [calls, first]}
+        return {"type": "or", "elements": [calls, {"type": "regex", "pattern": _NO_CALL}]}
     free = _sequence({"type": "any_text", "excludes": [marker]}, {"type": "optional", "content": calls})
     return free if row.content is None else {"type": "or", "elements": [free, _text(row, None)]}
 
@@ -164,10 +166,9 @@ def _excluding(part: Any, text: str) -> Any:
 
 def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
     """The answer's text, with what templates write around it."""
-    inner: Format = {"type": "any_text"} if answer is None else _answer(answer)
-    if row.content is None:
-        return inner
-    before, after = row.content
+    before, after = row.content or ("", "")
+    ends = [after.strip()] if after.strip() else []
+    inner: Format = {"type": "any_text", "excludes": ends} if answer is None else _answer(answer)
     return _sequence(_const(before), inner, _const(after))
 
 
@@ -184,11 +185,10 @@ def _answer(spec: GrammarSpec) -> Format:
             return _either([_const(text) for text in json.loads(spec.text)])
         case "ebnf":
             return {"type": "grammar", "grammar": spec.text}
+        case "lark":
+            return {"type": "lark", "grammar": spec.text}
         case "structural_tag":
             return dict(json.loads(spec.text)["format"])
-        case _:
-            sentence = f"a {spec.kind} grammar cannot stand behind reasoning or beside tools; use EBNF or a regex"
-            raise RequestError(f"structured_outputs: {sentence}.", param="structured_outputs")
 
 
 def _const(text: str) -> Format:

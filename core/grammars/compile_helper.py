@@ -23,7 +23,7 @@ from core.api.errors import RequestError
 from core.api.structured_outputs import CompiledGrammar
 from core.grammars.compile_process import Answer, Job, Start
 from core.grammars.spec import FIELD
-from core.helper_process import read_message, spawn_helper, write_message
+from core.helper_process import Refusal, read_message, spawn_helper, write_message
 
 logger = logging.getLogger("core.grammars")
 
@@ -48,8 +48,11 @@ class CompileHelper:
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._closed = False
 
-    def compiled(self, job: Job) -> CompiledGrammar:
-        """Compile one grammar, which holds the calling thread for as long. Raises RequestError."""
+    def compiled(self, job: Job) -> CompiledGrammar | Refusal:
+        """Compile one grammar, or say which words the backends have against it; holds the calling thread for as long.
+
+        Raises RequestError for a grammar that takes too long or ends the process, and when there is no process.
+        """
         answer = self._asked(job)
         if answer is None:  # it had ended while nobody needed it
             answer = self._asked(job)
@@ -62,7 +65,7 @@ class CompileHelper:
         assert answer.refusal is not None
         if answer.refusal.details:
             logger.error("A grammar backend failed.\n%s", answer.refusal.details)
-        raise answer.refusal.as_error()
+        return answer.refusal
 
     def warm(self) -> None:
         """Start the process, so that the first grammar need not wait for it."""

@@ -16,7 +16,8 @@ import resource
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from io import BufferedRWPair
 
@@ -79,6 +80,42 @@ class Answer(msgspec.Struct, array_like=True):
     loading: bool = False
 
 
+class Losses:
+    """Why backends do not take a grammar."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}
+        self._details: list[str] = []
+        self._code: str | None = None
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Whatever a backend raises within becomes a reason."""
+        try:
+            yield
+        except RequestError as error:
+            self._lose(name, _plain(error))
+        except MemoryError:
+            self._code = "too_much_work"
+            self._lose(name, "it takes more memory than allowed (--structured-outputs-config.compile-memory)")
+        except CoreError as error:
+            self._lose(name, _plain(error), str(error))
+        except Exception as error:
+            self._lose(name, f"it failed ({type(error).__name__})", traceback.format_exc())
+
+    def refusal(self, spec: GrammarSpec) -> Refusal:
+        """All of them in one sentence. Its code and details are empty where the same grammar is refused at all times."""
+        what = spec.kind.replace("_", " ")
+        losses = "; ".join(f"{', '.join(names)}: {why}" for why, names in self._names.items())
+        sentence = f"{FIELD} cannot be served: no backend takes this {what}. {losses}."
+        return Refusal(sentence, FIELD, 400, self._code, "\n".join(self._details))
+
+    def _lose(self, name: str, why: str, details: str = "") -> None:
+        self._names.setdefault(why, []).append(name)
+        if details:
+            self._details.append(details)
+
+
 class Compilation:
     """The backends of one process, loaded when they are first asked.
 
@@ -100,36 +137,31 @@ class Compilation:
         return grammar_vocabulary(tokenizer, self._start.vocab_size, self._start.stop_ids)
 
     def answer(self, job: Job) -> Answer:
-        """The compiled grammar, or why there is none."""
-        details: list[str] = []
-        losses: list[str] = []
+        """The compiled grammar, or why there is none. All are asked before any is loaded, which may take seconds."""
+        losses = Losses()
+        willing: list[str] = []
         for name in job.backends:
-            try:
+            with losses.of(name):
+                self._ask(name, job.spec)
+                willing.append(name)
+        for name in willing:
+            with losses.of(name):
                 return Answer(self._compiled(name, job.spec))
-            except RequestError as error:
-                losses.append(f"{name}: {_plain(error)}")
-            except MemoryError:
-                losses.append(f"{name}: it takes more memory than allowed (--structured-outputs-config.compile-memory)")
-            except CoreError as error:
-                losses.append(f"{name}: {_plain(error)}")
-                details.append(str(error))
-            except Exception as error:
-                losses.append(f"{name}: it failed ({type(error).__name__})")
-                details.append(traceback.format_exc())
-        what = job.spec.kind.replace("_", " ")
-        sentence = f"{FIELD} cannot be served: no backend takes this {what}. {'; '.join(losses)}."
-        return Answer(None, Refusal(sentence, FIELD, 400, None, "\n".join(details)))
+        return Answer(None, losses.refusal(job.spec))
 
-    def _compiled(self, name: str, spec: GrammarSpec) -> CompiledGrammar:
-        """By one backend. Raises RequestError for what it does not honour, and whatever a broken one raises."""
+    def _ask(self, name: str, spec: GrammarSpec) -> None:
+        """Raises RequestError for what a backend does not honour, and whatever a broken one raises."""
         manifest = self._manifest(name)
         self._begin()
         reasons = manifest.call("core_supports", query=spec)
         if reasons:
             raise RequestError(_told([str(reason) for reason in reasons]))
+
+    def _compiled(self, name: str, spec: GrammarSpec) -> CompiledGrammar:
+        """By one backend. Raises RequestError, and whatever a broken one raises."""
         if name not in self._backends:
             self._load(name)
-            self._begin()
+        self._begin()
         data = self._backends[name].compile(spec)
         most = self._start.max_compiled_size
         if len(data) > most:

@@ -7,6 +7,7 @@ compile, import a backend's library, or hold an event loop. Called by: `AsyncEng
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from core.grammars.compile_helper import CompileHelper
 from core.grammars.compile_process import Job, Start
 from core.grammars.names import note, served_backend
 from core.grammars.spec import FIELD, grammar_spec
+from core.helper_process import Refusal
 from core.plugin.kinds import normalize
 from core.tokens.tokenizer import Tokenizer
 
@@ -31,6 +33,8 @@ NUM_HELPERS = 2
 """Processes, so that one grammar that takes long does not hold up those of everybody else."""
 MAX_WAITING = 512
 """Different grammars that may wait for a helper."""
+ENTRY_BYTES = 512
+"""What an entry of the cache takes besides its data."""
 NO_TOKENIZER = "needs a tokenizer, and the model is served without one; ask without it, or start with --tokenizer"
 
 
@@ -45,7 +49,7 @@ class GrammarCompiler:
         self._limits = config.structured_outputs
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._cache: OrderedDict[bytes, CompiledGrammar | Refusal] = OrderedDict()
         self._cached_bytes = 0
         self._pending: dict[bytes, Future[CompiledGrammar]] = {}
         self._threads = ThreadPoolExecutor(NUM_HELPERS, "core-grammars")
@@ -87,12 +91,12 @@ class GrammarCompiler:
         if self._tokenizer is None or self._tokenizer.refusal:
             raise RequestError(f"{FIELD} {NO_TOKENIZER}.", param=FIELD)
         job = Job(grammar_spec(params, self._limits), self._backends(params))
-        key = msgspec.msgpack.encode(job)
+        key = hashlib.sha256(msgspec.msgpack.encode(job)).digest()
         with self._lock:
             known = self._cache.get(key)
             if known is not None:
                 self._cache.move_to_end(key)
-                return known
+                return _grammar_of(known)
             pending = self._pending.get(key)
             if pending is None:
                 pending = self._submitted(key, job)
@@ -119,13 +123,12 @@ class GrammarCompiler:
         """In a thread: compile, keep, and tell those who wait."""
         helper = self._helper()
         try:
-            compiled = helper.compiled(job)
+            found = helper.compiled(job)
+            self._keep(key, found)
+            future.set_result(_grammar_of(found))
         except BaseException as error:  # those who wait must hear of anything
             self._forget(key)
             future.set_exception(error)
-        else:
-            self._keep(key, compiled)
-            future.set_result(compiled)
         finally:
             self._helpers.put(helper)
 
@@ -161,17 +164,19 @@ class GrammarCompiler:
 
     def _forget(self, key: bytes) -> None:
         with self._lock:
-            del self._pending[key]
+            self._pending.pop(key, None)
 
-    def _keep(self, key: bytes, compiled: CompiledGrammar) -> None:
+    def _keep(self, key: bytes, found: CompiledGrammar | Refusal) -> None:
         """Put it into the cache, and drop what was not asked for in the longest time."""
         with self._lock:
             del self._pending[key]
-            self._cache[key] = compiled
-            self._cached_bytes += _size(key, compiled)
+            if isinstance(found, Refusal) and (found.code or found.details):
+                return  # it may be served another time
+            self._cache[key] = found
+            self._cached_bytes += _size(found)
             while self._cached_bytes > self._limits.cache_size and self._cache:
-                oldest, dropped = self._cache.popitem(last=False)
-                self._cached_bytes -= _size(oldest, dropped)
+                _, dropped = self._cache.popitem(last=False)
+                self._cached_bytes -= _size(dropped)
 
     def _backends(self, params: StructuredOutputsParams) -> tuple[str, ...]:
         """The backends to ask, in order. Raises RequestError."""
@@ -205,5 +210,13 @@ class GrammarCompiler:
             logger.warning("%s", said)
 
 
-def _size(key: bytes, compiled: CompiledGrammar) -> int:
-    return len(key) + len(compiled.data)
+def _grammar_of(found: CompiledGrammar | Refusal) -> CompiledGrammar:
+    """Raises RequestError for a refusal."""
+    if isinstance(found, Refusal):
+        raise found.as_error()
+    return found
+
+
+def _size(found: CompiledGrammar | Refusal) -> int:
+    data = found.message if isinstance(found, Refusal) else found.data
+    return ENTRY_BYTES + len(data)

@@ -82,6 +82,7 @@ class HonouredTable:
 NOT_MEASURED = Honoured(never="nobody has measured it")
 
 
+@cache
 def read_table(path: Path) -> HonouredTable:
     """The table in a `honoured.toml`. Raises OSError, tomllib.TOMLDecodeError, and TypeError for a field that is unknown."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))

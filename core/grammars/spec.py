@@ -21,7 +21,8 @@ from core.api.structured_outputs import GrammarKind, GrammarSpec, StructuredOutp
 FIELD = "structured_outputs"
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 """The fields of which exactly one is given."""
-JSON_KINDS: frozenset[GrammarKind] = frozenset({"json_schema", "json_object"})
+JSON_KINDS: frozenset[GrammarKind] = frozenset({"json_schema", "json_object", "structural_tag"})
+"""Kinds with JSON in them."""
 MAX_NESTING = 256
 """Levels of a schema or a tag: far more than any that a person wrote, and few enough for everybody's recursion."""
 

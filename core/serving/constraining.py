@@ -6,15 +6,25 @@ Called by: `core.serving.answer_plan`.
 
 from __future__ import annotations
 
+import logging
+import sys
+from functools import lru_cache
+
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
+from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.selection import AnswerFormat
 from core.grammars.spec import KINDS, grammar_spec
 from core.serving.tools import ToolUse
+
+logger = logging.getLogger(__name__)
+
+ANY_SIZE = StructuredOutputsConfig(max_grammar_size=sys.maxsize)
+"""The whole is checked for its size, and gets the server's settings, when it is compiled."""
 
 
 def constrained(
@@ -26,6 +36,9 @@ def constrained(
     prompt_tail: the end of the prompt.
     Raises RequestError where the format cannot be held to that.
     """
+    for tool in use.callable:
+        if not holds_input(tool):
+            _note_free_input(tool.name)
     asked = params.structured_outputs
     spec = constraint(
         served.row,
@@ -33,7 +46,7 @@ def constrained(
         use.choice if use.callable else "auto",
         use.parallel,
         reasoning=True,
-        answer=None if asked is None else grammar_spec(asked, StructuredOutputsConfig()),
+        answer=None if asked is None else grammar_spec(asked, ANY_SIZE),
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,
         limited=use.limited,
@@ -42,7 +55,15 @@ def constrained(
     )
     if spec is None:
         return params
-    # What else was asked of the grammar, such as its backend, holds for the whole.
+    # What else was asked of the grammar, such as its backend and white space, holds for the whole.
     nothing = dict.fromkeys(KINDS)
     held = msgspec.structs.replace(asked or StructuredOutputsParams(), **{**nothing, "structural_tag": spec.text})
     return msgspec.structs.replace(params, structured_outputs=held)
+
+
+@lru_cache(maxsize=64)
+def _note_free_input(name: str) -> None:
+    """Log once a tool that its input is not held to its grammar."""
+    logger.warning(
+        "The input of the custom tool %r is not held to its Lark grammar; only regular expressions are held.", name
+    )

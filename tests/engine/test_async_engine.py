@@ -21,6 +21,7 @@ from core.api.errors import EngineDeadError, RequestError, UserError
 from core.api.messages import EngineOutputs
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.api.structured_outputs import StructuredOutputsParams
 from core.engine.async_engine import LONG_TEXT, AsyncEngine
 from core.engine.request_terms import RequestTerms
 from core.processes import child_environment
@@ -42,6 +43,33 @@ def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) 
             await test(engine)
 
     asyncio.run(run())
+
+
+class NoGrammars:
+    """Compiles for ever."""
+
+    async def compiled(self, params: object) -> None:
+        await asyncio.sleep(60)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_grammar_is_waited_for_in_the_queue_until_the_deadline() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        engine.grammars = NoGrammars()  # type: ignore[assignment]
+        asked = delta(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="a"))
+        stream = engine.generate([1, 2], asked, "r", RequestTerms(timeout_s=0.2))
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.05)
+        assert len(engine.queue) == 1
+        with pytest.raises(RequestError, match="structured_outputs were compiled") as caught:
+            await first
+        assert (caught.value.status, caught.value.code) == (408, "request_timeout")
+        assert len(engine.queue) == 0 and engine.stats.num_timeouts == 1
+        await until_idle(engine)
+
+    with_engine(test)
 
 
 async def until_idle(engine: AsyncEngine) -> None:

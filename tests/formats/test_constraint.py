@@ -1,4 +1,4 @@
-"""Structural tags of rows, compiled and matched by xgrammar; its own tags for the same models are a second oracle."""
+"""Structural tags of rows, as the xgrammar plugin compiles them; its own tags for the same models are a second oracle."""
 
 import json
 
@@ -11,8 +11,10 @@ from core.formats.constraint import constraint
 from core.formats.row_files import format_named, own_rows
 from core.formats.tool_spec import ToolSpec
 from core.formats.writing import written_calls
+from core_plugins.grammars.xgrammar import own_terms
 
 xgrammar = pytest.importorskip("xgrammar")
+with_grammars = pytest.importorskip("core_plugins.grammars.xgrammar.schema_grammar").with_grammars
 
 ROWS = [row for row in own_rows() if row.calls]
 ROME = {"city": "Rome", "days": 3}
@@ -40,9 +42,13 @@ def compiler():
 
 
 def accepts(compiler, spec, text):
-    """Whether the whole text follows the grammar."""
-    tag = spec.text if isinstance(spec, GrammarSpec) else spec
-    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(tag))
+    """Whether the whole text follows the grammar, which is honoured."""
+    if isinstance(spec, GrammarSpec):
+        assert not own_terms.unhonoured(spec)
+    else:
+        spec = GrammarSpec("structural_tag", spec.model_dump_json())
+    tag = with_grammars(json.loads(own_terms.in_own_terms(spec).text), any_whitespace=True)
+    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(json.dumps(tag)))
     return matcher.accept_string(text.encode()) and matcher.accept_token(END)
 
 
@@ -121,12 +127,14 @@ def test_what_cannot_be_held_is_refused():
     row = format_named("hermes", "tools")
     with pytest.raises(RequestError, match="no tool 'other'"):
         constraint(row, TOOLS, "other")
+
+
+def test_the_input_of_a_custom_tool_with_a_lark_grammar_is_any_string(compiler):
+    row = format_named("hermes", "tools")
     custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text='start: "a"'))
-    with pytest.raises(RequestError, match="lark grammar of tool 'patch'"):
-        constraint(row, [custom], "required")
-    lark = GrammarSpec(kind="lark", text='start: "a"')
-    with pytest.raises(RequestError, match="lark grammar cannot stand behind reasoning"):
-        constraint(row, [], "auto", reasoning=True, answer=lark)
+    spec = constraint(row, [custom], "required")
+    assert accepts(compiler, spec, written(row, [("patch", {"input": "a\n+b"})]))
+    assert not accepts(compiler, spec, written(row, [("patch", {"input": 1})]))
 
 
 @pytest.mark.parametrize(("name", "model"), BUILT_IN.items())

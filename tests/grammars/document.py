@@ -28,6 +28,9 @@ spelled out as expressions where a backend's own idea of them lets other texts t
 classes of characters become those on which ECMA-262, Python and Rust agree. A keyword that no draft knows asserts
 nothing, as JSON Schema says.
 
+In structural tags, such as those of tool calls, xgrammar takes objects as closed where their schema does not say.
+White space and additional properties are as the request or the server's arguments say, there as elsewhere.
+
 Strings have one spelling: `\\u` escapes of characters that need none are not generated, as a key in such a spelling
 would pass beside a declared one of the same name.
 

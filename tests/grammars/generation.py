@@ -5,8 +5,6 @@ Owns: the sampler and the vocabulary. Never does: know JSON. Called by: `tests.g
 
 from __future__ import annotations
 
-import copy
-import json
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.grammars.keywords import unhonoured
-from core.grammars.lowering import lower
+from core.api.structured_outputs import GrammarSpec
+from core.grammars.vocabulary import grammar_vocabulary
+from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
 from tests.grammars.documents import is_valid
-from tests.grammars.libraries import NAMES, Constrained, Refused, Vocabulary, table
+from tests.grammars.libraries import NAMES, Constrained, Refused, load, reasons, spec_of
 from tests.tokens.tokenizers_for_tests import ours
 
 MOST_TOKENS = 300
@@ -36,7 +35,7 @@ class Outcome:
     verdict:   `served`, or `refused` (the reasons name keyword and place), or `library` (it refused by itself).
     backend:   the one that served it.
     reasons:   of every backend.
-    seconds:   of compiling, until the first mask.
+    seconds:   from the schema until the first mask, all backends together.
     stopped:   answers that ended by the stop token. cut: answers that reached MOST_TOKENS.
     wrong:     texts that ended and do not validate.
     """
@@ -51,66 +50,75 @@ class Outcome:
 
 
 @cache
-def vocabulary() -> Vocabulary:
+def vocabulary() -> GrammarVocabulary:
     """The tokens of the embedded default model."""
     tokenizer = ours("smollm2")
-    silent = tokenizer.special_ids
-    tokens = [b"" if index in silent else tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)]
     assert tokenizer.eos_token_id is not None
-    return Vocabulary(tokens, tokenizer.eos_token_id)
+    return grammar_vocabulary(tokenizer, tokenizer.vocab_size, [tokenizer.eos_token_id])
+
+
+@cache
+def of_model(name: str) -> GrammarBackend:
+    """A backend for these tokens."""
+    return load(name, vocabulary())
+
+
+def constrained(name: str, spec: GrammarSpec) -> Constrained:
+    """An answer of that model. Raises Refused."""
+    return Constrained(of_model(name), vocabulary(), spec)
 
 
 @cache
 def closes() -> NDArray[np.bool_]:
     """For each token: whether it closes a part of JSON, or is the stop token."""
     found = np.array([token in CLOSERS for token in vocabulary().tokens])
-    found[vocabulary().stop] = True
+    found[vocabulary().stop_ids] = True
     return found
 
 
 def attempt(schema: Any, seed: int, num_answers: int, names: tuple[str, ...] = NAMES) -> Outcome:
     """Serve a schema as a request would be: the first backend that honours it, then answers from random logits."""
     outcome = Outcome()
+    begin = time.perf_counter()
+    spec = spec_of(schema)
     for name in names:
-        rewritten = copy.deepcopy(schema)
-        lower(rewritten, table(name))
-        reasons = unhonoured(rewritten, table(name))
-        outcome.reasons.extend(f"{name}: {reason}" for reason in reasons)
-        if not reasons and _serve(name, schema, rewritten, seed, num_answers, outcome):
-            break
-    return outcome
-
-
-def _serve(name: str, schema: Any, rewritten: Any, seed: int, num_answers: int, outcome: Outcome) -> bool:
-    for answer in range(num_answers):
-        begin = time.perf_counter()
+        found = reasons(name, spec)
+        outcome.reasons.extend(f"{name}: {reason}" for reason in found)
+        if found:
+            continue
         try:
-            constrained = Constrained(name, json.dumps(rewritten), vocabulary())
-            constrained.allowed()
+            constrained(name, spec).allowed()
         except Refused as error:
             outcome.reasons.append(f"{name} itself: {error}")
             outcome.verdict = "library"
-            return False
+            continue
         outcome.seconds = time.perf_counter() - begin
         outcome.verdict, outcome.backend = "served", name
-        text, ended = generate(constrained, np.random.default_rng([seed, answer]))
+        _serve(schema, seed, num_answers, outcome)
+        break
+    return outcome
+
+
+def _serve(schema: Any, seed: int, num_answers: int, outcome: Outcome) -> None:
+    for answer in range(num_answers):
+        random = np.random.default_rng([seed, answer])
+        text, ended = generate(constrained(outcome.backend, spec_of(schema)), random)
         if not ended:
             outcome.cut += 1
             continue
         outcome.stopped += 1
         if not is_valid(schema, text):
             outcome.wrong.append(text)
-    return True
 
 
-def generate(constrained: Constrained, random: np.random.Generator) -> tuple[str, bool]:
+def generate(answer: Constrained, random: np.random.Generator) -> tuple[str, bool]:
     """A text, and whether it ended by the stop token."""
     tokens: list[int] = []
     while len(tokens) < MOST_TOKENS:
-        allowed = constrained.allowed()
+        allowed = answer.allowed()
         token = _chosen(allowed, len(tokens), random)
-        assert constrained.accept(token), f"token {token} is in the mask and not accepted"
-        if token == vocabulary().stop:
+        assert answer.accept(token), f"token {token} is in the mask and not accepted"
+        if token in vocabulary().stop_ids:
             return b"".join(vocabulary().tokens[each] for each in tokens).decode(), True
         tokens.append(token)
     return "", False

@@ -7,12 +7,14 @@ import random
 import re
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
 from core.testing import cases
 from core.testing.grammar import STOP, vocabulary
+from tests.grammars.libraries import reasons
 
 SCHEMA = {
     "type": "object",
@@ -93,6 +95,39 @@ def test_schemas(backend, free):
             assert text == json.dumps(value, separators=(",", ":"), ensure_ascii=False) or "\\" in text
 
 
+def test_keys_have_one_spelling(backend):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
+    for spec, before, after in ((GrammarSpec("json_schema", json.dumps(schema)), "", ""), *in_tags(backend, schema)):
+        data = backend.compile(spec)
+        assert accepts(backend, data, before + '{"a": 1, "b": "\\n"}' + after)
+        assert not accepts(backend, data, before + '{"a": 1, "\\u0061": "x"}' + after)
+
+
+def test_settings_hold_inside_of_tags(backend):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for spec, before, after in in_tags(backend, schema):
+        tight = msgspec.structs.replace(spec, any_whitespace=False, additional_properties=False)
+        data = backend.compile(tight)
+        assert accepts(backend, data, before + '{"a":1}' + after)
+        assert not accepts(backend, data, before + '{"a": 1}' + after)
+        assert not accepts(backend, data, before + '{"a":1,"b":2}' + after)
+        assert accepts(backend, backend.compile(spec), before + '{"a": 1}' + after)
+
+
+def in_tags(backend, schema):
+    """The schema inside a structural tag, with what stands before and behind it, where the backend has tags."""
+    content = {"type": "json_schema", "json_schema": schema}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}}
+    spec = GrammarSpec("structural_tag", json.dumps(tag))
+    name = type(backend).__module__.split(".")[2]
+    return [] if reasons(name, spec) else [(spec, "<a>", "</a>")]
+
+
+def accepts(backend, data, text):
+    matcher = backend.matcher(data)
+    return all(matcher.accept(byte) for byte in text.encode()) and matcher.accept(STOP)
+
+
 def test_any_object(backend):
     found = [json.loads(text) for text in answers(backend, GrammarSpec("json_object"), 40)]
     assert len(found) > 10 and all(isinstance(value, dict) for value in found)
@@ -123,8 +158,6 @@ def test_forced_text_is_what_every_answer_goes_on_with(backend):
 
 def test_without_tokens_that_end_an_answer(backend):
     """The mask is empty where there is nothing but the end."""
-    import msgspec
-
     without = type(backend)(msgspec.structs.replace(vocabulary(), stop_ids=[]))
     matcher = without.matcher(without.compile(GrammarSpec("regex", "ab")))
     words = np.zeros((len(vocabulary().tokens) + 31) // 32, np.int32)

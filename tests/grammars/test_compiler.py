@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,12 @@ import pytest
 
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import EngineDeadError, RequestError
-from core.api.structured_outputs import StructuredOutputsParams
+from core.api.structured_outputs import GrammarSpec, StructuredOutputsParams
 from core.config.resolve import resolve
+from core.grammars import compile_process
+from core.grammars.compile_helper import CompileHelper
 from core.grammars.compiler import GrammarCompiler
+from core.helper_process import read_message
 from core.tokens.tokenizer import Tokenizer
 from tests.tiny_models import byte_tokenizer
 
@@ -106,6 +110,34 @@ def test_another_backend_takes_over_unless_it_may_not(compiler):
 def test_when_nobody_takes_it_all_say_why(compiler):
     said = refusal(compiler, "wrong (")
     assert "scripted: there is no sense in it" in said and "llguidance: " in said
+
+
+def test_a_refusal_is_remembered_but_not_a_failure(compiler, monkeypatch):
+    asked_for = []
+    plain = CompileHelper.compiled
+    monkeypatch.setattr(CompileHelper, "compiled", lambda self, job: asked_for.append(job) or plain(self, job))
+    words = [refusal(compiler, "wrong again", disable_fallback=True) for _ in range(3)]
+    assert len(asked_for) == 1 and len(set(words)) == 1
+    for _ in range(2):
+        assert "failed" in refusal(compiler, "bug again", disable_fallback=True)
+    assert len(asked_for) == 3
+
+
+def test_nothing_is_loaded_for_a_grammar_that_all_refuse_by_name(config, tokenizer, monkeypatch):
+    monkeypatch.setattr(compile_process, "_limit_memory", lambda extra: None)
+    table = tuple(row for row in config.plugins.table if row.kind == "grammar")
+    start = compile_process.Start(tokenizer.snapshot, 300, [256], table, 10_000, 1 << 30)
+    for kind, text, loads in (("json_schema", '{"contains":{}}', 0), ("regex", "unsupported", 1)):
+        said = io.BytesIO()
+        answer = compile_process.Compilation(start, said).answer(
+            compile_process.Job(GrammarSpec(kind, text), ("scripted", "llguidance"))
+        )
+        said.seek(0)
+        messages = []
+        while payload := read_message(said):
+            messages.append(msgspec.msgpack.decode(payload, type=compile_process.Answer))
+        assert sum(message.loading for message in messages) == loads
+        assert (answer.compiled is None) == (loads == 0)
 
 
 def test_names_of_backends(compiler):

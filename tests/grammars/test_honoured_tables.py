@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 
 from core.grammars.honoured import asserting_keywords
-from core.grammars.keywords import unhonoured
-from core.grammars.lowering import lower
 from tests.grammars.documents import Case, is_valid, own, suite
-from tests.grammars.libraries import NAMES, Accepts, Refused, acceptor, table
+from tests.grammars.libraries import NAMES, Accepts, Refused, acceptor, reasons, spec_of, table
 
 CONTENT = "content"
 """Media types of strings, which the drafts call annotations."""
 
 
 def compiled(name: str, schema: Any) -> Accepts | None:
-    """The library's own judge of texts, None when the table or the library refuses the schema."""
+    """The plugin's own judge of texts, None when it refuses the schema."""
     pytest.importorskip(name)
-    rewritten = copy.deepcopy(schema)
-    lower(rewritten, table(name))
-    if unhonoured(rewritten, table(name)):
+    spec = spec_of(schema)
+    if reasons(name, spec):
         return None
     try:
-        return acceptor(name, rewritten)
+        return acceptor(name, spec)
     except Refused:
         return None
 

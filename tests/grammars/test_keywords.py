@@ -150,6 +150,14 @@ def test_formats_become_expressions_and_keywords_that_demand_nothing_go() -> Non
 
 
 def test_objects_are_closed_where_no_other_schema_adds_to_them() -> None:
+    said = {
+        "properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}},
+        "enum": [{"properties": {}}],
+    }
+    lower(said, table("llguidance"), additional_properties=False)
+    assert said["additionalProperties"] is said["properties"]["a"]["additionalProperties"] is False  # type: ignore[call-overload,comparison-overlap]
+    assert said["properties"]["c"]["additionalProperties"] is True  # type: ignore[call-overload]
+    assert said["enum"] == [{"properties": {}}]
     inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
     together = {
         "allOf": [{"$ref": "#/$defs/o"}, {"type": "object", "properties": {"b": {}}}],

@@ -10,7 +10,6 @@ from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams as Params
 from core.grammars.names import note, served_backend
-from core.grammars.schemas import closed
 from core.grammars.spec import MAX_NESTING, grammar_spec
 
 CONFIG = StructuredOutputsConfig()
@@ -89,6 +88,11 @@ def test_options_come_from_the_request_or_the_arguments():
     assert not spec.any_whitespace and spec.additional_properties
     spec = grammar_spec(Params(json={}, disable_additional_properties=True), CONFIG)
     assert spec.any_whitespace and not spec.additional_properties
+    tag = {"format": {"type": "json_schema", "json_schema": {}}}
+    tight = StructuredOutputsConfig(disable_any_whitespace=True, disable_additional_properties=True)
+    spec = grammar_spec(Params(structural_tag=tag), tight)
+    assert not spec.any_whitespace and not spec.additional_properties
+    assert grammar_spec(Params(structural_tag=tag, whitespace_pattern=" ?"), tight).whitespace_pattern == " ?"
 
 
 def test_names_of_other_engines():
@@ -96,15 +100,3 @@ def test_names_of_other_engines():
     assert served_backend("lm-format-enforcer") is None and "first backend" in note("lm-format-enforcer")
     assert served_backend("auto") is None and not note("auto")
     assert served_backend("xgrammar:no-fallback") == "xgrammar"
-
-
-def test_objects_are_closed_where_the_schema_does_not_say():
-    schema = {
-        "properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}},
-        "enum": [{"properties": {}}],
-    }
-    found = json.loads(closed(json.dumps(schema)))
-    assert found["additionalProperties"] is False
-    assert found["properties"]["a"]["additionalProperties"] is False
-    assert found["properties"]["c"]["additionalProperties"] is True
-    assert found["enum"] == [{"properties": {}}]

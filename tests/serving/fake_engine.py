@@ -152,11 +152,13 @@ def make_engine(
     max_model_len: int = MAX_MODEL_LEN,
     cache: CacheConfig | None = None,
     make_client: Callable[[Tokenizer, EngineConfig], FakeClient] | None = None,
+    plugins: PluginChoices | None = None,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
     texts: False is a server without a tokenizer.
     client, make_client: make another client than the one with fixed texts.
+    plugins: chosen for a real model, so that grammars are compiled.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -173,7 +175,7 @@ def make_engine(
         model=model,
         cache=cache or CacheConfig(),
         scheduler=scheduler or SchedulerConfig(),
-        plugins=PluginChoices(loader="dummy", platform="cpu"),
+        plugins=plugins or PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
     )
     served = tokenizer if texts else Tokenizer.absent()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from core.api.config import AnswerSettings, ServerLimits
+from core.api.config import AnswerSettings, ServerLimits, StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.selection import answer_format
+from core.grammars.spec import grammar_spec
 from core.serving.answer_plan import AnswerPlan
 from core.serving.preparation import Preparation, PreparationSettings, PreparedChat
 from core.serving.protocol.chat import ChatRequest
@@ -121,6 +122,16 @@ def test_a_form_behind_reasoning(tokenizer: Tokenizer, compiler: Any, monkeypatc
     prepared = prepare(tokenizer)
     assert accepts(compiler, tokenizer, prepared, THOUGHT + "42") and accepts(compiler, tokenizer, prepared, "42")
     assert not accepts(compiler, tokenizer, prepared, THOUGHT + "Sunny.")
+
+
+def test_how_it_is_written_holds_behind_reasoning(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = StructuredOutputsParams(json={"type": "object"}, whitespace_pattern=" ?", backend="llguidance")
+    plain = ChatRequest.params
+    monkeypatch.setattr(ChatRequest, "params", lambda body, defaults: _with(plain(body, defaults), asked))
+    held = prepare(tokenizer).params.structured_outputs
+    assert held is not None
+    spec = grammar_spec(held, StructuredOutputsConfig(disable_additional_properties=True))
+    assert (spec.kind, spec.whitespace_pattern) == ("structural_tag", " ?") and not spec.additional_properties
 
 
 def _with(params: Any, asked: StructuredOutputsParams) -> Any:

@@ -78,5 +78,8 @@ class GrammarBackend(Protocol):
         ...
 
     def matcher(self, data: bytes) -> Matcher:
-        """A matcher at the beginning. Called in the worker; the same data give the same matcher, and may be kept."""
+        """A matcher at the beginning. Called in the worker; the same data give the same matcher, and may be kept.
+
+        Called once at a time, but from several threads, and while other matchers are in use.
+        """
         ...

@@ -1,8 +1,8 @@
 """The `llguidance` backend: grammars are read in a millisecond, and masks computed when they are needed.
 
-Owns: one row of `READERS` a kind of grammar, the limits of a step, and matchers. Never does: decide whether a schema is
-honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches), through
-`core.plugin.contracts.GrammarBackend`.
+Owns: one row of `READERS` a kind of grammar (structural tags: `tags`), the limits of a step, and matchers. Never does: decide
+whether a schema is honoured (the manifest does). Called by: the helper process (checks grammars) and the worker (matches),
+through `core.plugin.contracts.GrammarBackend`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
-from core.grammars.schemas import closed
+from core.grammars.honoured import read_table
+from core.grammars.lowering import lowered
 from core.plugin.contracts.grammar import GrammarVocabulary
+from core_plugins.grammars.llguidance.json_text import NEEDED_ESCAPES
+from core_plugins.grammars.llguidance.manifest import TABLE
+from core_plugins.grammars.llguidance.tags import Tags
 
 ANY_OBJECT = '{"type":"object"}'
 BOOLEANS = {"true": "{}", "false": '{"not":{}}'}
@@ -76,12 +80,13 @@ class LlguidanceBackend:
             eos_token=stops,
             slices=llguidance.LLTokenizer.json_slices(),
         )
+        self._tags = Tags(vocabulary, lambda spec: READERS[spec.kind](spec))
         self._kept: OrderedDict[bytes, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """Read a grammar, and compute its first mask. Raises RequestError."""
         try:
-            text = READERS[spec.kind](spec)
+            text = self._text(lowered(spec, read_table(TABLE)))
         except ValueError as error:
             raise _refusal(str(error)) from None
         matcher = self._new(text)
@@ -89,6 +94,12 @@ class LlguidanceBackend:
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         return text.encode()
+
+    def _text(self, spec: GrammarSpec) -> str:
+        """A specification as the library reads it. Raises ValueError."""
+        if spec.kind == "structural_tag":
+            return _lark(self._tags.lark(spec))
+        return READERS[spec.kind](spec)
 
     def matcher(self, data: bytes) -> LlguidanceMatcher:
         """A matcher at the beginning."""
@@ -180,12 +191,11 @@ def _without_text(vocabulary: GrammarVocabulary) -> int:
 def _schema(spec: GrammarSpec) -> str:
     text = spec.text or ANY_OBJECT
     text = BOOLEANS.get(text, text)
-    if not spec.additional_properties:
-        text = closed(text)
     options: dict[str, Any] = {
         "whitespace_flexible": spec.any_whitespace,
         "lenient": False,  # whatever the schema says: nothing is weaker than asked
         "coerce_one_of": False,
+        "json_allowed_escapes": NEEDED_ESCAPES,
     }
     if not spec.any_whitespace:
         options |= {"item_separator": ",", "key_separator": ":"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from core.api.reason import Reason
@@ -10,6 +11,7 @@ from core.api.structured_outputs import GrammarSpec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
+TABLE = Path(__file__).with_name("honoured.toml")
 
 
 @hookimpl
@@ -26,10 +28,11 @@ def core_spec() -> PluginSpec:
 def core_supports(query: GrammarSpec) -> list[Reason]:
     """Whether the library is there, and honours all of the specification."""
     if find_spec("llguidance") is None:
-        return [Reason("missing_library", "the package llguidance", hint="pip install 'core-engine[llguidance]'")]
-    if query.kind == "structural_tag":
-        return [Reason("kind", "a grammar of another kind", "a structural tag")]
-    return []
+        return [Reason("missing_library", "the package llguidance", hint="pip install llguidance")]
+    from core.grammars.honoured import read_table
+    from core.grammars.keywords import unhonoured_spec
+
+    return unhonoured_spec(query, read_table(TABLE))
 
 
 @hookimpl

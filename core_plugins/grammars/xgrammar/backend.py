@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
-from core.grammars.schemas import closed
+from core.grammars.markers import Markers
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core_plugins.grammars.xgrammar.markers import Markers
+from core_plugins.grammars.xgrammar.own_terms import in_own_terms
+from core_plugins.grammars.xgrammar.schema_grammar import schema_grammar, with_grammars
 
 ANY_OBJECT = '{"type":"object"}'
 NO_TEXT = b"\xff"
@@ -51,8 +52,10 @@ class XgrammarBackend:
     def compile(self, spec: GrammarSpec) -> bytes:
         """Compile. Raises RequestError."""
         try:
+            spec = in_own_terms(spec)
             if spec.kind == "structural_tag":
                 tag = self._markers.as_tokens(json.loads(spec.text))
+                tag = with_grammars(tag, spec.any_whitespace)
                 compiled = self._compiler.compile_structural_tag(json.dumps(tag))
             else:
                 compiled = COMPILERS[spec.kind](self._compiler, spec)
@@ -109,15 +112,7 @@ class XgrammarMatcher:
 
 
 def _schema(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:
-    text = spec.text or ANY_OBJECT
-    if not spec.additional_properties:
-        text = closed(text)
-    return compiler.compile_json_schema(
-        text,
-        any_whitespace=spec.any_whitespace,
-        separators=None if spec.any_whitespace else (",", ":"),
-        strict_mode=False,
-    )
+    return compiler.compile_grammar(schema_grammar(spec.text or ANY_OBJECT, spec.any_whitespace))
 
 
 def _choice(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:

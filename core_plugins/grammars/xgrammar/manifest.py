@@ -25,7 +25,9 @@ def core_supports(query: GrammarSpec) -> list[Reason]:
         return [Reason("missing_library", "the package xgrammar", hint="pip install xgrammar")]
     if query.whitespace_pattern is not None:
         return [Reason("whitespace_pattern", "none", query.whitespace_pattern)]
-    return []
+    from core_plugins.grammars.xgrammar.own_terms import unhonoured
+
+    return unhonoured(query)
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """Markers of structural tags that are special tokens of the vocabulary.
 
-Owns: the change from their text to the tokens. Never does: compile. Called by: the backend.
+Owns: the change from their text to the tokens. Never does: compile. Called by: grammar backends.
 
 Special tokens stand for no text, so that nothing inside of an answer is taken for one; a tag that has the text of one means the
 token itself.
