@@ -29,8 +29,8 @@ _NO_IDS: Mapping[str, int] = MappingProxyType({})
 _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")
 _SPACE = r"[ \n]{0,2}"
-_NO_CALL = r"[^\[{ \t\r\n]"
-"""The first letter of a text that is no call, where no marker begins one."""
+_NO_CALL = r"[^\[{ \t\r\n](.|\n)*"
+"""Text that is no call, where no marker begins one. In words that all backends know: `\s` is not among them."""
 
 
 def constraint(
@@ -87,8 +87,7 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
     calls = _calls(row, tools, parallel)
     marker = _first_marker(row)
     if not marker:
-        first: Format = {"type": "regex", "pattern": _NO_CALL}
-        return {"type": "or", "elements": [calls, _sequence(first, {"type": "any_text"})]}
+        return {"type": "or", "elements": [calls, {"type": "regex", "pattern": _NO_CALL}]}
     free = _sequence({"type": "any_text", "excludes": [marker]}, {"type": "optional", "content": calls})
     return free if row.content is None else {"type": "or", "elements": [free, _text(row, None)]}
 
