@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPTED = Path(__file__).with_name("scripted_backend.py")
 COMPILE_S = 4.0
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 STALL_S = 2.0
 """Less than a compilation may take, and much more than a step does on a busy machine."""
 HONOURED = {
@@ -87,7 +87,7 @@ def test_each_is_answered_beside_a_stream(server: Server, backend: str) -> None:
         found = {name: answer(server, spec, backend) for name, spec in malicious().items()}
     assert {name for name, one in found.items() if one.status != 400} <= HONOURED[backend]
     for name, one in found.items():
-        assert one.seconds < 2 * COMPILE_S, name
+        assert one.status != 400 or one.seconds < 2 * COMPILE_S, name
         assert one.status != 400 or json.loads(one.body)["error"]["param"] == "structured_outputs", name
     assert not measured.failures
     assert measured.gaps and max(measured.gaps) < STALL_S
