@@ -27,7 +27,7 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.messages import Message
 from core.tokens.chat_template import ChatTemplate
 
-PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream")
+PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain")
 """Fields of the same name and meaning in both shapes."""
 
 KNOWN = frozenset(MessagesRequest.__struct_fields__)
