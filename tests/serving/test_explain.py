@@ -12,6 +12,7 @@ from scheduler.fake_model import FakeExecutor, make_scheduler
 
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
+from core.api.structured_outputs import CompiledGrammar
 from core.tokens.tokenizer import Tokenizer
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import MAX_MODEL_LEN, FakeClient
@@ -91,6 +92,18 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     assert sources["seed"] == "drawn" and isinstance(told["sampling"]["seed"]["value"], int)
     assert told["sampling"]["top_k"]["value"] == 20
     assert [(limit["name"], limit["value"]) for limit in told["limits"]] == [("max_tokens", 4)]
+
+
+def test_the_wait_for_a_grammar_is_a_part_of_the_preparation(
+    server: RunningServer, ask: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compiled(wanted: object) -> CompiledGrammar:
+        await asyncio.sleep(0.05)
+        return CompiledGrammar("none", "key", b"")
+
+    monkeypatch.setattr(server.engine.grammars, "compiled", compiled)
+    times = ask("Forms.", "Which?", response_format={"type": "json_object"})["times"]
+    assert 0.05 <= times["grammar"] <= times["preparation"]
 
 
 def test_the_seed_that_was_drawn_gives_the_same_answer_again(ask: Callable[..., dict[str, Any]]) -> None:
