@@ -6,6 +6,7 @@ WORKERS ?= 2
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
+PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
 .PHONY: serve attack fuzz test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
@@ -47,7 +48,12 @@ $(CLIENTS)/.installed: tests/clients/package.json | $(VENV)/bin/python
 	npm install --silent --no-audit --no-fund --prefix $(CLIENTS)
 	touch $@
 
-test-clients: $(TEST_STAMP) $(CLIENTS)/.installed  ## real agents from npm, each doing a small task with a scripted model
+$(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
+	python3 -m venv $(PYTHON_CLIENTS)
+	$(PYTHON_CLIENTS)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
 
 test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format

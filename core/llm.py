@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -243,7 +244,7 @@ class LLM:
         entries = []
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
-            terms = RequestTerms(priority=priority[index], explain=told)
+            terms = RequestTerms(priority=priority[index], arrival=time.monotonic(), explain=told)
             entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)
         return run_batch(client, self._output, entries, use_tqdm)
@@ -256,7 +257,10 @@ class LLM:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
             wanted = getattr(params, "structured_outputs", None)
+            begin = time.monotonic()
             grammar = None if wanted is None else self._grammars.compile(wanted)
+            if grammar is not None:
+                terms = terms.with_grammar(begin)
             return self._input.process(str(next(self._ids)), prompts[index], params, terms, grammar=grammar)
         except RequestError as error:
             if len(prompts) == 1:

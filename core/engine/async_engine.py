@@ -125,7 +125,10 @@ class AsyncEngine:
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
         with nullcontext() if request_id in self.queue else self.queue.arriving():
             prompt = await self._tokenized(prompt)
+            begin = time.monotonic()
             grammar = await self._grammar(params, deadline)
+        if grammar is not None:
+            terms = terms.with_grammar(begin)
         entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
         with self._streams.open(request_id) as stream:
             self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.api.explanation import Source
 
@@ -58,6 +58,13 @@ class RequestTerms:
             return 0.0
         begin = time.monotonic() if self.arrival is None else self.arrival
         return begin + limit_s
+
+    def with_grammar(self, begin: float) -> RequestTerms:
+        """The same, once the request has its grammar. begin: monotonic seconds at which it was asked for."""
+        if self.explain is None:
+            return self
+        told = replace(self.explain, grammar_s=time.monotonic() - begin)
+        return replace(self, explain=told)
 
 
 LENIENT = RequestTerms()

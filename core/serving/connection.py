@@ -7,9 +7,11 @@ Called by: uvicorn, for every connection; the registry of connections.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from core.api.errors import RequestError
@@ -182,8 +184,16 @@ class Connection(HttpToolsProtocol):
             self.running.disconnected = True
             self.running.message_event.set()
 
+    def _known_scope(self) -> Scope | None:
+        """That of the request that came last, as far as it has come; None before the first one."""
+        scope = cast("Scope | None", self.scope)
+        if scope is None or "path" in scope:
+            return scope
+        path, _, _ = self.url.partition(b"?")
+        return {**scope, "method": "", "path": unquote(path.decode("latin-1"))}
+
     def _raw(self, error: RequestError) -> bytes:
-        answer = error_response(error, {"connection": "close"})
+        answer = error_response(error, {"connection": "close"}, self._known_scope())
         headers = [*self.server_state.default_headers, *answer.raw_headers]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         return STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body)

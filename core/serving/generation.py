@@ -24,6 +24,7 @@ from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
+from core.serving.field_names import renamed
 from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
 
 logger = logging.getLogger("core.serving")
@@ -73,6 +74,8 @@ async def run_prompts(
         async with aclosing(together) as outputs:
             async for item in outputs:
                 yield item
+    except RequestError as error:
+        raise renamed(error, prepared.names) from error
     finally:
         for request_id in ids:
             queue.leave(request_id)

@@ -21,6 +21,8 @@ from core.formats.selection import AnswerFormat
 from core.formats.tool_spec import ToolSpec
 from core.serving.answer_plan import AnswerPlan, check_template
 from core.serving.anthropic import chat as anthropic
+from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
+from core.serving.field_names import combined, own_names
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
@@ -34,7 +36,8 @@ from core.serving.responses.conversation import Item
 from core.serving.responses.items import complete, given_items
 from core.serving.responses.kept_items import unpacked
 from core.serving.responses.tools import ToolTable, chat_tools
-from core.serving.responses.translation import chat_request, check_history, own_names
+from core.serving.responses.translation import FIELD_NAMES as RESPONSES_NAMES
+from core.serving.responses.translation import chat_request, check_history
 from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
 from core.serving.tools import ToolUse
@@ -96,6 +99,7 @@ class PreparedChat(msgspec.Struct):
     prompt_tail: the end of the prompt, from which the answer goes on.
     resumed: the answer goes on within the last message.
     first_turn: whether the conversation holds no answer yet.
+    names: see `core.serving.field_names`; for errors of the engine.
     """
 
     body: ChatRequest
@@ -107,6 +111,7 @@ class PreparedChat(msgspec.Struct):
     prompt_tail: str = ""
     resumed: bool = False
     first_turn: bool = False
+    names: dict[str, str] = {}
 
 
 class PreparedCompletion(msgspec.Struct):
@@ -114,12 +119,14 @@ class PreparedCompletion(msgspec.Struct):
 
     body: without the prompts.
     model: the name to report.
+    names: as for a chat.
     """
 
     body: CompletionRequest
     model: str
     params: SamplingParams
     prompts: list[Prompt]
+    names: dict[str, str] = {}
 
 
 class PreparedResponse(msgspec.Struct):
@@ -216,7 +223,9 @@ class Preparation:
         plan = AnswerPlan.of(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
-        params = plan.held(params, text)
+        names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))
+        with own_names(names):
+            params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
         self._check_amount(body, params, [len(ids)])
         first_turn = not has_answers(body.messages or [])
@@ -232,6 +241,7 @@ class Preparation:
             prompt_tail=plan.tail(text)[-TAIL:],
             resumed=plan.resumed is not None,
             first_turn=first_turn,
+            names=names,
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
@@ -253,7 +263,7 @@ class Preparation:
         ]
         self._check_amount(body, params, [len(prompt.token_ids) for prompt in prompts])
         body.prompt = None
-        return PreparedCompletion(_lean(body), model, params, prompts)
+        return PreparedCompletion(_lean(body), model, params, prompts, _form_names(body.form_field))
 
     def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
@@ -269,8 +279,9 @@ class Preparation:
         def prepare(some: list[Item]) -> PreparedChat:
             return self.prepare_chat(chat_request(body, some, tools))
 
-        with own_names():
+        with own_names(RESPONSES_NAMES):
             chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
+        chat.names = combined(chat.names, RESPONSES_NAMES)
         body.input = None
         kept_items = complete(items) if body.stored else []
         return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
@@ -284,7 +295,9 @@ class Preparation:
         served = self.settings.format
         if served is not None and served.row.reasoning is not None:
             request.thinking_token_budget = anthropic.thinking_budget(body)
-        chat = self.prepare_chat(request)
+        with own_names(MESSAGES_NAMES):
+            chat = self.prepare_chat(request)
+        chat.names = combined(chat.names, MESSAGES_NAMES)
         room = self.settings.max_model_len - len(chat.prompts[0].token_ids)
         chat.params.max_tokens = min(body.max_tokens, room)
         return PreparedMessages(chat, body.max_tokens, anthropic.omits_thinking(body), unknown)
@@ -295,9 +308,10 @@ class Preparation:
         unknown = anthropic.check_fields(given)
         body = anthropic.chat_request(decode_body(self._count_tokens, data), late_system=self._late_system)
         self.check_model(body.model)
-        use = body.check(self.settings.max_logprobs, self.settings.limits)
-        check_template(use, self.template)
-        ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
+        with own_names(MESSAGES_NAMES):
+            use = body.check(self.settings.max_logprobs, self.settings.limits)
+            check_template(use, self.template)
+            ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
         return CountedTokens(TokenCount(len(ids)), unknown)
 
     @functools.cached_property
@@ -402,6 +416,11 @@ class Preparation:
     def _num_entries(self, logprobs: int | None) -> int:
         """Log probabilities at one position. -1 stands for the whole vocabulary."""
         return self.settings.vocab_size if logprobs == -1 else logprobs or 0
+
+
+def _form_names(field: str) -> dict[str, str]:
+    """What errors about the answer's form name: the field that asks for it. field: empty when none does."""
+    return {"structured_outputs": field} if field else {}
 
 
 def _lean(body: Any) -> Any:

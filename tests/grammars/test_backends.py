@@ -172,3 +172,20 @@ def test_without_tokens_that_end_an_answer(backend):
 def test_conformance(name, number):
     pytest.importorskip(name)
     cases("grammar", name)[number]()
+
+
+def test_limits_of_tokens_hold_whichever_way_tokens_come():
+    pytest.importorskip("xgrammar")
+    from core_plugins.grammars.xgrammar.backend import XgrammarBackend
+
+    thoughts = {"type": "any_text", "excludes": ["</t>"], "max_tokens": 3}
+    parts = [thoughts, {"type": "const_string", "value": "</t>yes"}]
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}}
+    backend = XgrammarBackend(vocabulary())
+    matcher = backend.matcher(backend.compile(GrammarSpec("structural_tag", json.dumps(tag))))
+    tokens = vocabulary().tokens
+    letter, end = tokens.index(b"a"), tokens.index(b"<")
+    assert [matcher.accept(letter) for _ in range(4)] == [True, True, True, False]
+    matcher.rollback(1)
+    assert matcher.accept(letter) and not matcher.accept(letter)
+    assert matcher.accept(end)

@@ -37,6 +37,7 @@ SCRIPT = [
 ]
 ASKS = ["ASK-THINK", "ASK-CALL", "ASK-ALL", "ASK-CUT", "Hi"]
 TOOL: Any = {"name": "weather", "description": "Of a city.", "input_schema": {"type": "object"}}
+UNREADABLE: Any = {"type": "json_schema", "schema": {"type": "string", "pattern": "(a"}}
 EVENT = TypeAdapter[Any](RawMessageStreamEvent)
 
 
@@ -249,6 +250,23 @@ def test_thinking_may_be_left_out(server: RunningServer) -> None:
         ({"messages": "x"}, 400, "invalid_request_error", "messages"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, 400, "invalid_request_error", "Prompt is too long."),
         ({"extra_body": {"temperature": -1.0}}, 400, "invalid_request_error", "temperature"),
+        ({"metadata": {"user_id": "x" * 9000}}, 400, "invalid_request_error", "metadata.user_id has 9000 characters"),
+        ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop_sequences holds an empty string"),
+        ({"stop_sequences": ["x"] * 9000}, 400, "invalid_request_error", "stop_sequences has 9000 entries"),
+        ({"output_config": {"effort": "huge"}}, 400, "invalid_request_error", "output_config.effort is 'huge'"),
+        ({"output_config": {"format": UNREADABLE}}, 400, "invalid_request_error", "output_config.format cannot be"),
+        ({"extra_body": {"output_format": UNREADABLE}}, 400, "invalid_request_error", "output_config.format cannot be"),
+        (
+            {"tools": [{**TOOL, "input_schema": {"type": "list"}}]},
+            400,
+            "invalid_request_error",
+            "tools[0].input_schema",
+        ),
+        ({"tools": [{**TOOL, "name": "a b"}]}, 400, "invalid_request_error", "tools[0].name is 'a b'"),
+        ({"tools": [TOOL, TOOL]}, 400, "invalid_request_error", "tools[1] has the name 'weather' of another tool"),
+        ({"tools": [TOOL] * 2000}, 400, "invalid_request_error", "tools has 2000 entries"),
+        ({"tools": {"weather": TOOL}}, 400, "invalid_request_error", "$.tools"),
+        ({"system": "x" * 34_000_000}, 413, "request_too_large", "--max-body-size"),
     ],
 )
 def test_errors_have_their_shape(
@@ -270,6 +288,14 @@ def test_errors_of_paths_and_methods_have_their_shape(server: RunningServer) -> 
         answer = server.http.request(method, path, json={})
         assert (answer.status_code, answer.json()["type"]) == (status, "error")
     assert "error" not in server.http.get("/v1/none").json().get("type", "")
+
+
+def test_errors_before_a_request_is_read_have_their_shape(server: RunningServer) -> None:
+    answer = server.http.post("/v1/messages", json=body("Hi"), headers={"x-long": "x" * 100_000})
+    assert (answer.status_code, answer.json()["type"]) == (431, "error")
+    assert "--max-header-size" in answer.json()["error"]["message"] and answer.headers["request-id"]
+    other = server.http.post("/v1/responses", json={}, headers={"x-long": "x" * 100_000}).json()
+    assert other["error"]["code"] == "headers_too_large"
 
 
 def test_a_stream_that_fails_ends_with_an_error(server: RunningServer) -> None:

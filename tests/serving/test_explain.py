@@ -12,6 +12,7 @@ from scheduler.fake_model import FakeExecutor, make_scheduler
 
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
+from core.api.structured_outputs import CompiledGrammar
 from core.tokens.tokenizer import Tokenizer
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import MAX_MODEL_LEN, FakeClient
@@ -93,6 +94,18 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     assert [(limit["name"], limit["value"]) for limit in told["limits"]] == [("max_tokens", 4)]
 
 
+def test_the_wait_for_a_grammar_is_a_part_of_the_preparation(
+    server: RunningServer, ask: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compiled(wanted: object) -> CompiledGrammar:
+        await asyncio.sleep(0.05)
+        return CompiledGrammar("none", "key", b"")
+
+    monkeypatch.setattr(server.engine.grammars, "compiled", compiled)
+    times = ask("Forms.", "Which?", response_format={"type": "json_object"})["times"]
+    assert 0.05 <= times["grammar"] <= times["preparation"]
+
+
 def test_the_seed_that_was_drawn_gives_the_same_answer_again(ask: Callable[..., dict[str, Any]]) -> None:
     seed = ask("Seeds.", "Which?")["sampling"]["seed"]["value"]
     assert -(2**63) <= seed < 2**64
@@ -153,6 +166,28 @@ def test_a_stream_is_explained_by_its_last_chunk(server: RunningServer) -> None:
         assert chunks[-1].model_extra["explain"]["steps"] == 3
 
 
+def test_responses_are_explained_whole_and_in_their_last_event(server: RunningServer) -> None:
+    client = server.openai()
+    body: dict[str, Any] = {"input": "A response?", "max_output_tokens": 3, "store": False, **ALL}
+    whole = client.responses.create(**body)
+    assert whole.model_extra is not None and whole.model_extra["explain"]["steps"] == 3
+    assert whole.model_extra["explain"]["sampling"]["max_tokens"] == {"value": 3, "source": "request"}
+    *before, last = client.responses.create(stream=True, **body)
+    assert last.response.model_extra["explain"]["cache"]["first_miss"]["cause"] == "last_block"
+    assert not any("explain" in event.to_json() for event in before)
+
+
+def test_messages_are_explained_whole_and_with_their_ending(server: RunningServer) -> None:
+    client = server.anthropic()
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "A message?"}], "max_tokens": 3, **ALL}
+    whole = client.messages.create(**body)
+    assert whole.model_extra is not None and whole.model_extra["explain"]["steps"] == 3
+    with client.messages.stream(**body) as events:
+        told = {event.type: event.model_extra for event in events if "explain" in (event.model_extra or {})}
+    assert list(told) == ["message_delta"]
+    assert told["message_delta"]["explain"]["cache"]["first_miss"]["cause"] == "last_block"
+
+
 def test_an_answer_that_a_stop_string_ends_is_explained_in_full(server: RunningServer) -> None:
     client = server.openai()
     prompt = "Anything at all, long enough to have some blocks."
@@ -164,15 +199,22 @@ def test_an_answer_that_a_stop_string_ends_is_explained_in_full(server: RunningS
     assert told["sampling"]["stop"] == {"value": 1, "source": "request"}
 
 
-def test_the_header_asks_as_well_and_the_body_wins(server: RunningServer) -> None:
-    body = {"model": "fake-model", "prompt": "Header", "max_tokens": 1}
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Header", "max_tokens": 1}),
+        ("/v1/responses", {"input": "Header", "max_output_tokens": 1}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Header"}], "max_tokens": 1}),
+    ],
+)
+def test_the_header_asks_as_well_and_the_body_wins(server: RunningServer, path: str, body: dict[str, Any]) -> None:
     for headers, field, explained in (
         ({"X-Explain": "1"}, None, True),
         ({"X-Explain": "0"}, None, False),
         ({"X-Explain": "1"}, False, False),
         ({}, None, False),
     ):
-        answer = server.http.post("/v1/completions", json=body | {"explain": field}, headers=headers).json()
+        answer = server.http.post(path, json={**body, "explain": field}, headers=headers).json()
         assert ("explain" in answer) == explained
 
 

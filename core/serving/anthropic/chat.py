@@ -7,6 +7,7 @@ or tokenize. Called by: `core.serving.preparation`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,8 +28,23 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.messages import Message
 from core.tokens.chat_template import ChatTemplate
 
-PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream")
+PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain")
 """Fields of the same name and meaning in both shapes."""
+
+FIELD_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "continue_final_message": "messages",
+        "prompt": "messages",
+        "reasoning_effort": "output_config.effort",
+        "response_format": "output_config.format",
+        "stop": "stop_sequences",
+        "thinking_token_budget": "thinking.budget_tokens",
+        "tools[].function.parameters": "tools[].input_schema",
+        "tools[].function": "tools[]",
+        "user": "metadata.user_id",
+    }
+)
+"""Where a chat request's field comes from here."""
 
 KNOWN = frozenset(MessagesRequest.__struct_fields__)
 

@@ -75,7 +75,10 @@ class MessagesWriter:
             return events
         events += self._blocks.close()
         ending = self._ended(completion)
-        events.append(MessageDelta(ending, self._usage(output)))
+        last = MessageDelta(ending, self._usage(output))
+        if output.explain is not None:
+            last.explain = output.explain
+        events.append(last)
         events.append(MessageStop())
         return events
 
@@ -83,7 +86,10 @@ class MessagesWriter:
         """The answer in the final `output`."""
         (completion,) = output.outputs
         events = self.news(output)
-        return self._answer(output, whole_blocks(events), self._ended(completion))
+        answer = self._answer(output, whole_blocks(events), self._ended(completion))
+        if output.explain is not None:
+            answer.explain = output.explain
+        return answer
 
     def _answer(self, output: RequestOutput, content: list[AnswerBlock], ending: Ending | None) -> MessagesAnswer:
         answer = MessagesAnswer(

@@ -140,7 +140,11 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
-    """A conversation to continue. max_tokens: may be more than the context has room for."""
+    """A conversation to continue.
+
+    max_tokens: may be more than the context has room for.
+    explain: whether the answer tells how it came about; a field of ours.
+    """
 
     max_tokens: Int32
     stop_sequences: list[str] | None = None
@@ -149,6 +153,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_k: Int32 | None = None
     stream: bool | None = None
     metadata: Metadata | None = None
+    explain: bool | None = None
 
 
 class TextBlock(msgspec.Struct):

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from core.api.explanation import Explanation
 
 
 class TokenCount(msgspec.Struct):
@@ -66,6 +69,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
 
     stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at first.
     stop_sequence: the one that ended it.
+    explain: of a whole answer, where that was asked for.
     """
 
     id: str
@@ -75,6 +79,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: MessagesUsage
+    explain: Explanation | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, tag="message_start"):
@@ -142,10 +147,14 @@ class Ending(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct, tag="message_delta"):
-    """The ending, and the usage in all."""
+    """The ending, the usage in all, and where it was asked for the explanation.
+
+    That is here and not in the very last event because Anthropic's own client rebuilds that one from what it knows.
+    """
 
     delta: Ending
     usage: MessagesUsage
+    explain: Explanation | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, tag="message_stop"):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from core.api.explanation import Explanation
 from core.serving.protocol.chat import TokenLogprob
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -123,7 +124,10 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A response, whole or under way; what the request set is repeated. Times are seconds since the epoch."""
+    """A response, whole or under way; what the request set is repeated. Times are seconds since the epoch.
+
+    explain: once it has ended, where that was asked for.
+    """
 
     id: str
     object: str = "response"
@@ -135,6 +139,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     model: str
     output: list[OutputItem] = []
     usage: ResponseUsage | None = None
+    explain: Explanation | UnsetType = UNSET
 
     background: bool = False
     instructions: str | None = None

@@ -44,6 +44,7 @@ PASSED_ON = (
     "bad_words",
     "cache_salt",
     "chat_template_kwargs",
+    "explain",
     "frequency_penalty",
     "ignore_eos",
     "logit_bias",
@@ -107,7 +108,7 @@ class TextOptions(msgspec.Struct):
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's. None always means: not given."""
+    """Fields under OpenAI's names, then vLLM's, then ours (`explain`). None always means: not given."""
 
     model: str | None = None
     input: str | list[dict[str, Any]] | None = None
@@ -147,6 +148,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     stop_token_ids: list[Int32] | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     top_k: Int32 | None = None
+    explain: bool | None = None
 
     client_metadata: Any = None
     max_tool_calls: Any = None

@@ -15,7 +15,7 @@ from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
-from core.serving.protocol.structured import GUIDED, OPTIONS, structured_outputs
+from core.serving.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_outputs
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # Not followed by a newline: "$" alone also matches before a last one.
@@ -139,6 +139,12 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             )
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("prompt_logprobs cannot be streamed; set stream to false.", param="prompt_logprobs")
+
+    @property
+    def form_field(self) -> str:
+        """The field that says what the answer must look like; empty when none does."""
+        names = (FORMAT, "structured_outputs", *GUIDED)
+        return next((name for name in names if getattr(self, name) is not None), "")
 
     def answer_form(self) -> StructuredOutputsParams | None:
         """What the answer must look like. Raises RequestError."""

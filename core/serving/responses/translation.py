@@ -6,8 +6,7 @@ computation. Called by: `core.serving.preparation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -27,20 +26,11 @@ FIELD_NAMES: Mapping[str, str] = MappingProxyType(
         "prompt": "input",
         "reasoning_effort": "reasoning.effort",
         "response_format": "text.format",
+        "tools[].custom": "tools[]",
+        "tools[].function": "tools[]",
     }
 )
 """Where a chat request's field comes from here."""
-
-
-@contextmanager
-def own_names() -> Iterator[None]:
-    """Errors about a chat request name the field of the body that it was made from."""
-    try:
-        yield
-    except RequestError as error:
-        if error.param is not None:
-            error.param = FIELD_NAMES.get(error.param, error.param)
-        raise
 
 
 def check_history(body: ResponsesRequest, kept: KeptItems) -> None:

@@ -75,6 +75,8 @@ class ResponseWriter:
     def push(self, output: RequestOutput) -> list[bytes]:
         """The events of the next output; the last ones when it is the last output."""
         self._usage.add(0, output)
+        if output.explain is not None:
+            self.response.explain = output.explain
         events: list[bytes] = []
         for completion in output.outputs:
             if self._logprobs is not None:

@@ -14,6 +14,7 @@ from core.serving.context import context_of, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.errors import messages_error_event
 from core.serving.event_stream import EventStream
+from core.serving.explaining import wants_explanation
 from core.serving.generation import PromptOutput, final_output, run_prompts
 from core.serving.intake import intake
 from core.serving.middleware import request_id_of
@@ -30,6 +31,7 @@ async def create_message(request: Request) -> Response:
     async with intake(request, context.preparer.messages) as (prepared, arrival):
         context.tolerated.tell(request.url.path, prepared.unknown)
         body = prepared.chat.body
+        body.explain = wants_explanation(body.explain, request.headers)
         user = user_of(request, body.user)
         answer_id = f"msg_{request_id}"
         outputs = run_prompts(context, prepared.chat, answer_id, user, arrival)

@@ -17,6 +17,7 @@ from core.serving.body import json_response
 from core.serving.context import ServingContext, context_of, tenant_of, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.event_stream import EventStream
+from core.serving.explaining import wants_explanation
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
 from core.serving.logprobs import LogprobsFormatter
@@ -48,10 +49,12 @@ async def create_response(request: Request) -> Response:
     async with intake(request, partial(_prepare, context, tenant)) as (prepared, arrival):
         context.tolerated.tell(PATH, prepared.unknown)
         body = prepared.body
+        chat = prepared.chat
+        chat.body.explain = wants_explanation(chat.body.explain, request.headers)
         _check_storing(context, prepared)
         response_id = f"resp_{uuid4().hex}"
         user = user_of(request, body.user)
-        outputs = run_prompts(context, prepared.chat, response_id, user, arrival)
+        outputs = run_prompts(context, chat, response_id, user, arrival)
         run = _run(context, tenant, prepared, response_id, outputs)
         if body.background:
             run.start()

@@ -27,12 +27,19 @@ NO_TEXT = b"\xff"
 """No text has this byte. The library never lets a token come that has no bytes, not even where a tag names it."""
 KEPT = 32
 """Grammars that stay deserialized."""
+WORD_BITS = 32
+COUNTS = b"#"
+FREE = b" "
+"""Whether a grammar limits how many tokens a part of it has."""
 
 Compiler = xgrammar.GrammarCompiler
 
 
 class XgrammarBackend:
-    """Implements `core.plugin.contracts.GrammarBackend`. The data of a grammar are xgrammar's own JSON."""
+    """Implements `core.plugin.contracts.GrammarBackend`.
+
+    The data of a grammar are `COUNTS` or `FREE`, and then xgrammar's own JSON.
+    """
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         tokens = vocabulary.tokens.copy()
@@ -62,26 +69,33 @@ class XgrammarBackend:
             text: str = compiled.serialize_json()
         except (RuntimeError, ValueError, TypeError) as error:
             raise RequestError(_sentence(error), param="structured_outputs") from None
-        return text.encode()
+        counts = spec.kind == "structural_tag" and '"max_tokens"' in spec.text
+        return (COUNTS if counts else FREE) + text.encode()
 
     def matcher(self, data: bytes) -> XgrammarMatcher:
         """A matcher at the beginning."""
         compiled = self._kept.get(data)
         if compiled is None:
-            compiled = xgrammar.CompiledGrammar.deserialize_json(data.decode(), self._info)
+            compiled = xgrammar.CompiledGrammar.deserialize_json(data[1:].decode(), self._info)
             self._kept[data] = compiled
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         else:
             self._kept.move_to_end(data)
-        return XgrammarMatcher(xgrammar.GrammarMatcher(compiled))
+        num_words = -(-self._info.vocab_size // WORD_BITS)
+        words = np.zeros(num_words, np.int32) if data.startswith(COUNTS) else None
+        return XgrammarMatcher(xgrammar.GrammarMatcher(compiled), words)
 
 
 class XgrammarMatcher:
-    """Implements `core.plugin.contracts.Matcher` and `ForcesTokens`."""
+    """Implements `core.plugin.contracts.Matcher` and `ForcesTokens`.
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
+    words: room for a bitmask, where the grammar counts tokens: the library counts when it fills a mask, and takes any token in.
+    """
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, words: NDArray[np.int32] | None) -> None:
         self._matcher = matcher
+        self._words = words
 
     def fill(self, words: NDArray[np.int32]) -> bool:
         """Set the bits of the tokens that may come next; False when every token may."""
@@ -92,7 +106,17 @@ class XgrammarMatcher:
 
     def accept(self, token_id: int) -> bool:
         """Take one token in, if it may come."""
-        return not self.is_terminated and bool(self._matcher.accept_token(token_id))
+        if self.is_terminated or not self._is_counted_in(token_id):
+            return False
+        return bool(self._matcher.accept_token(token_id))
+
+    def _is_counted_in(self, token_id: int) -> bool:
+        """Whether a token is within the limits of tokens that the grammar has."""
+        words = self._words
+        if words is None or not self.fill(words):
+            return True
+        word = int(words[token_id // WORD_BITS])
+        return bool(word >> token_id % WORD_BITS & 1)
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens."""

@@ -48,6 +48,7 @@ SCRIPT = [
     ("RESULT", "It is warm."),
 ]
 ASKS = ["Hi", "ASK-THINK", "ASK-CALL"]
+UNREADABLE = {"type": "json_schema", "name": "x", "schema": {"type": "string", "pattern": "(a"}}
 ITEM = TypeAdapter[Any](ResponseItem)
 
 
@@ -298,7 +299,13 @@ def test_a_client_that_goes_ends_the_work(server: RunningServer) -> None:
         ({"truncation": "some"}, "truncation", "Invalid enum"),
         ({"metadata": {"a": "b" * 600}}, "metadata", "length"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "at most 16"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "reasoning.effort is 'huge'"),
+        ({"tools": [{**TOOLS[0], "parameters": {"type": "list"}}]}, "tools", "tools[0].parameters is no JSON schema"),
+        ({"tools": [{**TOOLS[0], "name": "a b"}]}, "tools", "tools[0].name is 'a b'"),
+        ({"tools": [{**TOOLS[0], "name": f"t{i}"} for i in range(2000)]}, "tools", "tools has 2000 entries"),
+        ({"tools": {"weather": TOOLS[0]}}, "tools", "$.tools"),
+        ({"text": {"format": UNREADABLE}}, "text.format", "text.format cannot be served"),
         ({"temperature": -1}, "temperature", "temperature"),
         ({"input": "a" * 9000}, "input", "tokens"),
         ({"input": [{"type": "web_search_call"}]}, "input", "web_search_call"),

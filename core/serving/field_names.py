@@ -1,0 +1,54 @@
+"""Errors about what was made of a body name the fields that the body itself has.
+
+Owns: the change of names in `param` and in the sentence. Never does: know the names of an API, which its translation does.
+Called by: preparation, and the run of what was prepared.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from core.api.errors import RequestError
+
+Names = Mapping[str, str]
+"""A body's field by that of the chat request. `[]` stands for any index. In sentences, those that could be plain words, such
+as `stop`, are fields at the beginning only."""
+
+
+@contextmanager
+def own_names(names: Names) -> Iterator[None]:
+    """Errors from within name fields by `names`."""
+    try:
+        yield
+    except RequestError as error:
+        raise renamed(error, names) from error
+
+
+def renamed(error: RequestError, names: Names) -> RequestError:
+    """The error with the names that its reader knows. Those who wait for the same thing may share the error itself."""
+    sentence = str(error)
+    for name, own in names.items():
+        sentence = _pattern(name).sub(own.replace("[]", r"[\1]"), sentence)
+    param = error.param
+    if param is not None:
+        param = names.get(param, param)
+    return RequestError(sentence, param=param, status=error.status, code=error.code, retry_after=error.retry_after)
+
+
+def combined(names: Names, outer: Names) -> dict[str, str]:
+    """`names`, and then `outer`, in one step."""
+    inner = {name: outer.get(own, own) for name, own in names.items()}
+    return {**outer, **inner}
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(name: str) -> re.Pattern[str]:
+    """Finds a name in a sentence, but not as a part of a longer one."""
+    begin = r"(?<![\w.])"
+    if "_" not in name and "[]" not in name:
+        begin = r"\A"
+    escaped = re.escape(name).replace(r"\[\]", r"\[(\d+)\]")
+    return re.compile(f"{begin}{escaped}(?!\\w)")

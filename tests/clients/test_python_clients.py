@@ -1,0 +1,75 @@
+"""Clients in Python, unmodified, against the real server with a small real model: it is held to tools and forms.
+
+Each runs in the environment that `make test-clients` makes of `requirements.txt` here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.serving.test_real_answers import MODEL, THINKING
+from tests.serving.test_real_server import Server, serving
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PYTHON = ROOT / ".venv" / "clients-python" / "bin" / "python"
+CLIENT_SECONDS = 180
+FORECAST = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 16, "pattern": "^[A-Z][a-z]*$"},
+        "unit": {"enum": ["celsius", "kelvin"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 5},
+    },
+    "required": ["city", "unit", "days"],
+    "additionalProperties": False,
+}
+NUM_ANSWERS = {
+    "langchain": 12,
+    "litellm": 12,
+    "llama_index": 4,
+    "openai_agents": 8,
+    "pydantic_ai": 8,
+}
+"""By client: how many calls and answers in a form it reports."""
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("clients")
+    template = folder / "template.jinja"
+    template.write_text(THINKING)
+    with serving(folder / "log", "--chat-template", str(template), "--served-model-name", MODEL) as running:
+        yield running
+
+
+@pytest.mark.parametrize("client", NUM_ANSWERS)
+def test_a_client_calls_and_answers_in_a_form(server: Server, client: str, tmp_path: Path) -> None:
+    assert PYTHON.exists(), f"{PYTHON} is missing; run `make test-clients`"
+    script = HERE / "python" / f"with_{client}.py"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+    ended = subprocess.run(
+        [str(PYTHON), str(script), server.base, MODEL],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    report = json.loads(ended.stdout.splitlines()[-1])
+    answers = {**{f"called: {k}": v for k, v in report["called"].items()}, **report["formed"]}
+    assert len(answers) == NUM_ANSWERS[client] and report["called"]
+    for answer in answers.values():
+        jsonschema.validate(answer, FORECAST)
