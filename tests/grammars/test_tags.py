@@ -277,6 +277,16 @@ def test_what_cannot_be_said_is_refused_by_name(backends, format_, said):
         backends[True][0].compile(tag(**format_))
 
 
+def test_many_expressions_behind_each_other_are_written_once(backends):
+    value = [
+        {"type": "regex", "pattern": "[a-z]+"},
+        {"type": "optional", "content": {"type": "const_string", "value": ";"}},
+    ]
+    elements = [*value, {"type": "const_string", "value": "."}] * 40
+    data = backends[False][0].compile(tag(type="sequence", elements=elements))
+    assert accepts(backends[False][0], data, list(b"ab;.c." * 20)) and len(data) < 5000
+
+
 def test_lark_grammars_stand_behind_reasoning(backends):
     llguidance, xgrammar = backends[False]
     answer = GrammarSpec("lark", 'start: "a" b+\nb: /[0-9]/ "}"\n%ignore / /')

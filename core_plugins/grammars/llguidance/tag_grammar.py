@@ -100,7 +100,9 @@ class _Rules:
             case Series(parts):
                 return self.series([*parts, *rest])
             case Free():
-                return self._rule(" | ".join(dict.fromkeys(self._endings(piece, rest))))
+                ending, behind = _divided(rest)
+                ended = self._rule(" | ".join(dict.fromkeys(self._endings(piece, ending))))
+                return f"{ended} {self.series(behind)}" if behind else ended
             case Span(left_out):
                 if not all(isinstance(first, Token) and first.index in left_out for first in first_pieces(rest)):
                     raise ValueError("where a number of tokens ends is not seen: they may be what stands behind them")
@@ -203,6 +205,14 @@ def _cut(free: Free, first: Piece) -> dict[str, list[Piece]]:
             return found
         case _:
             raise ValueError(f"where free text ends is not seen: behind it stands {shown(first)}")
+
+
+def _divided(rest: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """The pieces that end free text before them, up to one that is never empty, and those behind, which are written once."""
+    for place, piece in enumerate(rest):
+        if not may_be_empty(piece):
+            return (rest, []) if ends_open(piece) else (rest[: place + 1], rest[place + 1 :])
+    return rest, []
 
 
 def _is_text(piece: Piece) -> bool:
