@@ -11,7 +11,7 @@ from collections import deque
 from core.api.answer_events import AnswerEvent, CallEnd, ReasoningDelta, TextDelta
 from core.api.outputs import CompletionOutput
 from core.formats.response_parser import ResponseParser
-from core.serving.preparation import PreparedChat
+from core.serving.prepared import PreparedChat
 from core.tokens.detokenizer import Span
 
 

@@ -23,7 +23,7 @@ from core.serving.context import ServingContext
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
-from core.serving.preparation import PreparationSettings
+from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize

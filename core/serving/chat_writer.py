@@ -17,7 +17,7 @@ from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.message_parts import MessageParts
-from core.serving.preparation import PreparedChat
+from core.serving.prepared import PreparedChat
 from core.serving.protocol.chat import (
     ChatChoice,
     ChatChunk,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
-from core.serving.preparation import Prompt
+from core.serving.prepared import Prompt
 from core.serving.protocol.completions import (
     CompletionChoice,
     CompletionLogprobs,

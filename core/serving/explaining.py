@@ -15,7 +15,7 @@ from core.api.explanation import Explanation
 from core.api.outputs import RequestOutput
 from core.engine.default_params import sampling_sources
 from core.engine.request_terms import ExplainTerms
-from core.serving.preparation import PreparedChat, PreparedCompletion
+from core.serving.prepared import PreparedChat, PreparedCompletion
 
 HEADER = "x-explain"
 NO = ("", "0", "false", "no")

@@ -25,7 +25,7 @@ from core.serving.context import ServingContext
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
-from core.serving.preparation import PreparedChat, PreparedCompletion, Prompt
+from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
 
 logger = logging.getLogger("core.serving")
 

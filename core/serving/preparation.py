@@ -1,28 +1,33 @@
 """From the bytes of a request body to what the engine needs: decoding, checks, templates, tokens.
 
-Owns: these steps, for each kind of body, and the limits that hold before work is done. Never does: read the network, know
-an engine, or wait: it is plain computation, which runs in the server's process or in a helper's.
+Owns: these steps, for each kind of body. Never does: read the network, know an engine, or wait: it is plain computation, which
+runs in the server's process or in a helper's.
 Called by: `core.serving.preparer` (which decides where) and the helper process.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
-from core.formats.selection import AnswerFormat
-from core.formats.tool_spec import ToolSpec
+from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import AnswerPlan, check_template
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
 from core.serving.field_names import combined, own_names
+from core.serving.prepared import (
+    CountedTokens,
+    PreparationSettings,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedMessages,
+    PreparedResponse,
+    Prompt,
+)
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
@@ -30,12 +35,11 @@ from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
 from core.serving.protocol.responses import ResponsesRequest, unknown_fields
-from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.responses.conversation import Item
 from core.serving.responses.items import complete, given_items
 from core.serving.responses.kept_items import unpacked
-from core.serving.responses.tools import ToolTable, chat_tools
+from core.serving.responses.tools import chat_tools
 from core.serving.responses.translation import FIELD_NAMES as RESPONSES_NAMES
 from core.serving.responses.translation import chat_request, check_history
 from core.serving.responses.truncation import shortened
@@ -44,141 +48,10 @@ from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
 
-MAX_CHOICES = 4096
 TAIL = 256
 """Characters at the end of a prompt, more than a template writes behind the last message."""
 
 Buffer = bytes | bytearray | memoryview
-
-
-class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the steps, besides the tokenizer.
-
-    served_names:        names of the model. max_model_len, vocab_size: in tokens.
-    max_logprobs:        most that a request may ask for, -1: any.
-    max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
-    defaults:            the checkpoint's sampling parameters.
-    chat_template:       Jinja source, or None.
-    tool_template:       Jinja source for conversations with tools; None: the same.
-    format:              how the model writes reasoning and calls.
-    auto_tool_choice:    whether the model may decide on calls.
-    """
-
-    served_names: tuple[str, ...]
-    max_model_len: int
-    vocab_size: int
-    max_logprobs: int
-    max_num_queued_reqs: int
-    max_num_queued_tokens: int
-    defaults: dict[str, Any]
-    chat_template: str | None
-    tool_template: str | None = None
-    format: AnswerFormat | None = None
-    auto_tool_choice: bool = True
-    limits: ServerLimits
-
-
-class Prompt(msgspec.Struct):
-    """One prompt. text: None when the client sent token ids."""
-
-    text: str | None
-    token_ids: list[int]
-
-    def as_input(self, cache_salt: str | None) -> dict[str, Any]:
-        """The form that the engine takes."""
-        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
-
-
-class PreparedChat(msgspec.Struct):
-    """A chat request, ready for the engine.
-
-    body: without what the answer does not need; of the messages the last one.
-    model: the name to report.
-    tools: that the answer may call.
-    format: by which the answer is parsed; None: all of it is text.
-    prompt_tail: the end of the prompt, from which the answer goes on.
-    resumed: the answer goes on within the last message.
-    first_turn: whether the conversation holds no answer yet.
-    names: see `core.serving.field_names`; for errors of the engine.
-    """
-
-    body: ChatRequest
-    model: str
-    params: SamplingParams
-    prompts: list[Prompt]
-    tools: list[ToolSpec] = []
-    format: AnswerFormat | None = None
-    prompt_tail: str = ""
-    resumed: bool = False
-    first_turn: bool = False
-    names: dict[str, str] = {}
-
-
-class PreparedCompletion(msgspec.Struct):
-    """A completion request, ready for the engine.
-
-    body: without the prompts.
-    model: the name to report.
-    names: as for a chat.
-    """
-
-    body: CompletionRequest
-    model: str
-    params: SamplingParams
-    prompts: list[Prompt]
-    names: dict[str, str] = {}
-
-
-class PreparedResponse(msgspec.Struct):
-    """A body of /v1/responses, ready for the engine.
-
-    body: without the input.
-    items: of the input, complete, where they are to be kept.
-    tools: by the name that the model sees.
-    unknown: fields that were left out.
-    """
-
-    body: ResponsesRequest
-    chat: PreparedChat
-    items: list[Item]
-    tools: ToolTable
-    unknown: list[str]
-
-
-class PreparedMessages(msgspec.Struct):
-    """A request of the Messages API, ready for the engine.
-
-    chat:       the same as a chat request; its `max_tokens` fit the context.
-    max_tokens: as asked for.
-    omits_thinking: the answer is to come without the text of its thinking.
-    unknown:    names of the body's fields that are tolerated.
-    """
-
-    chat: PreparedChat
-    max_tokens: int
-    omits_thinking: bool
-    unknown: list[str]
-
-
-class CountedTokens(msgspec.Struct):
-    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
-
-    count: TokenCount
-    unknown: list[str]
-
-
-RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
-    {
-        "chat": PreparedChat,
-        "completion": PreparedCompletion,
-        "response": PreparedResponse,
-        "messages": PreparedMessages,
-        "count_tokens": CountedTokens,
-        "tokenize": TokenizeResponse,
-        "detokenize": DetokenizeResponse,
-    }
-)
-"""The results of the steps for each kind of body; `Preparation` has a method of the same name."""
 
 
 class Preparation:
@@ -227,7 +100,7 @@ class Preparation:
         with own_names(names):
             params = plan.held(params, text)
         ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
-        self._check_amount(body, params, [len(ids)])
+        check_amount(self.settings, params, [len(ids)])
         first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
@@ -253,7 +126,7 @@ class Preparation:
         if body.echo and self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="echo")
         given = body.prompts()
-        self._check_choices(given, body.n or 1)
+        check_choices(self.settings, given, body.n or 1)
         special, keep = body.add_special_tokens is not False, body.truncate_prompt_tokens
         prompts = [
             Prompt(item, self.texts.prompt(item, special, keep))
@@ -261,7 +134,7 @@ class Preparation:
             else Prompt(None, self.texts.fitting(item, keep))
             for item in given
         ]
-        self._check_amount(body, params, [len(prompt.token_ids) for prompt in prompts])
+        check_amount(self.settings, params, [len(prompt.token_ids) for prompt in prompts])
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts, _form_names(body.form_field))
 
@@ -377,54 +250,14 @@ class Preparation:
             **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
         )
 
-    def _check_choices(self, prompts: Sequence[object], n: int) -> None:
-        """Refuse what could never be run at once, before anything is tokenized."""
-        most_queued = self.settings.max_num_queued_reqs
-        if 0 < most_queued < len(prompts):
-            raise RequestError(
-                f"The request has {len(prompts)} prompts, but at most {most_queued} may wait (--max-num-queued-reqs); "
-                "send fewer at once.",
-                param="prompt",
-            )
-        if len(prompts) * n > MAX_CHOICES:
-            raise RequestError(
-                f"{len(prompts)} prompts with n={n} make {len(prompts) * n} choices; at most {MAX_CHOICES} fit one request.",
-                param="prompt",
-            )
-
-    def _check_amount(self, body: GenerationRequest, params: SamplingParams, prompt_lens: Sequence[int]) -> None:
-        """Refuse a request whose answer could not be held: tokens of all choices, with the log probabilities of each."""
-        room = [self.settings.max_model_len - length for length in prompt_lens]
-        wanted = room if params.max_tokens is None else [min(params.max_tokens, most) for most in room]
-        tokens = params.n * sum(wanted) * (1 + self._num_entries(params.logprobs))
-        scored = sum(prompt_lens) * self._num_entries(params.prompt_logprobs)
-        most = self.settings.limits.max_request_tokens
-        if tokens + scored > most:
-            raise RequestError(
-                f"The request asks for up to {tokens + scored} tokens and log probabilities in all its choices; at most "
-                f"{most} fit one request (--max-request-tokens). Lower max_tokens, n or logprobs, or send fewer prompts.",
-                param="max_tokens",
-            )
-        most_queued = self.settings.max_num_queued_tokens
-        if len(prompt_lens) > 1 and 0 < most_queued < sum(prompt_lens):
-            raise RequestError(
-                f"The prompts have {sum(prompt_lens)} tokens, but at most {most_queued} may wait "
-                "(--max-num-queued-tokens); send fewer at once.",
-                param="prompt",
-            )
-
-    def _num_entries(self, logprobs: int | None) -> int:
-        """Log probabilities at one position. -1 stands for the whole vocabulary."""
-        return self.settings.vocab_size if logprobs == -1 else logprobs or 0
-
-
-def _form_names(field: str) -> dict[str, str]:
-    """What errors about the answer's form name: the field that asks for it. field: empty when none does."""
-    return {"structured_outputs": field} if field else {}
-
 
 def _lean(body: Any) -> Any:
     """A body without the fields that are accepted and change nothing, which may hold anything."""
     for name in ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"):
         setattr(body, name, None)
     return body
+
+
+def _form_names(field: str) -> dict[str, str]:
+    """What errors about the answer's form name: the field that asks for it. field: empty when none does."""
+    return {"structured_outputs": field} if field else {}

@@ -19,8 +19,9 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.helper_process import HEADER_BYTES, header, spawn_helper
-from core.serving.preparation import RESULTS, Buffer, PreparationSettings
+from core.serving.preparation import Buffer
 from core.serving.preparation_process import Answer, Start, job_header
+from core.serving.prepared import RESULTS, PreparationSettings
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.serving")

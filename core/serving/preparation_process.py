@@ -20,7 +20,8 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.helper_process import Refusal, header, peak_memory, read_message, write_message
-from core.serving.preparation import RESULTS, Preparation, PreparationSettings
+from core.serving.preparation import Preparation
+from core.serving.prepared import RESULTS, PreparationSettings
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 KINDS = tuple(RESULTS)

@@ -10,17 +10,16 @@ import asyncio
 import time
 from typing import Any
 
-from core.serving.preparation import (
-    Buffer,
+from core.serving.preparation import Buffer, Preparation
+from core.serving.preparation_helper import PreparationHelper
+from core.serving.prepared import (
     CountedTokens,
-    Preparation,
     PreparationSettings,
     PreparedChat,
     PreparedCompletion,
     PreparedMessages,
     PreparedResponse,
 )
-from core.serving.preparation_helper import PreparationHelper
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
 

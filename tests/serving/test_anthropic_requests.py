@@ -13,7 +13,8 @@ from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.signature import signature
-from core.serving.preparation import Preparation, PreparationSettings
+from core.serving.preparation import Preparation
+from core.serving.prepared import PreparationSettings
 from core.serving.protocol.anthropic import MessagesRequest
 from core.serving.protocol.chat import ChatRequest
 from core.serving.tolerated_fields import MOST_NAMES, ToleratedFields

@@ -16,7 +16,8 @@ from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.selection import answer_format
 from core.grammars.spec import grammar_spec
 from core.serving.answer_plan import AnswerPlan
-from core.serving.preparation import Preparation, PreparationSettings, PreparedChat
+from core.serving.preparation import Preparation
+from core.serving.prepared import PreparationSettings, PreparedChat
 from core.serving.protocol.chat import ChatRequest
 from core.serving.tools import ToolUse
 from core.tokens.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.answer_parsing import AnswerParser
 from core.serving.anthropic.answer_blocks import Blocks, whole_blocks
 from core.serving.errors import GenerationError
-from core.serving.preparation import PreparedMessages
+from core.serving.prepared import PreparedMessages
 from core.serving.protocol.anthropic_answer import (
     AnswerBlock,
     Ending,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from core.serving.preparation import PreparedResponse
+from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import ResponseObject
 
 

@@ -21,7 +21,7 @@ from core.serving.explaining import wants_explanation
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
 from core.serving.logprobs import LogprobsFormatter
-from core.serving.preparation import PreparedResponse
+from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import DeletedResponse, ItemList
 from core.serving.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
 from core.serving.responses.event_log import EventLog

@@ -1,0 +1,57 @@
+"""How much a request may ask for: prompts, choices, tokens and log probabilities in all.
+
+Owns: these checks. Never does: decode or tokenize. Called by: `core.serving.preparation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.api.errors import RequestError
+from core.api.sampling_params import SamplingParams
+from core.serving.prepared import PreparationSettings
+
+MAX_CHOICES = 4096
+
+
+def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: int) -> None:
+    """Refuse what could never be run at once, before anything is tokenized."""
+    most_queued = settings.max_num_queued_reqs
+    if 0 < most_queued < len(prompts):
+        raise RequestError(
+            f"The request has {len(prompts)} prompts, but at most {most_queued} may wait (--max-num-queued-reqs); "
+            "send fewer at once.",
+            param="prompt",
+        )
+    if len(prompts) * n > MAX_CHOICES:
+        raise RequestError(
+            f"{len(prompts)} prompts with n={n} make {len(prompts) * n} choices; at most {MAX_CHOICES} fit one request.",
+            param="prompt",
+        )
+
+
+def check_amount(settings: PreparationSettings, params: SamplingParams, prompt_lens: Sequence[int]) -> None:
+    """Refuse a request whose answer could not be held: tokens of all choices, with the log probabilities of each."""
+    room = [settings.max_model_len - length for length in prompt_lens]
+    wanted = room if params.max_tokens is None else [min(params.max_tokens, most) for most in room]
+    tokens = params.n * sum(wanted) * (1 + _num_entries(settings, params.logprobs))
+    scored = sum(prompt_lens) * _num_entries(settings, params.prompt_logprobs)
+    most = settings.limits.max_request_tokens
+    if tokens + scored > most:
+        raise RequestError(
+            f"The request asks for up to {tokens + scored} tokens and log probabilities in all its choices; at most "
+            f"{most} fit one request (--max-request-tokens). Lower max_tokens, n or logprobs, or send fewer prompts.",
+            param="max_tokens",
+        )
+    most_queued = settings.max_num_queued_tokens
+    if len(prompt_lens) > 1 and 0 < most_queued < sum(prompt_lens):
+        raise RequestError(
+            f"The prompts have {sum(prompt_lens)} tokens, but at most {most_queued} may wait "
+            "(--max-num-queued-tokens); send fewer at once.",
+            param="prompt",
+        )
+
+
+def _num_entries(settings: PreparationSettings, logprobs: int | None) -> int:
+    """Log probabilities at one position. -1 stands for the whole vocabulary."""
+    return settings.vocab_size if logprobs == -1 else logprobs or 0

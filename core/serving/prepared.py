@@ -1,0 +1,155 @@
+"""Requests that are ready for the engine, and the settings by which they were made so.
+
+Owns: the messages between the process that prepares and the one that serves. Never does: prepare.
+Called by: `core.serving.preparation` (makes them), routes and writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from core.api.config import ServerLimits
+from core.api.sampling_params import SamplingParams
+from core.formats.selection import AnswerFormat
+from core.formats.tool_spec import ToolSpec
+from core.serving.protocol.anthropic_answer import TokenCount
+from core.serving.protocol.chat import ChatRequest
+from core.serving.protocol.completions import CompletionRequest
+from core.serving.protocol.responses import ResponsesRequest
+from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
+from core.serving.responses.conversation import Item
+from core.serving.responses.tools import ToolTable
+
+
+class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of the steps, besides the tokenizer.
+
+    served_names:        names of the model. max_model_len, vocab_size: in tokens.
+    max_logprobs:        most that a request may ask for, -1: any.
+    max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
+    defaults:            the checkpoint's sampling parameters.
+    chat_template:       Jinja source, or None.
+    tool_template:       Jinja source for conversations with tools; None: the same.
+    format:              how the model writes reasoning and calls.
+    auto_tool_choice:    whether the model may decide on calls.
+    """
+
+    served_names: tuple[str, ...]
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+    max_num_queued_reqs: int
+    max_num_queued_tokens: int
+    defaults: dict[str, Any]
+    chat_template: str | None
+    tool_template: str | None = None
+    format: AnswerFormat | None = None
+    auto_tool_choice: bool = True
+    limits: ServerLimits
+
+
+class Prompt(msgspec.Struct):
+    """One prompt. text: None when the client sent token ids."""
+
+    text: str | None
+    token_ids: list[int]
+
+    def as_input(self, cache_salt: str | None) -> dict[str, Any]:
+        """The form that the engine takes."""
+        return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
+
+
+class PreparedChat(msgspec.Struct):
+    """A chat request, ready for the engine.
+
+    body: without what the answer does not need; of the messages the last one.
+    model: the name to report.
+    tools: that the answer may call.
+    format: by which the answer is parsed; None: all of it is text.
+    prompt_tail: the end of the prompt, from which the answer goes on.
+    resumed: the answer goes on within the last message.
+    first_turn: whether the conversation holds no answer yet.
+    names: see `core.serving.field_names`; for errors of the engine.
+    """
+
+    body: ChatRequest
+    model: str
+    params: SamplingParams
+    prompts: list[Prompt]
+    tools: list[ToolSpec] = []
+    format: AnswerFormat | None = None
+    prompt_tail: str = ""
+    resumed: bool = False
+    first_turn: bool = False
+    names: dict[str, str] = {}
+
+
+class PreparedCompletion(msgspec.Struct):
+    """A completion request, ready for the engine.
+
+    body: without the prompts.
+    model: the name to report.
+    names: as for a chat.
+    """
+
+    body: CompletionRequest
+    model: str
+    params: SamplingParams
+    prompts: list[Prompt]
+    names: dict[str, str] = {}
+
+
+class PreparedResponse(msgspec.Struct):
+    """A body of /v1/responses, ready for the engine.
+
+    body: without the input.
+    items: of the input, complete, where they are to be kept.
+    tools: by the name that the model sees.
+    unknown: fields that were left out.
+    """
+
+    body: ResponsesRequest
+    chat: PreparedChat
+    items: list[Item]
+    tools: ToolTable
+    unknown: list[str]
+
+
+class PreparedMessages(msgspec.Struct):
+    """A request of the Messages API, ready for the engine.
+
+    chat:       the same as a chat request; its `max_tokens` fit the context.
+    max_tokens: as asked for.
+    omits_thinking: the answer is to come without the text of its thinking.
+    unknown:    names of the body's fields that are tolerated.
+    """
+
+    chat: PreparedChat
+    max_tokens: int
+    omits_thinking: bool
+    unknown: list[str]
+
+
+class CountedTokens(msgspec.Struct):
+    """An answer of /v1/messages/count_tokens. unknown: names of the body's fields that are tolerated."""
+
+    count: TokenCount
+    unknown: list[str]
+
+
+RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+    {
+        "chat": PreparedChat,
+        "completion": PreparedCompletion,
+        "response": PreparedResponse,
+        "messages": PreparedMessages,
+        "count_tokens": CountedTokens,
+        "tokenize": TokenizeResponse,
+        "detokenize": DetokenizeResponse,
+    }
+)
+"""The results of the steps for each kind of body; `Preparation` has a method of the same name."""
