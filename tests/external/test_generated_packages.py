@@ -16,7 +16,8 @@ def test_they_are_listed_as_available(core):
     for kind in kinds():
         row = rows[f"new_{kind}"]
         assert (row["kind"], row["status"], row["reason"]) == (kind, "available", "")
-        assert (row["distribution"], row["version"]) == (f"core-new-{kind}", "0.1.0")
+        distribution = f"core-new-{kind}".replace("_", "-")
+        assert (row["distribution"], row["version"]) == (distribution, "0.1.0")
 
 
 def test_the_method_leaves_what_its_groups_do_not_divide_and_refuses_what_is_packed(tmp_path, core, generate):

@@ -37,7 +37,8 @@ def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -
     notices = [line for line in lines if "left out" in line]
     left_out = sum(int(line.strip("(").split()[0]) for line in notices)
     assert lines.count(LINE.strip()) + left_out == written // 4 * 4
-    assert left_out > written // 2
+    # A third is kept, or two when the writer had taken a full buffer before the next one filled.
+    assert left_out > written // 4
     assert lines[-1] == "the reader is back"
     assert lines[-2] == notices[-1]
 

@@ -48,7 +48,7 @@ def test_keyword_and_place_are_named(server: RunningServer, fields: dict[str, An
     answer = server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 4, **fields})
     assert answer.status_code == 400
     error = answer.json()["error"]
-    assert error["param"] == "structured_outputs"
+    assert error["param"] == next(iter(fields))
     assert all(word in error["message"] for word in words), error["message"]
 
 

@@ -6,13 +6,15 @@ Called by: plugins (they implement these), `core.grammars` (compiles in a helper
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from core.api.structured_outputs import GrammarSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
