@@ -10,8 +10,9 @@ from typing import Any
 
 from core.api.errors import RequestError
 from core.formats.response_format import CallForm, ResponseFormat
-from core.formats.tool_spec import CUSTOM_INPUT, ToolSpec
+from core.formats.tool_spec import ToolSpec
 from core.formats.value_types import argument_types
+from core.tokens.message_forms import CUSTOM_INPUT
 
 Format = dict[str, Any]
 

@@ -11,8 +11,6 @@ import msgspec
 
 from core.api.structured_outputs import GrammarSpec
 
-CUSTOM_INPUT = "input"
-
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """One tool of a request.

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from core.formats.tool_spec import CUSTOM_INPUT, ToolSpec
+from core.formats.tool_spec import ToolSpec
+from core.tokens.message_forms import CUSTOM_INPUT
 
 MAX_DEPTH = 16  # of `anyOf` and `$ref` in each other
 
@@ -51,16 +52,9 @@ def _collect(schema: Any, root: dict[str, Any], found: dict[str, None], depth: i
     reference = schema.get("$ref")
     if isinstance(reference, str):
         return _collect(_local(reference, root), root, found, depth + 1)
-    declared = schema.get("type")
-    if isinstance(declared, str | list):
-        names = [declared] if isinstance(declared, str) else declared
-        found.update((name, None) for name in names if isinstance(name, str))
-        if schema.get("nullable") is True:
-            found["null"] = None
-        return True
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        found.update((_type_name(value), None) for value in values)
+    declared = _declared(schema)
+    if declared is not None:
+        found.update(dict.fromkeys(declared))
         return True
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
@@ -69,6 +63,20 @@ def _collect(schema: Any, root: dict[str, Any], found: dict[str, None], depth: i
     if isinstance(parts, list):
         return any([_collect(part, root, found, depth + 1) for part in parts])
     return False
+
+
+def _declared(schema: dict[str, Any]) -> list[str] | None:
+    """The types that a schema names, or those of the values that it lists; None when it does neither."""
+    declared = schema.get("type")
+    if isinstance(declared, str | list):
+        names = [declared] if isinstance(declared, str) else declared
+        nullable = ["null"] if schema.get("nullable") is True else []
+        return [name for name in names if isinstance(name, str)] + nullable
+    if "const" in schema:
+        return [_type_name(schema["const"])]
+    if isinstance(schema.get("enum"), list):
+        return [_type_name(value) for value in schema["enum"]]
+    return None
 
 
 def _local(reference: str, root: dict[str, Any]) -> Any:

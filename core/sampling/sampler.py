@@ -82,14 +82,10 @@ class Sampler:
         masks = self._masks.ask(rows, eager, start, stop) if eager else None
         if masks is not None:
             adjusted = [row for row in adjusted if row not in masks.ending]
-        if len(adjusted) == count:
-            pass
-        elif adjusted:
-            self._draw_others(logits, rows, start, adjusted, masks)
-        elif masks is None:
+        if not adjusted and masks is None:
             run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
         else:
-            self._race(logits, rows.part(start, stop), masks.of(slice(0, count)))
+            self._draw_plain(logits, rows, start, adjusted, masks)
         if lazy:
             self._redraw(logits, rows, start, lazy)
         if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
@@ -117,6 +113,17 @@ class Sampler:
         rows.tokens[again] = tokens
         for place in (tokens < 0).nonzero()[0].tolist():
             rows.errors.setdefault(again[place], _nothing_left(-np.inf))
+
+    def _draw_plain(
+        self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
+    ) -> None:
+        """The tokens of the rows that are not adjusted: all, some or none."""
+        count = logits.shape[0]
+        if not adjusted:
+            assert masks is not None, "rows without anything special are drawn by the recorded call"
+            self._race(logits, rows.part(start, start + count), masks.of(slice(0, count)))
+        elif len(adjusted) < count:
+            self._draw_others(logits, rows, start, adjusted, masks)
 
     def _draw_others(
         self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None

@@ -131,6 +131,9 @@ class ChatWriter:
             delta.reasoning = delta.reasoning_content = parts.reasoning or UNSET
             delta.tool_calls = parts.calls or UNSET
             choice.finish_reason = self.choices[completion.index].parser.finish_reason(completion)
+        return self._with_details(choice, completion)
+
+    def _with_details(self, choice: ChunkChoice, completion: CompletionOutput) -> ChunkChoice:
         if completion.stop_reason is not None:
             choice.stop_reason = completion.stop_reason
         if self.request.return_token_ids:

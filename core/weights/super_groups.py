@@ -85,16 +85,20 @@ class SuperGroups(CanonicalWeight):
         inputs = self.shape[1]
         if self.super_size < UNIT or self.super_size % UNIT or inputs % self.super_size:
             return f"super_size is a multiple of {UNIT} that divides the {inputs} inputs; got {self.super_size}"
+        if self.order is not None and self.order.count != inputs:
+            return f"an order has the {inputs} inputs; got {self.order.count}"
+        if self.sub_minimum is not None and (self.minimum_scale is None or self.sub_scale is None):
+            return "sub_minimum needs minimum_scale and sub_scale"
+        return self._table_problem()
+
+    def _table_problem(self) -> str | None:
+        """What is wrong with the table, or with the zero points, which no table has."""
         if self.table is not None and self.table not in TABLES:
             return f"a table is one of {', '.join(TABLES)}; got '{self.table}'"
         if self.table is not None and (self.bits != TABLES[self.table].bits or self.zero):
             return f"table {self.table} is for {TABLES[self.table].bits} bits without a zero"
         if self.zeros is not None and (self.zero or self.minimum_scale is not None or self.table is not None):
             return "zeros stand in place of a zero, minima and a table"
-        if self.order is not None and self.order.count != inputs:
-            return f"an order has the {inputs} inputs; got {self.order.count}"
-        if self.sub_minimum is not None and (self.minimum_scale is None or self.sub_scale is None):
-            return "sub_minimum needs minimum_scale and sub_scale"
         return None
 
     def _tensor_problem(self) -> str | None:

@@ -59,6 +59,13 @@ def structured_outputs(
         raise RequestError(f"{' and '.join(said)} ask for an answer's form twice; leave one out.", param=said[0])
     if given is not None or not guided:
         return asked if given is None else given
+    return _by_guided(asked, guided, said)
+
+
+def _by_guided(
+    asked: StructuredOutputsParams | None, guided: Mapping[str, Any], said: list[str]
+) -> StructuredOutputsParams:
+    """The older fields, alone or with `response_format`. asked: by that one. said: all fields that ask, by name."""
     kinds = [name for name in guided if name in GUIDED]
     if len(kinds) > 1 or (kinds and asked is not None):
         raise RequestError(f"{' and '.join(said)} ask for an answer's form twice; leave one out.", param=kinds[0])
