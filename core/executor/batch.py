@@ -190,14 +190,6 @@ class PersistentBatch:
         self.tokens.extend(step.owners, token_ids)
         self._latest = step
 
-    def output(self, slot: Slot) -> Int32Array:
-        """The output of a sequence so far, int32 [n]; valid until the next step."""
-        slots = np.array([slot])
-        known = int(self.tokens.num_tokens(slots)[0])
-        first = int(self.tokens.num_prompt_tokens[slot])
-        output: Int32Array = self.tokens.array[slot, first:known]
-        return output
-
     def _advance(self, step: StepInput, plan: StepPlan) -> StepInput:
         """The same sequences compute the tokens that were sampled for them."""
         count = len(step.slots)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,12 @@ logger = logging.getLogger(__name__)
 
 LEAST_FORCED: Final = 2
 """Characters: shorter text is one token, which may become one with what follows."""
+
+MOST_FORCED: Final = 128
+"""Characters of forced text that are divided into tokens at once; behind them comes the rest."""
+
+KEPT_TEXTS: Final = 1024
+"""Forced texts whose tokens are kept: names of properties and the like, which come again in every answer."""
 
 KEPT: Final = 32
 """Grammars that are kept; backends keep as many, read."""
@@ -47,7 +54,7 @@ class Grammars:
     def __init__(
         self, load: Callable[[str], GrammarBackend], encode: Callable[[str], list[int]], vocab_size: int
     ) -> None:
-        self.encode = encode
+        self.encode = lru_cache(KEPT_TEXTS)(encode)
         self.vocab_size = vocab_size
         self._load = load
         self._backends: dict[str, GrammarBackend] = {}
@@ -171,8 +178,8 @@ class GrammarMask:
             text = matcher.forced()
             if len(text) < LEAST_FORCED:
                 return []
-            tokens = self._grammars.encode(text)[:-1]
-            return _accepted(matcher, tokens)
+            tokens = self._grammars.encode(text[:MOST_FORCED])
+            return _accepted(matcher, tokens[:-1])
         except Exception as error:  # the mask of the next step tells what is wrong, and ends the sequence
             logger.debug("No text is forced.", exc_info=error)
             return []

@@ -117,7 +117,7 @@ class ModelRunner:
             limit = self.most_forced
             if self.proposer is not None:
                 limit = min(limit, plan.draft_budget.get(slot, 0))
-            drafts = mask.forced(self.batch.output(slot))
+            drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
 

@@ -53,6 +53,13 @@ class TokenTable:
         counts = self._ends[slots] - starts
         return counts.astype(np.int32)
 
+    def output(self, slot: Slot) -> Int32Array:
+        """The output of one sequence so far, int32 [n]; valid until the next step."""
+        first = int(self.num_prompt_tokens[slot])
+        known = int(self._ends[slot]) - slot * self._length
+        output: Int32Array = self.array[slot, first:known]
+        return output
+
     def extend(self, slots: Slots, token_ids: Int32Array) -> None:
         """One new token for each of these sequences."""
         ends = self._ends[slots]
