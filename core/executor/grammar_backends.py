@@ -34,6 +34,10 @@ class GrammarBackends:
         """The tokens of a piece of an answer."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The text of a token."""
+        return self.vocabulary.tokens[token_id]
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """That of the answers."""

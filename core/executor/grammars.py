@@ -14,13 +14,13 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from core.api.messages import EngineRequest
 from core.api.structured_outputs import CompiledGrammar
+from core.executor.forced_text import MOST_CHARACTERS, ForcedTexts
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, Matcher
 from core.sampling.bitmask import WORD_BITS, num_words
 from core.sampling.state import Bitmask, MaskError, Tokens
@@ -29,12 +29,6 @@ logger = logging.getLogger(__name__)
 
 LEAST_FORCED: Final = 2
 """Characters: shorter text is one token, which may become one with what follows."""
-
-MOST_FORCED: Final = 128
-"""Characters of forced text that are divided into tokens at once; behind them comes the rest."""
-
-KEPT_TEXTS: Final = 1024
-"""Forced texts whose tokens are kept: names of properties and the like, which come again in every answer."""
 
 KEPT: Final = 32
 """Grammars that are kept; backends keep as many, read."""
@@ -47,14 +41,12 @@ class Grammars:
     """Makes the masks of sequences with a grammar.
 
     load: the backend of a name; called once for each name. Whatever it raises ends the sequences that need the backend.
-    encode: the tokens of a piece of text.
+    texts: how forced text is divided into tokens.
     vocab_size: entries of a row of logits.
     """
 
-    def __init__(
-        self, load: Callable[[str], GrammarBackend], encode: Callable[[str], list[int]], vocab_size: int
-    ) -> None:
-        self.encode = lru_cache(KEPT_TEXTS)(encode)
+    def __init__(self, load: Callable[[str], GrammarBackend], texts: ForcedTexts, vocab_size: int) -> None:
+        self.texts = texts
         self.vocab_size = vocab_size
         self._load = load
         self._backends: dict[str, GrammarBackend] = {}
@@ -115,6 +107,8 @@ class GrammarMask:
         self._grammars = grammars
         self._grammar = grammar
         self._matcher: Matcher | None = None
+        self._forcing: ForcesTokens | None = None
+        self._watched: tuple[int, str] | None = None
         self._num_sure = 0
         self._unsure: list[int] = []
         params = request.params
@@ -164,25 +158,33 @@ class GrammarMask:
         return True
 
     def forced(self, output: Tokens) -> list[int]:
-        """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong.
-
-        Text can be divided into tokens in several ways, and the model chooses. The last token of forced text is left out:
-        it often becomes one with what follows.
-        """
+        """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong."""
         try:
-            if not self._follow(output, 0):
+            if not self._follow(output, 0) or self._forcing is None:
                 return []
-            matcher = self._matcher
-            if not isinstance(matcher, ForcesTokens):
-                return []
-            text = matcher.forced()
+            assert self._matcher is not None
+            self._learn(output)
+            text = self._forcing.forced()[:MOST_CHARACTERS]
             if len(text) < LEAST_FORCED:
                 return []
-            tokens = self._grammars.encode(text[:MOST_FORCED])
-            return _accepted(matcher, tokens[:-1])
+            if self._watched is None:
+                self._watched = len(output), text
+            tokens = self._grammars.texts.divided(text)
+            return _accepted(self._matcher, tokens)
         except Exception as error:  # the mask of the next step tells what is wrong, and ends the sequence
             logger.debug("No text is forced.", exc_info=error)
             return []
+
+    def _learn(self, output: Tokens) -> None:
+        """Take note of how the model spelled the text that was forced, once it has."""
+        if self._watched is None:
+            return
+        start, text = self._watched
+        texts = self._grammars.texts
+        spelled = texts.spelled(text, output[start:].tolist())
+        if spelled is not None:
+            texts.learn(text, spelled)
+            self._watched = None
 
     def _follow(self, output: Tokens, num_drafted: int) -> bool:
         """Bring the matcher to the output; False behind a token that ends it, or a draft that may not come.
@@ -192,6 +194,8 @@ class GrammarMask:
         matcher = self._matcher
         if matcher is None:
             matcher = self._matcher = self._grammars.matcher(self._grammar)
+            if isinstance(matcher, ForcesTokens):  # asked once: it takes longer than a token
+                self._forcing = matcher
         num_sure = len(output) - num_drafted
         wanted = output[self._num_sure :].tolist()
         taken = self._unsure

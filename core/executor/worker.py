@@ -19,6 +19,7 @@ from core.api.step_plan import MOST_FORCED, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
+from core.executor.forced_text import ForcedTexts
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
@@ -97,7 +98,8 @@ class Worker:
         vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
         backends = GrammarBackends(config, self.plugins, vocab_size)
-        grammars = self.grammars = Grammars(backends.load, backends.encode, vocab_size)
+        texts = ForcedTexts(backends.encode, backends.token_bytes)
+        grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
