@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MistralConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
 from core.config.resolve import resolve
+from core.layers.rotary import inverse_frequencies
 from core.models.families import decoder_spec
 from core.plugin.registry import PluginRegistry
 from core_plugins.loaders.mistral import manifest as mistral_manifest
@@ -166,11 +168,97 @@ def test_parameters_have_their_usual_values(dense: Path, tmp_path: Path) -> None
     assert changed(folder, sliding_window=None, tied_embeddings=True)["tie_word_embeddings"] is True
 
 
+SCALED = {"beta": 0.25, "original_max_position_embeddings": 64}
+STRETCHED = {"yarn": {"factor": 4.0, "original_max_position_embeddings": 64, "beta": 16.0, "alpha": 2.0}}
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_a_stretched_rotation_is_transformers_own(applies: bool, dense: Path, tmp_path: Path) -> None:
+    _, folder = written(dense, tmp_path / "model")
+    yarn = {**STRETCHED["yarn"], "apply_scale": applies}
+    config = changed(folder, yarn=yarn, sliding_window=None)
+    theirs = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "rope_theta": config["rope_parameters"]["rope_theta"],
+    }
+    if not applies:
+        theirs["attention_factor"] = 1.0
+    length = int(4 * yarn["original_max_position_embeddings"])
+    shape = {**SHAPE, "max_position_embeddings": length}
+    reference = MistralConfig(**shape, head_dim=16, rope_parameters=theirs)
+    frequencies, stretch = ROPE_INIT_FUNCTIONS["yarn"](reference, device="cpu")
+    rope = decoder_spec(config).blocks[0].rope
+    assert rope.attention_factor == pytest.approx(stretch)
+    torch.testing.assert_close(inverse_frequencies(rope, 16), frequencies.double(), rtol=1e-6, atol=0)
+
+
+def test_queries_scaled_by_their_position_are_those_of_ministral(dense: Path, tmp_path: Path) -> None:
+    _, folder = written(dense, tmp_path / "model")
+    yarn = {**STRETCHED["yarn"], "apply_scale": False}
+    config = changed(folder, yarn=yarn, llama_4_scaling=SCALED, sliding_window=None)
+    assert config["model_type"] == "ministral3" and config["rope_parameters"]["llama_4_scaling_beta"] == 0.25
+    decoder_spec(config)
+
+
+def narrow(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Matrices of the layers in 8-bit floats, each with a scale for its weights and one for its inputs."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if ".layers." not in name or tensor.dim() != 2:
+            found[name] = tensor
+            continue
+        scale = tensor.abs().max().float() / 448
+        found[name] = (tensor.float() / scale).to(torch.float8_e4m3fn)
+        found[name + "_scale"] = scale
+        found[name.removesuffix("weight") + "input_scale"] = torch.tensor(0.5)
+    return found
+
+
+@pytest.mark.parametrize(("scheme", "activations"), [("TENSOR", "static"), ("NO_SCALES", "dynamic")])
+def test_matrices_in_8_bit_floats(scheme: str, activations: str, dense: Path, tmp_path: Path) -> None:
+    declared = {"qformat_weight": "fp8_e4m3", "qscheme_act": scheme}
+    expected, folder = written(dense, tmp_path / "model", quantization=declared, sliding_window=None)
+    expected = narrow(expected)
+    head_dim = json.loads((dense / "config.json").read_text())["head_dim"]
+    matrices = {name: tensor for name, tensor in expected.items() if name.endswith(".weight")}
+    stored = consolidated(matrices, head_dim)
+    names = dict(zip(matrices, stored, strict=True))
+    for name, tensor in expected.items():
+        if not name.endswith(".weight"):
+            matrix, _, kind = name.rpartition(".")
+            stem = names[matrix + ".weight"].removesuffix("weight")
+            stored[stem + {"weight_scale": "qscale_weight", "input_scale": "qscale_act"}[kind]] = tensor
+    save_file(stored, folder / "consolidated.safetensors")
+    loader = MistralLoader()
+    manifest = loader.resolve(str(folder))
+    assert manifest.config["quantization_config"] == {"quant_method": "fp8", "activation_scheme": activations}
+    found = dict(loader.iter(manifest, list(manifest.tensors)))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name].float(), tensor.float()), name
+    arguments = {"model": str(folder), "device": "cpu"}
+    resolution = resolve(arguments, context="llm", registry=PluginRegistry(), environ={})
+    assert resolution.engine.plugins.quantization == "fp8"
+
+
 @pytest.mark.parametrize(
     ("params", "reason"),
     [
-        ({"yarn": {"factor": 4}}, "parameter yarn"),
-        ({"quantization": {"qformat_weight": "fp8_e4m3"}}, "parameter quantization"),
+        ({"yarn": {"factor": 4, "gamma": 1}}, "yarn.gamma is not known"),
+        ({"yarn": {"factor": "4"}}, "yarn.factor is '4'"),
+        ({"llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 64}}, "without yarn"),
+        (
+            {**STRETCHED, "llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 9}},
+            "expected that of yarn",
+        ),
+        ({**STRETCHED, "llama_4_scaling": SCALED}, "together with windows"),
+        ({"quantization": {"qformat_weight": "int3"}}, "quantization is .*expected qformat_weight fp8_e4m3"),
+        ({"quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "ROW"}}, "quantization is"),
+        ({"vision_encoder": {"hidden_size": 4}}, "parameter vision_encoder"),
         ({"dim": "64"}, "dim is '64'"),
         ({"n_layers": "absent"}, "n_layers is None"),
         ({"n_heads": 8}, r"attention\.wq\.weight.* 8 heads of 16"),

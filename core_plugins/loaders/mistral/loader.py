@@ -6,6 +6,7 @@ Never does: know a tokenizer. Called by: the engine's loading (`iter`), the comm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,17 +85,22 @@ def _canonical(files: Sequence[Path], stored: dict[str, TensorInfo], config: dic
 
 
 def _heads(name: str, config: dict[str, Any]) -> int:
-    """Heads of a matrix whose outputs are rotated, 0 for others."""
-    if name.endswith(".self_attn.q_proj.weight"):
+    """Heads of a matrix whose outputs are rotated, 0 for others. name: of a tensor of the matrix."""
+    matrix, _, _ = name.rpartition(".")
+    if matrix.endswith(".self_attn.q_proj"):
         return int(config["num_attention_heads"])
-    if name.endswith(".self_attn.k_proj.weight"):
+    if matrix.endswith(".self_attn.k_proj"):
         return int(config["num_key_value_heads"])
     return 0
 
 
 def _check_rows(path: str, info: TensorInfo, config: dict[str, Any]) -> None:
+    """A tensor of a rotated matrix has a row for each output, or is of the whole matrix. Raises CheckpointError."""
     heads = _heads(info.name, config)
-    if heads and info.shape[:1] != (heads * config["head_dim"],):
+    is_whole = math.prod(info.shape) == 1 or info.name.endswith(".weight_shape")
+    if not heads or (is_whole and not info.name.endswith(".weight")):
+        return
+    if info.shape[:1] != (heads * config["head_dim"],):
         raise CheckpointError(
             f"{path}: tensor '{info.source}' has shape {list(info.shape)}; params.json says {heads} heads of "
             f"{config['head_dim']}."
@@ -110,5 +116,7 @@ def _lying(data: Bytes, info: TensorInfo) -> Tensor:
 
 
 def _rotary(name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
+    """The tensor with the rows of rotary pairs as halves, where it has a row for each output."""
     heads = _heads(name, config)
-    return half_split(tensor, heads) if heads else tensor
+    has_rows = heads and tensor.dim() == 2 and tensor.shape[0] == heads * config["head_dim"]
+    return half_split(tensor, heads) if has_rows else tensor

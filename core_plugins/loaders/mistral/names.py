@@ -31,17 +31,35 @@ TABLE = (
         r"model.layers.\1.block_sparse_moe.experts.\2.\3.weight",
     ),
 )
+KINDS = {
+    "qscale_weight": "weight_scale",
+    "qscale_act": "input_scale",
+    "weight_scale": "weight_scale",
+    "input_scale": "input_scale",
+    "weight_packed": "weight_packed",
+    "weight_shape": "weight_shape",
+    "weight_global_scale": "weight_global_scale",
+    "input_global_scale": "input_global_scale",
+}
+"""Tensors of a quantized matrix that stand beside its `weight`, or in its place."""
 STACKED = LAYER + r"block_sparse_moe\.(w[123])"
 """Rows of all experts in one tensor."""
 
 
 def canonical(path: str, info: TensorInfo, num_experts: int) -> Iterator[TensorInfo]:
     """What a tensor of a file is called, or its parts. Raises CheckpointError for a name that is not known."""
+    stem, _, kind = info.name.rpartition(".")
+    kept = KINDS.get(kind)
+    of_weight = info.name if kept is None else f"{stem}.weight"
     for pattern, name in TABLE:
-        found = re.fullmatch(pattern, info.name)
-        if found is not None:
-            yield msgspec.structs.replace(info, name=found.expand(name))
-            return
+        found = re.fullmatch(pattern, of_weight)
+        if found is None:
+            continue
+        renamed = found.expand(name)
+        if kept is not None:
+            renamed = renamed.removesuffix("weight") + kept
+        yield msgspec.structs.replace(info, name=renamed)
+        return
     found = re.fullmatch(STACKED, info.name)
     if found is None:
         raise CheckpointError(

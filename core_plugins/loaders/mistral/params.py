@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
+from core_plugins.loaders.mistral.newer import quantization, rotation
 
 RENAMED = {
     "dim": "hidden_size",
@@ -32,6 +33,9 @@ READ = frozenset(
         "max_position_embeddings",
         "tied_embeddings",
         "moe",
+        "yarn",
+        "llama_4_scaling",
+        "quantization",
     }
 )
 NEUTRAL = frozenset({"model_type", "activation", "max_batch_size", "dtype"})
@@ -71,7 +75,23 @@ def translated(path: Path, params: dict[str, Any]) -> dict[str, Any]:
     has_window = config["sliding_window"] is not None
     config["rope_theta"] = params.get("rope_theta") or (THETA_OF_WINDOWS if has_window else THETA)
     config |= _experts(path, params.get("moe"), has_kinds="layer_types" in config)
+    config |= quantization(path, params.get("quantization"))
+    parameters = rotation(path, params.get("yarn"), params.get("llama_4_scaling"))
+    if parameters:
+        config["rope_parameters"] = {**parameters, "rope_theta": config.pop("rope_theta")}
+    if "llama_4_scaling_beta" in parameters:
+        config |= _scaled_type(path, config)
     return config
+
+
+def _scaled_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The type of models whose queries are scaled by their position."""
+    if config["model_type"] != "mistral" or config["sliding_window"] is not None:
+        raise CheckpointError(
+            f"{path}: has llama_4_scaling together with windows or experts, which is not supported; use the model in Hugging "
+            "Face's layout."
+        )
+    return {"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"]}
 
 
 def _windows(path: Path, value: Any, num_layers: int) -> dict[str, Any]:
