@@ -139,6 +139,7 @@ async def _run(
         phases = [*engine.ready.phases, ("total", time.perf_counter() - begin)]
         times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
         print(f"Serving {model.served_names[0]} at {url(listener, resolution.server)} ({times})", flush=True)
+        engine.grammars.warm()
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)

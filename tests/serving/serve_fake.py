@@ -22,7 +22,9 @@ from tests.serving.fake_engine import make_engine
 async def start(resolution: object, process: object) -> AsyncEngine:
     print("starting", flush=True)
     await asyncio.sleep(seconds(3))
-    return make_engine()
+    engine = make_engine()
+    engine.grammars.warm = warm  # type: ignore[method-assign]
+    return engine
 
 
 async def engine_config() -> object:
@@ -36,6 +38,10 @@ def resolve(words: list[str]) -> object:
         while time.monotonic() < end:
             time.sleep(0.01)  # a signal that comes just before a long sleep would not end it
     return SimpleNamespace(engine=asyncio.run(engine_config()), server=ServerConfig(port=int(sys.argv[1])))
+
+
+def warm() -> None:
+    print("warming", flush=True)
 
 
 def discard() -> None:

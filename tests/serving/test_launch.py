@@ -77,6 +77,13 @@ def test_signals_end_it_cleanly_without_torch(start: Start, number: signal.Signa
     assert "Traceback" not in errors
 
 
+def test_grammars_are_prepared_once_it_serves(start: Start) -> None:
+    process = start("0")
+    ready_url(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "warming\n"
+
+
 def test_running_requests_may_end_after_a_signal(start: Start) -> None:
     process = start("0")
     url = ready_url(process)
