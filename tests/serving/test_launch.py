@@ -121,6 +121,33 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
     assert "Traceback" not in errors
 
 
+AT_THE_SENDING = """
+import asyncio, os, sys
+from types import SimpleNamespace
+from core.cli.main import main
+from core.engine.child import EngineProcess
+from core.engine.owned_engine import OwnedEngine
+
+async def send(self, parts):
+    os.write(1, " ".join(sys.modules).encode())
+    os._exit(0)
+
+child = SimpleNamespace(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
+EngineProcess.spawn = lambda: child
+OwnedEngine._send_greeting = send
+main(["serve", sys.argv[1], "--port", "0"])
+"""
+
+
+def test_the_engine_gets_its_configuration_before_anything_is_imported_that_can_wait(tiny_llama: Path) -> None:
+    command = [sys.executable, "-c", AT_THE_SENDING, str(tiny_llama)]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=60)
+    modules = done.stdout.split()
+    assert "core.engine.owned_engine" in modules, done.stderr
+    late = ("core.formats", "core.grammars.compiler", "core.grammars.spec", "core.serving.app", "fastapi", "torch")
+    assert not [module for module in modules if module.startswith(late)]
+
+
 def test_a_signal_during_the_start(start: Start) -> None:
     process = start("0", "0", "30")
     assert process.stdout is not None
