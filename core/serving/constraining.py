@@ -50,7 +50,7 @@ def constrained(
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,
         limited=use.limited,
-        special_ids=served.special_tokens,
+        special_tokens=served.special_tokens,
         stops=served.stops,
     )
     if spec is None:

@@ -14,6 +14,7 @@ from core.api.config import AnswerSettings, ServerLimits, StructuredOutputsConfi
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.selection import answer_format
+from core.grammars.markers import Markers
 from core.grammars.spec import grammar_spec
 from core.serving.answer_plan import AnswerPlan
 from core.serving.preparation import Preparation
@@ -70,7 +71,9 @@ def accepts(compiler: Any, tokenizer: Tokenizer, prepared: PreparedChat, text: s
     wanted = prepared.params.structured_outputs
     if wanted is None:
         return True
-    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(str(wanted.structural_tag)))
+    markers = Markers({index: text for text, index in tokenizer.special_texts.items()})
+    tag = markers.as_tokens(json.loads(str(wanted.structural_tag)))
+    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(json.dumps(tag)))
     mask = xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size)
     for index in [*tokenizer.encode(text, add_special_tokens=False), EOS]:
         mask.fill_(-1)  # every token may come, unless the matcher says otherwise
