@@ -1,7 +1,7 @@
 """The sampling parameters of an answer that is held to its tools, to a form behind reasoning, or to a limit of reasoning.
 
 Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
-Called by: `core.serving.answer_plan`.
+Called by: `core.formats.answer_plan`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.selection import AnswerFormat
+from core.formats.tool_use import ToolUse
 from core.grammars.spec import KINDS, grammar_spec
-from core.serving.tools import ToolUse
 
 logger = logging.getLogger(__name__)
 
