@@ -37,7 +37,7 @@ def constrained(
     Raises RequestError where the format cannot be held to that.
     """
     for tool in use.callable:
-        if not holds_input(tool):
+        if not holds_input(served.row.calls[0], tool):
             _note_free_input(tool.name)
     asked = params.structured_outputs
     spec = constraint(
@@ -65,5 +65,7 @@ def constrained(
 def _note_free_input(name: str) -> None:
     """Log once a tool that its input is not held to its grammar."""
     logger.warning(
-        "The input of the custom tool %r is not held to its Lark grammar; only regular expressions are held.", name
+        "The input of the custom tool %r is not held to its Lark grammar, which says more than is understood here, or the "
+        "model does not write strings as JSON does.",
+        name,
     )

@@ -1,7 +1,7 @@
 """The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
 
-Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar. Never does: compile
-it, or know a vocabulary.
+Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar, with `ends` where
+what stands behind it cannot be a part of it. Never does: compile it, or know a vocabulary.
 Called by: the server and `LLM`, before a request's grammar is compiled.
 
 Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.

@@ -7,6 +7,7 @@ from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
+from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.row_files import format_named, own_rows
 from core.formats.tool_spec import ToolSpec
@@ -130,11 +131,13 @@ def test_what_cannot_be_held_is_refused():
         constraint(row, TOOLS, "other")
 
 
-def test_the_input_of_a_custom_tool_with_a_lark_grammar_is_any_string(compiler):
-    row = format_named("hermes", "tools")
-    custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text='start: "a"'))
+def test_the_input_of_a_custom_tool_is_any_string_where_its_grammar_cannot_be_held(compiler):
+    for name, text in (("qwen3_coder", 'start: "a"'), ("hermes", 'start: "a".."z"')):
+        row = format_named(name, "tools")
+        custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text=text))
+        assert not holds_input(row.calls[0], custom)
+        assert accepts(compiler, constraint(row, [custom], "required"), written(row, [("patch", {"input": "a\n+b"})]))
     spec = constraint(row, [custom], "required")
-    assert accepts(compiler, spec, written(row, [("patch", {"input": "a\n+b"})]))
     assert not accepts(compiler, spec, written(row, [("patch", {"input": 1})]))
 
 
