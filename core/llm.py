@@ -36,6 +36,8 @@ from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
+    from core.formats.answer_plan import AnswerPlan
+    from core.formats.selection import AnswerFormat
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +111,8 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
     ) -> list[RequestOutput]:
@@ -116,6 +120,11 @@ class LLM:
 
         chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
         or with tools its one for tools. The other options go to the template.
+        tools: definitions in OpenAI's form, functions or custom ones. Each answer then is taken apart into text, reasoning
+        and calls: `output.outputs[0].parts`.
+        tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The answer
+        is held to it, and to the schemas of tools that are `strict`.
+        parallel_tool_calls: whether an answer may hold several calls.
         explain: see `generate`.
         """
         conversations = as_conversations(messages)
@@ -123,20 +132,36 @@ class LLM:
         tokenizer = self.get_tokenizer()
         template = _template(tokenizer, chat_template)
         prompts: list[PromptInput] = []
-        for conversation in conversations:
+        plans: list[AnswerPlan] = []
+        plan = None
+        if tools or tool_choice is not None:
+            from core.formats.whole_answer import take_apart, tool_plan
+
+            served = self._answer_format(chat_template)
+            plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
+        for index, conversation in enumerate(conversations):
             text = template.render(
                 list(conversation),
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                tools=list(tools) if tools is not None else None,
+                tools=None if plan is None else plan.use.shown,
                 **(chat_template_kwargs or {}),
             )
             ids = tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
             prompts.append({"prompt": text, "prompt_token_ids": ids})
+            if plan is not None and plan.format is not None:
+                own_plan = plan.resuming(conversation[-1]) if continue_final_message else plan
+                params[index] = own_plan.held(params[index], text)
+                plans.append(own_plan)
         told: list[ExplainTerms] | None = None
         if explain:
             told = self._explain_terms(params, given=sampling_params is not None, conversations=conversations)
-        return self._run(prompts, params, [0] * len(prompts), use_tqdm, told)
+        outputs = self._run(prompts, params, [0] * len(prompts), use_tqdm, told, marks_specials=bool(plans))
+        for index, own_plan in enumerate(plans):
+            prompt = str(outputs[index].prompt)
+            for completion in outputs[index].outputs:
+                take_apart(completion, own_plan, prompt, keeps_specials=not params[index].skip_special_tokens)
+        return outputs
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
@@ -176,6 +201,7 @@ class LLM:
 
     def _build(self, resolution: Resolution) -> None:
         self._config: EngineConfig = resolution.engine
+        self._answers = resolution.server.answers
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
         self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
@@ -232,6 +258,14 @@ class LLM:
             told.append(ExplainTerms(sources, first_turn))
         return told
 
+    def _answer_format(self, chat_template: str | None) -> AnswerFormat:
+        """How the model writes its answers, found when it is asked for."""
+        from core.formats.selection import served_format
+
+        tokenizer = self.get_tokenizer()
+        own = None if chat_template is None else tokenizer.named_templates.get(chat_template, chat_template)
+        return served_format(self._answers, tokenizer, own, self._config.model.eos_token_ids)
+
     def _run(
         self,
         prompts: list[PromptInput],
@@ -239,12 +273,19 @@ class LLM:
         priority: Sequence[int],
         use_tqdm: Progress,
         explain: Sequence[ExplainTerms] | None,
+        *,
+        marks_specials: bool = False,
     ) -> list[RequestOutput]:
         client = self._live_client()
         entries = []
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
-            terms = RequestTerms(priority=priority[index], arrival=time.monotonic(), explain=told)
+            terms = RequestTerms(
+                priority=priority[index],
+                arrival=time.monotonic(),
+                marks_specials=marks_specials,
+                explain=told,
+            )
             entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)
         return run_batch(client, self._output, entries, use_tqdm)

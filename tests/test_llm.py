@@ -16,6 +16,7 @@ from core import LLM, RequestOutput, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.explanation import SamplingValue
 from core.api.step_plan import StepPlan, StepResult
+from core.api.structured_outputs import CompiledGrammar
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -31,7 +32,8 @@ class Maker:
         self._monkeypatch = monkeypatch
 
     def __call__(self, *, template: str | None = TEMPLATE, script: str | None = None, **model: Any) -> LLM:
-        resolution = make_resolution(make_config(options={"script": script} if script else {}, **model), template)
+        options = {"script": script, "num_blocks": 1024} if script else {}
+        resolution = make_resolution(make_config(options=options, **model), template)
         resolution.warnings = []
 
         def resolve(arguments: dict[str, Any], *, context: str) -> Any:
@@ -241,6 +243,68 @@ def test_an_interrupt_leaves_a_usable_engine(make: Maker, monkeypatch: pytest.Mo
     assert tokens(llm.generate("a", SamplingParams(max_tokens=5), use_tqdm=False)) == [reference([97], 5)]
     assert executor.sequences == {}
     llm._live_client().core.scheduler.check_integrity()
+
+
+THOUGHT = "<think>\nHm.\n</think>\n\n"
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Of a city.", "parameters": CITY}}
+SHOWS_TOOLS = (
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{# writes <tool_call> with name and arguments, "
+    '{"name": ..., "arguments": ...}</tool_call>, and <think></think> #}' + TEMPLATE
+)
+
+
+def test_calls_in_conversations_are_taken_apart(make: Maker) -> None:
+    script = THOUGHT + "I look.\n" + CALL + "\n" + CALL.replace("Köln", "Bonn")
+    llm = make(template=SHOWS_TOOLS, script=script, max_model_len=1024)
+    hi = [{"role": "user", "content": "Hi"}]
+    params = SamplingParams(max_tokens=400)
+    (answer,) = llm.chat(hi, params, tools=[WEATHER], use_tqdm=False)
+    (completion,) = answer.outputs
+    parts = completion.parts
+    assert parts is not None and completion.text == script
+    assert (parts.reasoning, parts.content) == ("Hm.", "I look.")
+    called = [(call.name, call.arguments, call.kind, call.complete) for call in parts.tool_calls]
+    assert called == [("weather", f'{{"city": "{city}"}}', "function", True) for city in ("Köln", "Bonn")]
+    assert len({call.id for call in parts.tool_calls}) == 2
+
+    for cut in llm.chat([hi, hi], SamplingParams(max_tokens=90), tools=[WEATHER], use_tqdm=False):
+        whole = cut.outputs[0].parts
+        assert whole is not None and [call.complete for call in whole.tool_calls] == [False]
+    ways: list[dict[str, Any]] = [{}, {"tools": [WEATHER], "tool_choice": "none"}]
+    for more in ways:
+        (unread,) = llm.chat(hi, params, use_tqdm=False, **more)
+        assert unread.outputs[0].parts is None
+        assert unread.prompt == "<user>Hi<bot>"
+
+
+def test_a_choice_of_tool_is_held_and_a_wrong_one_refused(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make(template=SHOWS_TOOLS, script="-", max_model_len=1024)
+    hi = [{"role": "user", "content": "Hi"}]
+    asked: list[Any] = []
+
+    def compile_(wanted: Any) -> CompiledGrammar:
+        asked.append(wanted)
+        return CompiledGrammar("none", "key", b"")
+
+    monkeypatch.setattr(llm._grammars, "compile", compile_)
+    named = {"type": "function", "function": {"name": "weather"}}
+    params = SamplingParams(max_tokens=3)
+    for choice in (None, "auto", "required", named):
+        llm.chat(hi, params, tools=[WEATHER], tool_choice=choice, use_tqdm=False)
+    assert ["weather" in wanted.structural_tag for wanted in asked] == [True, True]
+    assert params.structured_outputs is None
+    with pytest.raises(RequestError, match="Did you mean 'weather'"):
+        llm.chat(hi, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "wether"}})
+    with pytest.raises(RequestError, match="no tools"):
+        llm.chat(hi, tool_choice="required")
+    with pytest.raises(RequestError, match="does not show tools"):
+        make().chat(hi, tools=[WEATHER])
+    unknown = make(template=TEMPLATE + "{{ tools }}", script="-", max_model_len=1024)
+    assert unknown.chat(hi, params, tools=[WEATHER], use_tqdm=False)[0].outputs[0].parts is None
+    with pytest.raises(RequestError, match="--tool-call-parser"):
+        unknown.chat(hi, tools=[WEATHER], tool_choice="required")
 
 
 def test_reset_and_close(make: Maker) -> None:

@@ -199,6 +199,7 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     compile_timeout: seconds of one compilation.
     compile_memory: bytes that one compilation may take.
     cache_size: bytes of compiled grammars that are kept.
+    warm: whether a process that compiles is there before the first grammar, and stays while it idles.
     """
 
     backend: str | None = None
@@ -210,6 +211,7 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     compile_timeout: float = 10.0
     compile_memory: int = 1 << 30
     cache_size: int = 64 << 20
+    warm: bool = False
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

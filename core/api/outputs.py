@@ -26,6 +26,38 @@ PositionLogprobs = dict[int, Logprob]
 
 
 @dataclass(slots=True)
+class CalledTool:
+    """One call of a tool, as OpenAI's clients know them.
+
+    id:        the model's own id, or a new one.
+    name:      of the tool.
+    arguments: one JSON object as text, or the text of a custom tool's input.
+    kind:      `function` or `custom`.
+    complete:  False when the answer was cut inside of the call: its arguments may be no JSON.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    kind: str = "function"
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class AnswerParts:
+    """An answer taken apart.
+
+    content:    its text.
+    reasoning:  the text of what the model thought before.
+    tool_calls: in their order.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[CalledTool] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class CompletionOutput:
     """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only what is new.
 
@@ -33,6 +65,7 @@ class CompletionOutput:
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
     specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
     token_ends:    for each token the characters of `text` until its end; likewise. The last tokens may be no text.
+    parts:         the answer taken apart, where `LLM.chat` was given tools; else None.
     """
 
     index: int
@@ -44,6 +77,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     specials: Sequence[tuple[int, int]] = ()
     token_ends: Sequence[int] = ()
+    parts: AnswerParts | None = None
 
     def finished(self) -> bool:
         """Whether this completion has ended."""

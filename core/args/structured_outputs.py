@@ -35,6 +35,14 @@ class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
         int, Arg("Bytes of memory that compiling one grammar may take.", human=True, ge=64 << 20)
     ] = 1 << 30
     cache_size: Annotated[int, Arg("Bytes of compiled grammars that are kept.", human=True, ge=0)] = 64 << 20
+    warm: Annotated[
+        bool,
+        Arg(
+            "Start the process that compiles grammars once the server is ready, and keep it: the first such request does not "
+            "wait for it (0.6 s with llguidance, 3 s with xgrammar), and it takes 70 or 260 MB while it idles. Otherwise it "
+            "starts with the first such request, and ends after ten minutes without one."
+        ),
+    ] = False
 
 
 class StructuredOutputsArgs(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
@@ -29,8 +30,10 @@ from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
-from core.grammars.compiler import GrammarCompiler
 from core.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from core.grammars.compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class AsyncEngine:
     """
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient) -> None:
+        from core.grammars.compiler import GrammarCompiler  # not before the engine has its configuration
+
         self.config = config
         self.model_config = config.model
         self.tokenizer = tokenizer
@@ -71,7 +76,7 @@ class AsyncEngine:
         self._input = InputProcessor(config.model, texts, config.cache.explains)
         self._output = OutputProcessor(texts, config.scheduler.stream_interval)
         self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
-        self.grammars = GrammarCompiler(config, tokenizer)
+        self.grammars: GrammarCompiler = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
         client.listen(self._on_step, self._on_dead)

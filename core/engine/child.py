@@ -25,11 +25,15 @@ LAST_WORDS_S = 0.2
 
 class EngineProcess:
     """A running child, which may be spawned before there is an event loop. What it prints goes on to our standard error;
-    the last bytes are kept for the cause of death."""
+    the last bytes are kept for the cause of death.
+
+    configured: set when it has been sent its configuration; from then on its parent has time for other things.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory) -> None:
         self._process = process
         self._directory = directory
+        self.configured = asyncio.Event()
         self._tail = b""
         self._ended: Future[None] = Future()
         self._relayed: Future[None] = Future()

@@ -46,7 +46,7 @@ class EngineConnection:
         else, such as another version of the protocol.
         """
         greeting = [GREETING] if start is None else [GREETING, wire.encode(start)]
-        await self._socket.send_multipart(greeting)
+        await self._send_greeting(greeting)
         problem = greeting_problem(await self._socket.recv(), "engine")
         if problem:
             raise EngineDeadError(problem)
@@ -56,6 +56,9 @@ class EngineConnection:
         if isinstance(message, EngineFailed):
             raise _failed_start(message)
         raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")
+
+    async def _send_greeting(self, parts: list[bytes]) -> None:
+        await self._socket.send_multipart(parts)
 
     async def receive(self) -> EngineMessage:
         """The next message. Raises EngineDeadError for one that cannot be read."""

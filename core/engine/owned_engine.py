@@ -62,6 +62,10 @@ class OwnedEngine(EngineConnection):
         self._process.kill()
         self._process.remove_directory()
 
+    async def _send_greeting(self, parts: list[bytes]) -> None:
+        await super()._send_greeting(parts)
+        self._process.configured.set()
+
     async def _await_start(self, start: wire.StartEngine, timeout_s: float) -> EngineReady:
         greeting = asyncio.create_task(self.greet(start))
         exit_ = asyncio.create_task(self._process.wait())

@@ -6,10 +6,13 @@ Called by: `core.formats.constraint`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from core.api.errors import RequestError
-from core.formats.response_format import CallForm, ResponseFormat
+from core.formats.quoted_lark import quoted
+from core.formats.response_format import BodyKind, CallForm, ResponseFormat
 from core.formats.tool_spec import ToolSpec
 from core.formats.value_types import argument_types
 from core.tokens.message_forms import CUSTOM_INPUT
@@ -18,6 +21,15 @@ Format = dict[str, Any]
 
 MAX_PROPERTIES = 200  # of a tool whose arguments are written key by key
 
+AROUND_INPUT: Mapping[BodyKind, tuple[str, str]] = MappingProxyType(
+    {
+        "json": (f'{{"{CUSTOM_INPUT}": "', '"}'),
+        "named_json": (f'{{"{CUSTOM_INPUT}": "', '"}'),
+        "loose": (f'{{"{CUSTOM_INPUT}": "', '"}'),
+        "pythonic": (f'{CUSTOM_INPUT}="', '"'),
+    }
+)
+"""Around the input of a custom tool, in bodies that write strings as JSON does."""
 SAID_OF_STRINGS = frozenset(("type", "enum", "const", "pattern", "title", "description", "default", "examples"))
 
 
@@ -33,23 +45,40 @@ def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> For
     return _key_by_key(row, form, tool, schema)
 
 
-def holds_input(tool: ToolSpec) -> bool:
+def holds_input(form: CallForm, tool: ToolSpec) -> bool:
     """Whether the input of a tool follows the grammar that came with it, if one did."""
-    return tool.grammar is None or tool.grammar.kind == "regex"
+    is_lark = tool.grammar is not None and tool.grammar.kind == "lark"
+    return not is_lark or _lark_input(form, tool) is not None
 
 
 def _custom(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> Format:
-    """The input of a custom tool, a string. A regex is held.
+    """The input of a custom tool, a string.
 
-    A Lark grammar is not: it speaks of the text, and the model writes the text with JSON's escapes. Who asks for one hears of
-    it (`holds_input`), and the tool itself finds what does not follow it.
+    Where its grammar is not held, who asks for it hears of it (`holds_input`), and the tool itself finds what does not
+    follow it.
     """
+    held = _lark_input(form, tool)
+    if held is not None:
+        return held
     text: Format = {"type": "string"}
     if tool.grammar is not None and tool.grammar.kind == "regex":
         text["pattern"] = tool.grammar.text
     schema = {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
     plain = ToolSpec(tool.name, parameters={**schema, "additionalProperties": False})
     return arguments_format(row, form, plain)
+
+
+def _lark_input(form: CallForm, tool: ToolSpec) -> Format | None:
+    """The arguments of a tool whose input follows a Lark grammar, where the input is a JSON string and the grammar is
+    understood; else None."""
+    if tool.grammar is None or tool.grammar.kind != "lark" or form.kind not in AROUND_INPUT:
+        return None
+    grammar = quoted(tool.grammar.text)
+    if grammar is None:
+        return None
+    before, after = AROUND_INPUT[form.kind]
+    inner: Format = {"type": "lark", "grammar": grammar, "ends": True}
+    return {"type": "sequence", "elements": [_const(before), inner, _const(after)]}
 
 
 def _key_by_key(row: ResponseFormat, form: CallForm, tool: ToolSpec, schema: dict[str, Any]) -> Format:

@@ -1,7 +1,7 @@
 """The grammar of an answer in a row's format: calls with valid arguments, structured output behind reasoning.
 
-Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar. Never does: compile
-it, or know a vocabulary.
+Owns: the structural tag of a row, as xgrammar describes them, with one type more: `lark`, a Lark grammar, with `ends` where
+what stands behind it cannot be a part of it. Never does: compile it, or know a vocabulary.
 Called by: the server and `LLM`, before a request's grammar is compiled.
 
 Markers and reasoning stand inside of the grammar, so nobody has to watch where reasoning ends.
@@ -10,8 +10,7 @@ Markers and reasoning stand inside of the grammar, so nobody has to watch where 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from core.api.errors import RequestError
@@ -20,13 +19,12 @@ from core.formats.arguments_grammar import arguments_format
 from core.formats.beginning import begins_inside
 from core.formats.reader import SPACE
 from core.formats.response_format import ResponseFormat
-from core.formats.token_markers import with_token_ids
+from core.formats.stop_markers import without_stops
 from core.formats.tool_spec import ToolSpec
 from core.formats.writing import call_frame, group_frame
 
 Format = dict[str, Any]
 
-_NO_IDS: Mapping[str, int] = MappingProxyType({})
 _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")
 _SPACE = r"[ \n]{0,2}"
@@ -44,7 +42,7 @@ def constraint(
     prompt_tail: str = "",
     max_reasoning: int | None = None,
     limited: bool = False,
-    special_ids: Mapping[str, int] = _NO_IDS,
+    special_tokens: Collection[str] = (),
     stops: Collection[str] = (),
 ) -> GrammarSpec | None:
     """The grammar that an answer has to follow; None when any text will do.
@@ -56,7 +54,7 @@ def constraint(
     prompt_tail: the end of the prompt, as in `ResponseParser`.
     max_reasoning: most tokens of reasoning: behind them the marker of its end is all that may come. None: any number.
     limited: the model knows of further tools, which it may not call.
-    special_ids: ids of the vocabulary's special tokens by their text.
+    special_tokens: texts of the vocabulary's special tokens. In the tag they stand for the tokens themselves.
     stops:       texts of the special tokens that end an answer.
 
     Raises RequestError for a tool that is not there, and for what the row's calls cannot be held to.
@@ -71,11 +69,11 @@ def constraint(
         elif max_reasoning is None:
             return None
         else:
-            body = _anything(row, special_ids)
+            body = _anything(row, special_tokens)
     else:
         body = _calls(row, calling, parallel and choice == "required")
     whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
-    tag = {"type": "structural_tag", "format": with_token_ids(whole, special_ids, stops)}
+    tag = {"type": "structural_tag", "format": without_stops(whole, stops)}
     return GrammarSpec(kind="structural_tag", text=json.dumps(tag))
 
 
@@ -93,12 +91,12 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
     return free if row.content is None else {"type": "or", "elements": [free, _text(row, None)]}
 
 
-def _anything(row: ResponseFormat, special_ids: Mapping[str, int]) -> Format:
+def _anything(row: ResponseFormat, special_tokens: Collection[str]) -> Format:
     """Any text and any token, but for the marker of reasoning: thoughts could go on as text."""
-    if not special_ids:
+    if not special_tokens:
         return {"type": "any_text"}
     opening = row.reasoning.open[0].strip() if row.reasoning else ""
-    kept_out = [special_ids[opening]] if opening in special_ids else []
+    kept_out = [opening] if opening in special_tokens else []
     return {"type": "any_tokens", "exclude_tokens": kept_out}
 
 

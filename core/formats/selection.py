@@ -28,13 +28,13 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     """A row for one vocabulary.
 
     row:            the format.
-    special_tokens: ids of the vocabulary's special tokens by their text, of those that occur in the row's markers.
+    special_tokens: texts of the vocabulary's special tokens, of those that occur in the row's markers.
     stops:          texts of those that end an answer.
     reason:         why it is this row, as a sentence.
     """
 
     row: ResponseFormat
-    special_tokens: dict[str, int] = {}
+    special_tokens: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     reason: str = ""
 
@@ -83,8 +83,8 @@ def answer_format(
         row = msgspec.structs.replace(row, reasoning=Reasoning(open=(start,), close=(end,)))
         reasons[1] = "--reasoning-config"
     markers = msgspec.to_builtins(row)
-    inside = {token: index for token, index in special_tokens.items() if token and _occurs(token, markers)}
-    stops = tuple(token for token, index in inside.items() if index in stop_ids)
+    inside = tuple(token for token in special_tokens if token and _occurs(token, markers))
+    stops = tuple(token for token in inside if special_tokens[token] in stop_ids)
     return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)))
 
 

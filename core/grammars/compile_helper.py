@@ -67,11 +67,6 @@ class CompileHelper:
             logger.error("A grammar backend failed.\n%s", answer.refusal.details)
         return answer.refusal
 
-    def warm(self) -> None:
-        """Start the process, so that the first grammar need not wait for it."""
-        with contextlib.suppress(OSError):  # the first grammar tries again, and says why
-            self._begin()
-
     def close(self) -> None:
         """End the process for good, also in the middle of a grammar."""
         self._closed = True

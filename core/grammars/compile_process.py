@@ -50,6 +50,7 @@ class Start(msgspec.Struct, array_like=True):
     vocab_size: of the model. stop_ids: tokens that end an answer.
     table: the backends, loaded exactly as they were chosen.
     max_compiled_size: bytes of a compiled grammar. compile_memory: bytes that one compilation may take.
+    stays: whether the process stays while it has no job.
     """
 
     tokenizer: TokenizerSnapshot
@@ -58,6 +59,7 @@ class Start(msgspec.Struct, array_like=True):
     table: tuple[ResolvedPlugin, ...]
     max_compiled_size: int
     compile_memory: int
+    stays: bool = False
 
 
 class Job(msgspec.Struct, array_like=True):
@@ -193,9 +195,11 @@ class Compilation:
         self.loaded_bytes = peak_memory()
 
 
-def serve(stream: BufferedRWPair) -> None:
-    """Work until the stream ends."""
+def serve(connection: socket.socket, stream: BufferedRWPair) -> None:
+    """Work until the stream ends. Raises TimeoutError when the process has idled for long and need not stay."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
+    if start.stays:
+        connection.settimeout(None)
     compilation = Compilation(start, stream)
     while payload := read_message(stream):
         answer = compilation.answer(msgspec.msgpack.decode(payload, type=Job))
@@ -240,7 +244,7 @@ def main() -> int:
         connection.settimeout(IDLE_SECONDS)
         with connection.makefile("rwb") as stream:
             try:
-                serve(stream)
+                serve(connection, stream)
             except (TimeoutError, BrokenPipeError, ConnectionResetError):
                 return 0  # nobody wants anything any more
     return 0

@@ -7,6 +7,7 @@ compile, import a backend's library, or hold an event loop. Called by: `AsyncEng
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import threading
@@ -35,6 +36,8 @@ MAX_WAITING = 512
 """Different grammars that may wait for a helper."""
 ENTRY_BYTES = 512
 """What an entry of the cache takes besides its data."""
+FIRST = StructuredOutputsParams(json_object=True)
+"""What a helper compiles so that its libraries are loaded before anybody waits for them."""
 NO_TOKENIZER = "needs a tokenizer, and the model is served without one; ask without it, or start with --tokenizer"
 
 
@@ -74,9 +77,10 @@ class GrammarCompiler:
         return found if isinstance(found, CompiledGrammar) else found.result()
 
     def warm(self) -> None:
-        """Start a helper process in a thread; for a time in which nothing else wants the processor."""
-        if self._tokenizer is not None and not self._tokenizer.refusal:
-            self._threads.submit(self._warm)
+        """Where it was asked for, start a helper and load the first backend, beside everything else."""
+        if self._limits.warm and self._tokenizer is not None and not self._tokenizer.refusal:
+            with contextlib.suppress(RequestError):  # the first request hears of it
+                self._find(FIRST)
 
     def close(self) -> None:
         """End the helpers; grammars that are being compiled fail."""
@@ -132,13 +136,6 @@ class GrammarCompiler:
         finally:
             self._helpers.put(helper)
 
-    def _warm(self) -> None:
-        helper = self._helper()
-        try:
-            helper.warm()
-        finally:
-            self._helpers.put(helper)
-
     def _helper(self) -> CompileHelper:
         """One that is free: the one used last, else a new one."""
         try:
@@ -154,6 +151,7 @@ class GrammarCompiler:
             table=tuple(rows),
             max_compiled_size=self._limits.max_compiled_size,
             compile_memory=self._limits.compile_memory,
+            stays=self._limits.warm and not self._all_helpers,
         )
         helper = CompileHelper(start, self._limits.compile_timeout)
         with self._lock:

@@ -14,6 +14,11 @@ from typing import Any
 
 Format = dict[str, Any]
 
+PARTS = ("elements", "content", "tags", "format")
+"""Fields that hold formats."""
+TOKENS = ("exclude_tokens", "trigger_tokens")
+"""Fields that hold tokens, by id or by text."""
+
 
 class Markers:
     """specials: text of each special token by its id."""
@@ -30,21 +35,32 @@ class Markers:
             return [self.as_tokens(part) for part in value]
         if not isinstance(value, dict):
             return value
-        kind = value.get("type")
-        if kind == "const_string":
-            return self._text(value)
         found = dict(value)
-        for name in ("elements", "content", "tags", "format"):
+        for name in PARTS:
             if name in found:
                 found[name] = self.as_tokens(found[name])
-        if kind == "tag":
-            found["begin"] = self._edge(found.get("begin"))
-            found["end"] = self._edge(found.get("end"))
-        if kind == "any_text":
-            found["excludes"] = [text for text in found.get("excludes", []) if text not in self._ids]
-        if kind == "triggered_tags":
-            return self._triggered(found)
+        for name in TOKENS:
+            if name in found:
+                found[name] = [self._id(token) for token in found[name]]
+        match value.get("type"):
+            case "const_string":
+                return self._text(found)
+            case "token":
+                found["token"] = self._id(found.get("token"))
+            case "tag":
+                found["begin"] = self._edge(found.get("begin"))
+                found["end"] = self._edge(found.get("end"))
+            case "any_text":
+                # A special token is no text, so it need not be kept out.
+                excludes = found.get("excludes", [])
+                found["excludes"] = [text for text in excludes if not self._has_marker(text)]
+            case "triggered_tags":
+                return self._triggered(found)
         return found
+
+    def _id(self, token: Any) -> Any:
+        """The id of a special token that is given by its text; all else as it is."""
+        return self._ids.get(token, token) if isinstance(token, str) else token
 
     def _text(self, value: Format) -> Format:
         """A text, in parts where there are markers in it."""
@@ -54,12 +70,15 @@ class Markers:
                 parts.append(self._token(piece))
             elif piece:
                 parts.append({"type": "const_string", "value": piece})
+        if not parts:
+            return value
         if len(parts) == 1:
             return parts[0]
-        return {"type": "sequence", "elements": parts} if parts else value
+        return {"type": "sequence", "elements": parts}
 
     def _edge(self, text: Any) -> Any:
-        return self._token(text) if isinstance(text, str) and text in self._ids else text
+        is_marker = isinstance(text, str) and text in self._ids
+        return self._token(text) if is_marker else text
 
     def _triggered(self, value: Format) -> Format:
         """Tags that single tokens announce have a type of their own."""
@@ -91,3 +110,6 @@ class Markers:
 
     def _pieces(self, text: str) -> list[str]:
         return [text] if self._words is None else self._words.split(text)
+
+    def _has_marker(self, text: Any) -> bool:
+        return self._words is not None and isinstance(text, str) and self._words.search(text) is not None

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from core.api.outputs import CompletionOutput, RequestOutput
+from core.formats.answer_plan import message_reasoning
 from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
 from core.serving.logprobs import LogprobsFormatter
@@ -27,7 +28,7 @@ from core.serving.protocol.chat import (
     ChunkChoice,
     Delta,
 )
-from core.serving.protocol.messages import message_reasoning, message_text
+from core.serving.protocol.messages import message_text
 from core.serving.protocol.usage import UsageCounter
 
 

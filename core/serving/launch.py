@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0  # for running requests after a signal
 DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
+SLOW_IMPORTS = ("core.grammars.compiler", "core.serving.app", "core.serving.http_server")
+"""Imported while the engine starts, and not before it has its configuration."""
 NICENESS = 5  # the engine's compute threads come first
 
 
@@ -96,13 +98,23 @@ async def _start_engine(resolution: Resolution, process: EngineProcess) -> Async
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
-        for name in ("core.serving.app", "core.serving.http_server"):  # slow to import, so while the engine starts
+        await _until_configured(process, starting)
+        for name in SLOW_IMPORTS:
             await asyncio.to_thread(importlib.import_module, name)
         return await starting
     except BaseException:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         raise
+
+
+async def _until_configured(process: EngineProcess, starting: asyncio.Future[AsyncEngine]) -> None:
+    """Until the engine has its configuration, or its start is over."""
+    configured = asyncio.ensure_future(process.configured.wait())
+    try:
+        await asyncio.wait((starting, configured), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        configured.cancel()
 
 
 async def _run(
@@ -139,6 +151,7 @@ async def _run(
         phases = [*engine.ready.phases, ("total", time.perf_counter() - begin)]
         times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
         print(f"Serving {model.served_names[0]} at {url(listener, resolution.server)} ({times})", flush=True)
+        engine.grammars.warm()
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)

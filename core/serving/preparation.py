@@ -14,8 +14,10 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.formats.answer_plan import check_template
+from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
-from core.serving.answer_plan import AnswerPlan, check_template
+from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
 from core.serving.field_names import combined, own_names
@@ -44,7 +46,6 @@ from core.serving.responses.translation import FIELD_NAMES as RESPONSES_NAMES
 from core.serving.responses.translation import chat_request, check_history
 from core.serving.responses.truncation import shortened
 from core.serving.text_tokens import TextTokens
-from core.serving.tools import ToolUse
 from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
 
@@ -93,7 +94,7 @@ class Preparation:
         model = self.check_model(body.model)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
         check_template(use, self.template)
-        plan = AnswerPlan.of(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
+        plan = answer_plan(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
         names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))

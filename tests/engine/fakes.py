@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ResolvedPlugin,
+    SchedulerConfig,
+    ServerConfig,
+)
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
@@ -86,7 +94,8 @@ def make_config(
 
 def make_resolution(config: EngineConfig, chat_template: str | None = None) -> Any:
     """What `resolve` would return, as far as the engine looks at it."""
-    return SimpleNamespace(engine=config, manifest=SimpleNamespace(tokenizer=byte_source(chat_template)))
+    manifest = SimpleNamespace(tokenizer=byte_source(chat_template))
+    return SimpleNamespace(engine=config, server=ServerConfig(), manifest=manifest)
 
 
 def next_token(token_ids: list[int]) -> int:

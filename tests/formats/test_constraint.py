@@ -7,10 +7,12 @@ from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
+from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.row_files import format_named, own_rows
 from core.formats.tool_spec import ToolSpec
 from core.formats.writing import written_calls
+from core.grammars.markers import Markers
 from core_plugins.grammars.xgrammar import own_terms
 
 xgrammar = pytest.importorskip("xgrammar")
@@ -129,11 +131,13 @@ def test_what_cannot_be_held_is_refused():
         constraint(row, TOOLS, "other")
 
 
-def test_the_input_of_a_custom_tool_with_a_lark_grammar_is_any_string(compiler):
-    row = format_named("hermes", "tools")
-    custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text='start: "a"'))
+def test_the_input_of_a_custom_tool_is_any_string_where_its_grammar_cannot_be_held(compiler):
+    for name, text in (("qwen3_coder", 'start: "a"'), ("hermes", 'start: "a".."z"')):
+        row = format_named(name, "tools")
+        custom = ToolSpec("patch", kind="custom", grammar=GrammarSpec(kind="lark", text=text))
+        assert not holds_input(row.calls[0], custom)
+        assert accepts(compiler, constraint(row, [custom], "required"), written(row, [("patch", {"input": "a\n+b"})]))
     spec = constraint(row, [custom], "required")
-    assert accepts(compiler, spec, written(row, [("patch", {"input": "a\n+b"})]))
     assert not accepts(compiler, spec, written(row, [("patch", {"input": 1})]))
 
 
@@ -172,9 +176,9 @@ def accepts_tokens(spec, text, stops=("</s>",)):
     vocabulary = [bytes([byte]) for byte in range(END)] + [b"</s>"]
     vocabulary += [b"\xff" + text.encode() for text in SPECIALS]  # bytes that no text has
     info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[END])
-    matcher = xgrammar.GrammarMatcher(
-        xgrammar.GrammarCompiler(info, cache_enabled=False).compile_structural_tag(spec.text)
-    )
+    tag = Markers({index: text for text, index in IDS.items()}).as_tokens(json.loads(spec.text))
+    compiled = xgrammar.GrammarCompiler(info, cache_enabled=False).compile_structural_tag(json.dumps(tag))
+    matcher = xgrammar.GrammarMatcher(compiled)
     at = 0
     while at < len(text):
         special = next((one for one in SPECIALS if text.startswith(one, at)), None)
@@ -196,15 +200,15 @@ def _take(matcher, token, size):
 
 def test_markers_that_are_special_tokens_are_tokens_of_the_grammar():
     kimi = format_named("kimi_k2", "tools")
-    spec = constraint(kimi, TOOLS, "required", reasoning=True, special_ids=IDS)
+    spec = constraint(kimi, TOOLS, "required", reasoning=True, special_tokens=SPECIALS)
     calls = written(kimi, THREE)
     assert accepts_tokens(spec, f"<think>Hm{{</think>{calls}")
     assert not accepts_tokens(spec, calls.replace('"days": 3', '"days": "x"'))
     assert not accepts_tokens(spec, "It is warm.")
-    strict = constraint(kimi, TOOLS, "auto", special_ids=IDS)
+    strict = constraint(kimi, TOOLS, "auto", special_tokens=SPECIALS)
     assert accepts_tokens(strict, f"Let me.{calls}")
     harmony = format_named("openai", "tools")
-    spec = constraint(harmony, TOOLS, "auto", reasoning=True, special_ids=IDS, stops=["<|call|>"])
+    spec = constraint(harmony, TOOLS, "auto", reasoning=True, special_tokens=SPECIALS, stops=["<|call|>"])
     thought = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
     one = written(harmony, THREE[:1]).removesuffix("<|call|>")
     assert accepts_tokens(spec, thought + one)
@@ -214,7 +218,7 @@ def test_markers_that_are_special_tokens_are_tokens_of_the_grammar():
 
 def test_a_limit_of_reasoning_leaves_all_else_free():
     kimi = format_named("kimi_k2", "tools")
-    spec = constraint(kimi, TOOLS[1:], "auto", reasoning=True, max_reasoning=2, special_ids=IDS)
+    spec = constraint(kimi, TOOLS[1:], "auto", reasoning=True, max_reasoning=2, special_tokens=SPECIALS)
     assert accepts_tokens(spec, f"<think>Hm</think>Let me.{written(kimi, THREE)}")
     assert not accepts_tokens(spec, "<think>Hmm</think>Yes.")
     assert not accepts_tokens(spec, "<think>Hm</think>Yes.<think>")

@@ -38,7 +38,7 @@ def test_order() -> None:
 def test_markers_of_reasoning_may_be_given() -> None:
     found = answer_format(AnswerSettings(reasoning_markers=("[T]", "[/T]")), HERMES, {"[T]": 7, "<s>": 1})
     assert found.row.reasoning is not None and found.row.reasoning.open == ("[T]",)
-    assert found.special_tokens == {"[T]": 7}
+    assert found.special_tokens == ("[T]",)
 
 
 def test_further_rows_come_first() -> None:
@@ -46,7 +46,7 @@ def test_further_rows_come_first() -> None:
     found = answer_format(
         AnswerSettings(tool_call_parser="mine", rows=rows), None, {"<mine>": 3, "<other>": 4}, stop_ids=[3]
     )
-    assert (found.row.name, found.special_tokens, found.stops) == ("mine", {"<mine>": 3}, ("<mine>",))
+    assert (found.row.name, found.special_tokens, found.stops) == ("mine", ("<mine>",), ("<mine>",))
 
 
 def test_arguments(tmp_path: Path, tiny_llama: Path) -> None:

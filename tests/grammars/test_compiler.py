@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
@@ -14,12 +15,12 @@ import pytest
 
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import EngineDeadError, RequestError
-from core.api.structured_outputs import GrammarSpec, StructuredOutputsParams
+from core.api.structured_outputs import CompiledGrammar, GrammarSpec, StructuredOutputsParams
 from core.config.resolve import resolve
 from core.grammars import compile_process
 from core.grammars.compile_helper import CompileHelper
 from core.grammars.compiler import GrammarCompiler
-from core.helper_process import read_message
+from core.helper_process import read_message, write_message
 from core.tokens.tokenizer import Tokenizer
 from tests.tiny_models import byte_tokenizer
 
@@ -138,6 +139,38 @@ def test_nothing_is_loaded_for_a_grammar_that_all_refuse_by_name(config, tokeniz
             messages.append(msgspec.msgpack.decode(payload, type=compile_process.Answer))
         assert sum(message.loading for message in messages) == loads
         assert (answer.compiled is None) == (loads == 0)
+
+
+def test_a_helper_is_there_before_the_first_grammar_where_that_is_wanted(config, tokenizer, monkeypatch):
+    made_for = []
+    monkeypatch.setattr(
+        CompileHelper, "compiled", lambda self, job: made_for.append(job) or CompiledGrammar("a", "b", b"")
+    )
+    for wanted in (False, True):
+        limits = msgspec.structs.replace(LIMITS, warm=wanted)
+        compiler = GrammarCompiler(msgspec.structs.replace(config, structured_outputs=limits), tokenizer)
+        compiler.warm()
+        compiler.close()
+    assert [job.spec.kind for job in made_for] == ["json_object"]
+    without = msgspec.structs.replace(config.plugins, grammars=())
+    bare = GrammarCompiler(msgspec.structs.replace(config, structured_outputs=limits, plugins=without), tokenizer)
+    bare.warm()
+    bare.close()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_an_idle_process_ends_unless_it_has_to_stay(tokenizer, stays):
+    start = compile_process.Start(tokenizer.snapshot, 300, [256], (), 10_000, 1 << 30, stays)
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(0.05)
+    with ThreadPoolExecutor() as threads, ours, theirs, ours.makefile("rwb") as near, theirs.makefile("rwb") as far:
+        write_message(near, msgspec.msgpack.encode(start))
+        serving = threads.submit(compile_process.serve, theirs, far)
+        wait([serving], 0.2 if stays else 10.0)
+        assert serving.done() != stays
+        ours.shutdown(socket.SHUT_RDWR)
+        ended = serving.exception(10)
+    assert (ended is None) == stays
 
 
 def test_names_of_backends(compiler):

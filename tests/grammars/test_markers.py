@@ -44,6 +44,15 @@ def test_texts(backend):
     assert not accepts(backend, {"type": "regex", "pattern": "[^a]*"}, SPECIAL)
 
 
+def test_tokens_by_their_text(backend):
+    named = {"type": "token", "token": "<special>"}
+    assert accepts(backend, named, SPECIAL) and not accepts(backend, named, "<special>")
+    kept_out = {"type": "any_tokens", "exclude_tokens": ["<special>"]}
+    assert accepts(backend, kept_out, "ab") and not accepts(backend, kept_out, SPECIAL)
+    held = {"type": "sequence", "elements": [{"type": "any_text", "excludes": ["\n<special>"]}, named]}
+    assert accepts(backend, held, "a\n", SPECIAL)
+
+
 def test_triggers(backend):
     tags = {"type": "triggered_tags", "triggers": ["<special>"], "tags": [TAG]}
     assert accepts(backend, tags, "text ", SPECIAL, "a:5", SPECIAL, " more")

@@ -105,7 +105,7 @@ def follows(backend, data, tokens, ended):
 
 def constraints(row, specials):
     """What requests with tools ask of a row, and the thoughts that answers may begin with."""
-    more = {"special_ids": IDS if specials else {}, "stops": ["</s>"]}
+    more = {"special_tokens": WORDS if specials else (), "stops": ["</s>"]}
     yield constraint(row, TOOLS, "required", **more), [""]
     yield constraint(row, TOOLS, "required", parallel=False, **more), [""]
     yield constraint(row, TOOLS, "now", **more), [""]
@@ -243,7 +243,7 @@ def test_a_limit_of_reasoning_ends_it(backends, most):
     """Behind that many tokens nothing but the marker may come, and drafts can be taken back over it."""
     llguidance, _ = backends[True]
     row = next(row for row in ROWS if row.name == "hermes")
-    more = {"reasoning": True, "prompt_tail": "<think>", "special_ids": IDS, "stops": ["</s>"]}
+    more = {"reasoning": True, "prompt_tail": "<think>", "special_tokens": WORDS, "stops": ["</s>"]}
     spec = constraint(row, TOOLS, "required", max_reasoning=most, **more)
     matcher = llguidance.matcher(llguidance.compile(spec))
     for _ in range(most):

@@ -22,7 +22,9 @@ from tests.serving.fake_engine import make_engine
 async def start(resolution: object, process: object) -> AsyncEngine:
     print("starting", flush=True)
     await asyncio.sleep(seconds(3))
-    return make_engine()
+    engine = make_engine()
+    engine.grammars.warm = warm  # type: ignore[method-assign]
+    return engine
 
 
 async def engine_config() -> object:
@@ -38,6 +40,10 @@ def resolve(words: list[str]) -> object:
     return SimpleNamespace(engine=asyncio.run(engine_config()), server=ServerConfig(port=int(sys.argv[1])))
 
 
+def warm() -> None:
+    print("warming", flush=True)
+
+
 def discard() -> None:
     print("torch" in sys.modules, flush=True)
 
@@ -49,6 +55,6 @@ def seconds(place: int) -> float:
 if len(sys.argv) > 2:
     fake_engine.SLOW_SECONDS = seconds(2)
 AsyncEngine.start = staticmethod(start)  # type: ignore[method-assign,assignment]
-EngineProcess.spawn = lambda: SimpleNamespace(discard=discard)  # type: ignore[method-assign,assignment,return-value]
+EngineProcess.spawn = lambda: SimpleNamespace(discard=discard, configured=asyncio.Event())  # type: ignore[method-assign,assignment,return-value]
 command._resolve = resolve  # type: ignore[assignment]
 sys.exit(main(["serve"]))

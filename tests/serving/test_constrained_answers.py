@@ -14,12 +14,13 @@ from core.api.config import AnswerSettings, ServerLimits, StructuredOutputsConfi
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.selection import answer_format
+from core.formats.tool_use import ToolUse
+from core.grammars.markers import Markers
 from core.grammars.spec import grammar_spec
-from core.serving.answer_plan import AnswerPlan
+from core.serving.answer_plan import answer_plan
 from core.serving.preparation import Preparation
 from core.serving.prepared import PreparationSettings, PreparedChat
 from core.serving.protocol.chat import ChatRequest
-from core.serving.tools import ToolUse
 from core.tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import EOS, make_tokenizer
 from tests.serving.test_tool_calls import CALL, HI, MARKERS, OTHER, PATCH, QWEN, THOUGHT, WEATHER, function
@@ -70,7 +71,9 @@ def accepts(compiler: Any, tokenizer: Tokenizer, prepared: PreparedChat, text: s
     wanted = prepared.params.structured_outputs
     if wanted is None:
         return True
-    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(str(wanted.structural_tag)))
+    markers = Markers({index: text for text, index in tokenizer.special_texts.items()})
+    tag = markers.as_tokens(json.loads(str(wanted.structural_tag)))
+    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(json.dumps(tag)))
     mask = xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size)
     for index in [*tokenizer.encode(text, add_special_tokens=False), EOS]:
         mask.fill_(-1)  # every token may come, unless the matcher says otherwise
@@ -151,4 +154,4 @@ def test_a_limit_needs_to_know_the_reasoning(tokenizer: Tokenizer) -> None:
     served = answer_format(settings, QWEN, {})
     assert served.row.reasoning is None and served.row.calls
     with pytest.raises(RequestError, match="--reasoning-parser"):
-        AnswerPlan.of(ChatRequest(messages=HI, thinking_budget=5), ToolUse(), served, auto=True)
+        answer_plan(ChatRequest(messages=HI, thinking_budget=5), ToolUse(), served, auto=True)

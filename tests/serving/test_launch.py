@@ -77,6 +77,13 @@ def test_signals_end_it_cleanly_without_torch(start: Start, number: signal.Signa
     assert "Traceback" not in errors
 
 
+def test_grammars_are_prepared_once_it_serves(start: Start) -> None:
+    process = start("0")
+    ready_url(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "warming\n"
+
+
 def test_running_requests_may_end_after_a_signal(start: Start) -> None:
     process = start("0")
     url = ready_url(process)
@@ -112,6 +119,33 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
     assert process.returncode == 0
     assert time.monotonic() - begin < 3
     assert "Traceback" not in errors
+
+
+AT_THE_SENDING = """
+import asyncio, os, sys
+from types import SimpleNamespace
+from core.cli.main import main
+from core.engine.child import EngineProcess
+from core.engine.owned_engine import OwnedEngine
+
+async def send(self, parts):
+    os.write(1, " ".join(sys.modules).encode())
+    os._exit(0)
+
+child = SimpleNamespace(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
+EngineProcess.spawn = lambda: child
+OwnedEngine._send_greeting = send
+main(["serve", sys.argv[1], "--port", "0"])
+"""
+
+
+def test_the_engine_gets_its_configuration_before_anything_is_imported_that_can_wait(tiny_llama: Path) -> None:
+    command = [sys.executable, "-c", AT_THE_SENDING, str(tiny_llama)]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=60)
+    modules = done.stdout.split()
+    assert "core.engine.owned_engine" in modules, done.stderr
+    late = ("core.formats", "core.grammars.compiler", "core.grammars.spec", "core.serving.app", "fastapi", "torch")
+    assert not [module for module in modules if module.startswith(late)]
 
 
 def test_a_signal_during_the_start(start: Start) -> None:

@@ -12,10 +12,10 @@ from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
+from core.formats.tool_use import ToolUse
 from core.serving.protocol.messages import Conversation, Message
 from core.serving.protocol.sampling import GenerationRequest, Int32
 from core.serving.protocol.usage import Usage
-from core.serving.tools import ToolUse
 
 UNSERVED: Mapping[str, str] = {
     "audio": "leave it out",

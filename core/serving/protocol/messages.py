@@ -11,7 +11,7 @@ from typing import Any
 
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
-from core.serving.tools import ToolUse, tool_use
+from core.formats.tool_use import ToolUse, tool_use
 from core.tokens.message_forms import REASONING_NAMES
 
 Message = dict[str, Any]
@@ -38,7 +38,7 @@ class Conversation:
 
     messages: {role, content, ...}; content is text or a list of text parts.
     add_generation_prompt: None means true, unless the final message is to be continued.
-    tools, tool_choice, parallel_tool_calls: see `core.serving.tools`.
+    tools, tool_choice, parallel_tool_calls: see `core.formats.tool_use`.
     chat_template_kwargs:  further variables for the template.
     reasoning_effort:      one of `EFFORTS`: a variable for the template, or its switch of reasoning.
     chat_template:         always refused: templates are code, and come from the checkpoint or the command line.
@@ -115,11 +115,6 @@ def message_text(message: Message) -> str:
     """The text of a checked message."""
     content = message["content"]
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-
-
-def message_reasoning(message: Message) -> str:
-    """The reasoning of a checked message, or an empty text."""
-    return next((message[name] for name in REASONING_NAMES if message.get(name)), "")
 
 
 def _check_length(name: str, entries: Sequence[object], most: int) -> None:

@@ -8,8 +8,8 @@ import msgspec
 
 from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.formats.tool_use import ToolUse
 from core.serving.protocol.messages import Conversation, Message
-from core.serving.tools import ToolUse
 
 
 class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, kw_only=True):

@@ -36,7 +36,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "json_schema": ("json_schema", "style"),
         "regex": ("pattern",),
         "grammar": ("grammar",),
-        "lark": ("grammar",),
+        "lark": ("grammar", "ends"),
         "sequence": ("elements",),
         "or": ("elements",),
         "optional": ("content",),
@@ -131,7 +131,7 @@ class Reading:
         return self._nested(GrammarSpec("ebnf", _text(part["grammar"])))
 
     def _lark(self, part: Format, ends: Texts) -> Piece:
-        return self._nested(GrammarSpec("lark", _text(part["grammar"])))
+        return self._nested(GrammarSpec("lark", _text(part["grammar"])), ends=part.get("ends") is True)
 
     def _sequence(self, part: Format, ends: Texts) -> Piece:
         elements = part["elements"]
@@ -198,8 +198,8 @@ class Reading:
         loop = Repeat(Series((free, tag)), 0, None)
         return Series((tag, loop, free)) if needed else Series((loop, free))
 
-    def _nested(self, spec: GrammarSpec) -> Piece:
-        return Inner(f"%lark {{\n{self.grammar_of(spec)}\n}}", ends=False)
+    def _nested(self, spec: GrammarSpec, *, ends: bool = False) -> Piece:
+        return Inner(f"%lark {{\n{self.grammar_of(spec)}\n}}", ends)
 
     def _edge(self, edge: Any) -> Piece:
         return Text(edge) if isinstance(edge, str) else self.piece(edge, ())

@@ -19,19 +19,17 @@ class TagTokens:
         specials = vocabulary.specials
         silent = (index for index, text in enumerate(vocabulary.tokens) if not text)
         self.without_text = frozenset(silent)
-        self._ids = {text: index for index, text in specials.items() if text}
         self._stops = frozenset(vocabulary.stop_ids)
         self._size = len(vocabulary.tokens)
         self._unused = self.without_text.difference(specials).union(self._stops)
 
     def token(self, value: Any) -> int:
         """The id of a token that a tag names."""
-        index = self._ids.get(value) if isinstance(value, str) else value
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < self._size:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < self._size:
             raise ValueError(f"the structural tag names the token {value!r}, which is none")
-        if index in self._stops:
+        if value in self._stops:
             raise ValueError(f"the structural tag names the token {value!r}, which ends the answer")
-        return index
+        return value
 
     def all_but(self, left_out: Iterable[int], least: int, most: int | None) -> Piece:
         """Some of the tokens that may stand in an answer, without these."""

@@ -1,7 +1,7 @@
 """The sampling parameters of an answer that is held to its tools, to a form behind reasoning, or to a limit of reasoning.
 
 Owns: the one place where a response format's constraint becomes structured output. Never does: compile.
-Called by: `core.serving.answer_plan`.
+Called by: `core.formats.answer_plan`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.arguments_grammar import holds_input
 from core.formats.constraint import constraint
 from core.formats.selection import AnswerFormat
+from core.formats.tool_use import ToolUse
 from core.grammars.spec import KINDS, grammar_spec
-from core.serving.tools import ToolUse
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def constrained(
     Raises RequestError where the format cannot be held to that.
     """
     for tool in use.callable:
-        if not holds_input(tool):
+        if not holds_input(served.row.calls[0], tool):
             _note_free_input(tool.name)
     asked = params.structured_outputs
     spec = constraint(
@@ -50,7 +50,7 @@ def constrained(
         prompt_tail=prompt_tail,
         max_reasoning=max_reasoning,
         limited=use.limited,
-        special_ids=served.special_tokens,
+        special_tokens=served.special_tokens,
         stops=served.stops,
     )
     if spec is None:
@@ -65,5 +65,7 @@ def constrained(
 def _note_free_input(name: str) -> None:
     """Log once a tool that its input is not held to its grammar."""
     logger.warning(
-        "The input of the custom tool %r is not held to its Lark grammar; only regular expressions are held.", name
+        "The input of the custom tool %r is not held to its Lark grammar, which says more than is understood here, or the "
+        "model does not write strings as JSON does.",
+        name,
     )

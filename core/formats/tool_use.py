@@ -1,6 +1,7 @@
 """What a request says of tools, checked: the definitions, which of them may be called, and whether one must be.
 
-Owns: `ToolUse` and these checks. Never does: render, constrain or parse. Called by: bodies with a conversation, preparation.
+Owns: `ToolUse` and these checks. Never does: render, constrain or parse. Called by: bodies with a conversation, preparation,
+`LLM.chat`.
 """
 
 from __future__ import annotations
