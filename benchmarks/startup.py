@@ -108,11 +108,16 @@ class Server:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         return list(self.post("/tokenize", body)["tokens"])
 
-    def memory(self) -> dict[str, float]:
-        """{process: proportional set size in MB} of the server's process tree, and their sum."""
+    @property
+    def pid(self) -> int:
+        """Of the process that was started."""
         if self._process is None:
             raise RuntimeError("The server is not running; enter the context first.")
-        sizes = {f"{pid} {command_name(pid)}": pss_megabytes(pid) for pid in process_tree(self._process.pid)}
+        return self._process.pid
+
+    def memory(self) -> dict[str, float]:
+        """{process: proportional set size in MB} of the server's process tree, and their sum."""
+        sizes = {f"{pid} {command_name(pid)}": pss_megabytes(pid) for pid in process_tree(self.pid)}
         return sizes | {"total": sum(sizes.values())}
 
     def pause(self) -> None:

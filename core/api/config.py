@@ -223,6 +223,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     structured_outputs: limits and defaults of grammars.
+    state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
     """
 
     model: ModelConfig
@@ -235,6 +236,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
+    state_canary: str | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

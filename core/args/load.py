@@ -22,6 +22,14 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     hf_endpoint: Annotated[
         str | None, Arg("Address of the hub, for a mirror. Unset: https://huggingface.co.", metavar="URL")
     ] = None
+    state_canary: Annotated[
+        str | None,
+        Arg(
+            "Directory for what a model's weights and a probe of it are known to be: the first engine records it, later ones "
+            "must agree with it before they take requests. Unset: nothing is compared.",
+            metavar="DIR",
+        ),
+    ] = None
     use_tqdm_on_load: Annotated[bool, Arg("Show progress while weights are loaded.")] = True
     safetensors_load_strategy: Annotated[
         str | None,

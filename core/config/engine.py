@@ -49,6 +49,7 @@ def engine_config(
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
         structured_outputs=structured_outputs_config(settings),
+        state_canary=settings["state_canary"],
     )
 
 

@@ -14,6 +14,7 @@ from core.api.config import EngineConfig
 from core.api.errors import CoreError, PluginError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
+from core.engine.canary import Canary
 from core.engine.executor import Executor
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
@@ -60,6 +61,21 @@ class EngineCore:
         self._faults = Faults()
         self._held = HeldRequests(executor)
         self._refused: list[EngineOutput] = []
+        self._canary = Canary.open(config, executor)
+        if self._canary is not None:
+            try:
+                self._canary.check(self._compute, config)
+            except CoreError:
+                self.close()
+                raise
+
+    def _compute(self, request: EngineRequest) -> list[EngineOutput]:
+        """All outputs of a request of the engine's own, while there are no others."""
+        self.add([request])
+        outputs: list[EngineOutput] = []
+        while self.has_work():
+            outputs += self.step().outputs
+        return outputs
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue sequences. One that the scheduler refuses comes back from the next step as an error output."""
@@ -121,10 +137,15 @@ class EngineCore:
         return EngineOutputs(self.epoch, outputs.records, self.stats(), outputs.tokens)
 
     def save_idle(self) -> int | None:
-        """To be called while there is no work: save some of what is cached to disk, for a few milliseconds.
+        """To be called while there is no work: save some of what is cached to disk, for a few milliseconds, once the state
+        canary has seen everything.
 
         Returns the milliseconds after which to call again if there is still no work; None: nothing is left to do.
+        Raises StateError when the canary finds damage.
         """
+        if self._canary is not None and self._canary.is_pending:
+            self._canary.go_on()
+            return 0
         return self.kv_services.save_idle(self.scheduler.kv, self._queue.copy)
 
     def stats(self) -> SchedulerStats:

@@ -12,7 +12,7 @@ from core.executor.worker import Worker
 
 
 class UniprocExecutor:
-    """Runs steps in place. num_blocks, page_bytes: of KV blocks; numerics, phases: see `Worker`."""
+    """Runs steps in place. num_blocks, page_bytes: of KV blocks; numerics, phases, state: see `Worker`."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.worker = Worker(config)
@@ -20,6 +20,7 @@ class UniprocExecutor:
         self.page_bytes = self.worker.kv_memory.page_bytes
         self.numerics = self.worker.numerics
         self.phases = self.worker.phases
+        self.state = self.worker.state
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return what it produced."""

@@ -17,6 +17,7 @@ from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
 from core.api.step_plan import MOST_FORCED, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
+from core.executor.canary import state_of
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
 from core.executor.forced_text import ForcedTexts
@@ -52,6 +53,7 @@ class Worker:
     runner: runs the steps.
     grammars: the grammars of sequences, which another thread may have prepared.
     phases: (name, seconds) of the start.
+    state: weights and tables for the state canary; None without one.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -71,6 +73,7 @@ class Worker:
                 model = build(config, checkpoint, self.device, self.plugins, max_logits=rows)
                 self.instances = [model]
                 del checkpoint
+                self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)

@@ -53,7 +53,8 @@ class KVServices:
         cache = config.cache
         if not cache.enable_prefix_caching:
             return cls(cache)
-        host = HostTier(cache.host_bytes) if cache.host_bytes else None
+        checked = config.state_canary is not None
+        host = HostTier(cache.host_bytes, checked=checked) if cache.host_bytes else None
         if cache.disk_path:
             name = fingerprint(config, numerics)
             disk = DiskTier(cache.disk_path, name, cache.disk_bytes, page_bytes)

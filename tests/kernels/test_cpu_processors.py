@@ -33,6 +33,7 @@ def machine(monkeypatch, tmp_path):
             (group / "cpu.cfs_quota_us").write_text(str(version_1))
             (group / "cpu.cfs_period_us").write_text("100000")
         monkeypatch.setattr(processors, "SYSTEM", tmp_path)
+        monkeypatch.setattr(processors, "MEMBERSHIP", tmp_path / "membership")
         monkeypatch.setattr(processors, "usable_processors", lambda: sorted(usable))
 
     return make
@@ -45,7 +46,8 @@ def machine(monkeypatch, tmp_path):
         ([2, 6], None, None, 1),
         ([1, 2, 5, 7], None, None, 3),
         (range(8), "max 100000\n", None, 4),
-        (range(8), "250000 100000\n", None, 2),
+        (range(8), "240000 100000\n", None, 2),
+        (range(8), "250000 100000\n", None, 3),
         (range(8), "50000 100000\n", None, 1),
         (range(8), None, -1, 4),
         (range(8), None, 300000, 3),

@@ -6,28 +6,36 @@ Called by: `KVTiers`.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
+
+import numpy as np
+import xxhash
 
 from core.api.kv_transfer import Page
 from core.kv.hashing import PrefixKey
 from core.kv.integrity import require
 
+logger = logging.getLogger(__name__)
+
 PageName = tuple[int, bytes]
 """Group and digest."""
 
-Entry = tuple[bytes, Page]
-"""A page, behind the payload of its key: its very tokens."""
+Entry = tuple[bytes, Page, bytes]
+"""A page between the payload of its key, which is its very tokens, and its checksum (XXH3, 128 bits; empty: none is kept)."""
 
 
 class HostTier:
     """A store of pages.
 
     capacity:  most bytes of all pages.
+    checked:   whether a page whose bytes have changed is found out, and is none any more.
     num_bytes: bytes now.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, checked: bool = False) -> None:
         self.capacity = capacity
+        self.checked = checked
         self.num_bytes = 0
         self._pages: OrderedDict[PageName, Entry] = OrderedDict()
 
@@ -39,7 +47,7 @@ class HostTier:
         entry = self._pages.get((group, key.digest))
         if entry is None:
             return False
-        payload, _ = entry
+        payload, _, _ = entry
         return payload == key.payload
 
     def read(self, group: int, key: PrefixKey) -> Page | None:
@@ -47,8 +55,12 @@ class HostTier:
         if not self.contains(group, key):
             return None
         name = (group, key.digest)
+        _, page, checksum = self._pages[name]
+        if self._checksum(page) != checksum:
+            logger.error("A page of the KV cache has changed in host memory; its tokens are computed again.")
+            self.discard(group, key)
+            return None
         self._pages.move_to_end(name)
-        _, page = self._pages[name]
         return page
 
     def write(self, group: int, key: PrefixKey, page: Page) -> None:
@@ -58,17 +70,21 @@ class HostTier:
             return
         while self.num_bytes + page.nbytes > self.capacity:
             _, oldest = self._pages.popitem(last=False)
-            _, dropped = oldest
+            _, dropped, _ = oldest
             self.num_bytes -= dropped.nbytes
-        self._pages[name] = (key.payload, page)
+        self._pages[name] = (key.payload, page, self._checksum(page))
         self.num_bytes += page.nbytes
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """Forget a page, if it is here."""
         entry = self._pages.pop((group, key.digest), None)
         if entry is not None:
-            _, page = entry
+            _, page, _ = entry
             self.num_bytes -= page.nbytes
+
+    def _checksum(self, page: Page) -> bytes:
+        """Empty where none is kept."""
+        return xxhash.xxh3_128_digest(np.ascontiguousarray(page).data) if self.checked else b""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -77,6 +93,6 @@ class HostTier:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless the bytes are counted right and within the bound."""
-        num_bytes = sum(page.nbytes for _, page in self._pages.values())
+        num_bytes = sum(page.nbytes for _, page, _ in self._pages.values())
         require(num_bytes == self.num_bytes, "host_tier", f"{self.num_bytes} bytes are counted, {num_bytes} are held")
         require(num_bytes <= self.capacity, "host_tier", f"{num_bytes} bytes are held, {self.capacity} may be")

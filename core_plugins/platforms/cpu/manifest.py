@@ -28,7 +28,10 @@ class CpuArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
-        msgspec.Meta(description="compute threads; unset: one for each physical core that the process may use"),
+        msgspec.Meta(
+            description="compute threads; unset: one for each physical core that the process may use, within the control "
+            "group's quota, followed while it runs"
+        ),
     ] = None
     thread_binding: Annotated[
         str,
@@ -142,5 +145,10 @@ def core_load(context: LoadContext) -> Platform:
     arguments = context.arguments or CpuArguments()
     threads, processors = place(arguments.threads, arguments.thread_binding)
     return CpuPlatform(
-        threads, processors, arguments.spin_microseconds, arguments.isa, prefault_bytes=arguments.prefault_mib << 20
+        threads,
+        processors,
+        arguments.spin_microseconds,
+        arguments.isa,
+        prefault_bytes=arguments.prefault_mib << 20,
+        follow=arguments.threads is None and arguments.thread_binding == "none",
     )

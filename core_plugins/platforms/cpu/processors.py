@@ -1,7 +1,7 @@
 """Processors of this machine and what this process may use of them, without torch.
 
-Owns: reading the affinity mask, the cores, the control group's quota; the meaning of `threads` and `thread_binding`.
-Never does: start or bind a thread. Called by: the manifest.
+Owns: reading the affinity mask and the cores; the meaning of `threads` and `thread_binding`.
+Never does: start or bind a thread. Called by: the manifest, and what follows the share while the engine runs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import re
 from pathlib import Path
 
 from core.api.errors import UserError
+from core_plugins.platforms.cpu import control_group
 
 SYSTEM = Path("/sys")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def processor_name() -> str:
@@ -44,24 +46,20 @@ def usable_cores() -> list[int]:
 
 
 def quota() -> float | None:
-    """Processors' worth of time that the control group allows (version 2, then version 1), or None without a limit."""
-    group = SYSTEM / "fs/cgroup"
-    version_2 = _read(group / "cpu.max") or "max"  # such as `150000 100000`, in microseconds
-    limit, _, period = version_2.partition(" ")
-    if limit == "max":
-        limit = _read(group / "cpu/cpu.cfs_quota_us") or "-1"
-        period = _read(group / "cpu/cpu.cfs_period_us") or "-1"
-    if not (limit.isdigit() and period.isdigit()) or int(period) == 0:
-        return None
-    return int(limit) / int(period)
+    """Processors' worth of time that the control groups allow, or None without a limit."""
+    return control_group.quota(SYSTEM, _read(MEMBERSHIP) or "")
 
 
 def default_threads() -> int:
-    """One for each physical core that the process may use, within the quota; at least one."""
+    """One for each physical core that the process may use, within the quota; at least one.
+
+    Half a processor is worth a thread: 1.5 processors do more with two threads that both wait for a quarter of the time
+    than with one that never waits.
+    """
     threads = len(usable_cores())
     limit = quota()
     if limit is not None:
-        threads = min(threads, int(limit))
+        threads = min(threads, int(limit + 0.5))
     return max(threads, 1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -20,6 +21,7 @@ from core.api.reason import Reason
 from core.layers.kernels import KernelSet
 from core.plugin.contracts import CapturedCalls, Kernels, MemoryTag
 from core_plugins.platforms.cpu.extension import check_isa, kernels_or_reason
+from core_plugins.platforms.cpu.follower import Follower
 from core_plugins.platforms.cpu.memory import available_memory
 from core_plugins.platforms.cpu.tape import record
 
@@ -97,6 +99,7 @@ class CpuPlatform:
     spin_microseconds: how long threads wait for more work before they sleep.
     isa: the instruction set to use; None: the active one.
     prefault_bytes: of allocated memory, taken from the system in idle time.
+    follow: whether the number of threads follows the share of the machine while it runs.
 
     Raises UserError for an instruction set that does not run here.
     """
@@ -109,11 +112,13 @@ class CpuPlatform:
         isa: str | None = None,
         *,
         prefault_bytes: int = 0,
+        follow: bool = False,
     ) -> None:
         self.num_threads = num_threads
         self.processors = processors
         self.spin_microseconds = spin_microseconds
         self._prefault_bytes = prefault_bytes
+        self._follow = follow
         self._native = kernels_or_reason()
         self._undo = contextlib.ExitStack()
         if isa is not None:
@@ -132,6 +137,10 @@ class CpuPlatform:
         self._native.pool_spin(self.spin_microseconds)
         self._bind(self._native)
         self._undo.callback(self._native.prefault_stop)
+        if self._follow:
+            follower = Follower(self._native, self.num_threads, threading.get_native_id())
+            follower.start()
+            self._undo.callback(follower.close)
         return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
 
     def _bind(self, native: ModuleType) -> None:

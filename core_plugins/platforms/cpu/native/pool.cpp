@@ -7,6 +7,10 @@
 //
 // Waking costs the caller the same for any number of threads: it wakes two, and each that wakes up with work left wakes two
 // more. Threads do not spin when there are more of them than processors: each would keep another from working.
+//
+// The caller's wait for a claimed tile ends in sleep, too. Where the tile's thread does not run (another program has its
+// processor, or the control group's quota is used up), looking on would spend time that this thread needs to go on, and a
+// processor that falls idle is where the system lets the waiting thread run.
 #include "pool.h"
 
 #include <atomic>
@@ -25,6 +29,7 @@ constexpr int kTileBits = 22;
 constexpr uint64_t kTileMask = (uint64_t(1) << kTileBits) - 1;
 constexpr long kMaxThreads = 1024;
 constexpr long kSpinsBeforeYield = 4000;
+constexpr int64_t kYieldNanoseconds = 1000000; // of a wait, before the caller sleeps
 constexpr size_t kScratchAlignment = 64;
 constexpr size_t kHugePage = 2 << 20;
 constexpr int kKeptLevels = 8;            // calls within calls whose memory is kept
@@ -36,6 +41,7 @@ struct Pool {
     alignas(64) std::atomic<int> sleepers{0};
     std::atomic<bool> stop{false};
     std::atomic<bool> crowded{false}; // more threads than processors
+    std::atomic<bool> caller_sleeps{false};
     std::atomic<int64_t> spin_nanoseconds{30000};
     TileFunction function = nullptr;
     const void *context = nullptr;
@@ -43,8 +49,9 @@ struct Pool {
     pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; // held by the caller of a running job
     pthread_mutex_t sleep_mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+    pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
     pthread_t threads[kMaxThreads];
-    long workers = 0;
+    std::atomic<long> workers{0};
     bool fork_handler = false;
 };
 
@@ -90,8 +97,9 @@ bool has_work(uint64_t word) { return next_of(word) < tiles_of(word); }
 // Claims and runs tiles until none is left.
 void work() {
     long finished = 0;
+    const long shares = 2 * (pool.workers.load(std::memory_order_relaxed) + 1);
     for (uint64_t seen = pool.word.load(std::memory_order_acquire); has_work(seen);) {
-        const long share = (tiles_of(seen) - next_of(seen)) / (2 * (pool.workers + 1));
+        const long share = (tiles_of(seen) - next_of(seen)) / shares;
         const long count = share > 1 ? share : 1;
         const uint64_t word = pool.word.fetch_add(uint64_t(count), std::memory_order_acq_rel);
         const long first = next_of(word), tiles = tiles_of(word), end = first + count < tiles ? first + count : tiles;
@@ -99,7 +107,37 @@ void work() {
         if (first < end) finished += end - first;
         seen = word + uint64_t(count);
     }
-    if (finished) pool.done.fetch_add(finished, std::memory_order_release);
+    if (finished == 0) return;
+    pool.done.fetch_add(finished); // before the look at the caller, which looks at this after it said that it sleeps
+    if (!pool.caller_sleeps.load()) return;
+    pthread_mutex_lock(&pool.sleep_mutex);
+    pthread_cond_signal(&pool.finished);
+    pthread_mutex_unlock(&pool.sleep_mutex);
+}
+
+bool all_done(long tiles) { return pool.done.load(std::memory_order_acquire) >= tiles; }
+
+void sleep_until_done(long tiles) {
+    pthread_mutex_lock(&pool.sleep_mutex);
+    pool.caller_sleeps.store(true);
+    while (pool.done.load() < tiles) pthread_cond_wait(&pool.finished, &pool.sleep_mutex);
+    pool.caller_sleeps.store(false);
+    pthread_mutex_unlock(&pool.sleep_mutex);
+}
+
+// For tiles that other threads have claimed.
+void wait_until_done(long tiles) {
+    for (long spins = 0; spins < kSpinsBeforeYield && !pool.crowded; spins++) {
+        if (all_done(tiles)) return;
+        pause_briefly();
+    }
+    if (all_done(tiles)) return;
+    const int64_t deadline = now() + kYieldNanoseconds;
+    do {
+        sched_yield();
+        if (all_done(tiles)) return;
+    } while (now() < deadline);
+    sleep_until_done(tiles);
 }
 
 bool wanted() { return has_work(pool.word.load(std::memory_order_acquire)) || pool.stop.load(); }
@@ -150,6 +188,8 @@ void after_fork() {
     pthread_mutex_init(&pool.busy, nullptr);
     pthread_mutex_init(&pool.sleep_mutex, nullptr);
     pthread_cond_init(&pool.wake, nullptr);
+    pthread_cond_init(&pool.finished, nullptr);
+    pool.caller_sleeps.store(false);
 }
 
 void stop_workers() {
@@ -236,10 +276,7 @@ void pool_run(TileFunction function, const void *context, long tiles) {
     pool.word.store((pool.generation << (2 * kTileBits)) | (uint64_t(tiles) << kTileBits));
     wake_two();
     work();
-    for (long spins = 0; pool.done.load(std::memory_order_acquire) < tiles; spins++) {
-        pause_briefly();
-        if (pool.crowded || spins > kSpinsBeforeYield) sched_yield();
-    }
+    wait_until_done(tiles);
     pthread_mutex_unlock(&pool.busy);
 }
 

@@ -5,7 +5,8 @@
 
 typedef void (*TileFunction)(const void *context, long tile);
 
-// Total threads including the caller; replaces the threads of an earlier call. Returns the number running.
+// Total threads including the caller; replaces the threads of an earlier call. Returns the number running. Any thread may
+// call it while another computes: it waits for the end of a `pool_run`, and those meanwhile are done by their caller alone.
 long pool_init(long threads);
 long pool_size();
 // How long idle threads look for work before they sleep; 30 at first.

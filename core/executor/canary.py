@@ -1,0 +1,83 @@
+"""The state that every step reads: weights and tables, as tensors with names, and what they contain in a few bytes.
+
+Owns: finding the tensors of a model and their checksums. Never does: decide what a checksum should be (the engine's canary
+does). Called by: the worker, before a cache is bound to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+from torch import Tensor
+
+OURS = ("core", "core_plugins")
+"""Packages whose objects are looked into; objects of other packages are opaque."""
+PIECE = 16 << 20
+"""Bytes between two pauses, about a millisecond; what is on another device comes over in such pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tensors by the names of the attributes that lead to them; those that share memory are there once."""
+
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def names(self) -> list[str]:
+        """Of all parts, in order."""
+        return list(self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all parts."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def checksum(self, name: str) -> Iterator[str | None]:
+        """Of one part: None after each piece, and XXH3 with 128 bits, in hex, at the end."""
+        digest = xxhash.xxh3_128()
+        flat = self.tensors[name].detach().contiguous().view(-1).view(torch.uint8)
+        for piece in flat.split(PIECE):
+            digest.update(piece.cpu().numpy().data)
+            yield None
+        yield digest.hexdigest()
+
+
+def state_of(roots: Mapping[str, object]) -> State:
+    """Everything that the objects hold, by way of their attributes, lists and dictionaries."""
+    tensors: dict[str, Tensor] = {}
+    held: set[tuple[int, int]] = set()
+    for path, tensor in _walk(roots, "", set()):
+        place = (tensor.data_ptr(), tensor.nbytes)
+        if tensor.nbytes == 0 or place in held:
+            continue
+        held.add(place)
+        tensors[path] = tensor
+    return State(tensors)
+
+
+def _walk(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    parts = _parts(value)
+    if parts is None or id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, part in parts:
+        yield from _walk(part, f"{path}.{name}" if path else name, seen)
+
+
+def _parts(value: object) -> list[tuple[str, object]] | None:
+    """The named parts of what may hold tensors; None of anything else."""
+    if isinstance(value, Mapping):
+        return [(str(key), part) for key, part in value.items()]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | range):
+        return [(str(index), part) for index, part in enumerate(value)]
+    if type(value).__module__.partition(".")[0] not in OURS or isinstance(value, type):
+        return None
+    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    names += getattr(value, "__dict__", {})
+    return [(name, getattr(value, name)) for name in sorted(set(names)) if hasattr(value, name)]

@@ -1,0 +1,87 @@
+"""What compute threads really got of the time that they wanted, without torch.
+
+Owns: reading the scheduler's account of each thread and of the machine. Never does: change the number of threads.
+Called by: `follower`, about once a second. Linux only; elsewhere nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+NANOSECONDS = 1e9
+IDLE_FIELDS = (4, 5)
+"""Of a line of /proc/stat: idle, and waiting for a disk."""
+
+
+@dataclass(slots=True, frozen=True)
+class Account:
+    """Totals in seconds since the start.
+
+    ran: of the threads.
+    waited: while they could have run.
+    idle: of the processors that they may use, together.
+    """
+
+    ran: float = 0.0
+    waited: float = 0.0
+    idle: float = 0.0
+
+    def since(self, before: Account) -> Account:
+        """The difference."""
+        return Account(self.ran - before.ran, self.waited - before.waited, self.idle - before.idle)
+
+
+def account(threads: Sequence[int], processors: Sequence[int]) -> Account:
+    """Of the threads of this process with these ids; those that have ended count nothing."""
+    ran = 0
+    waited = 0
+    for thread in threads:
+        words = _read(PROC / f"self/task/{thread}/schedstat").split()
+        if len(words) >= 2:
+            ran += int(words[0])
+            waited += int(words[1])
+    return Account(ran / NANOSECONDS, waited / NANOSECONDS, _idle(processors))
+
+
+def held_back(spent: Account, seconds: float) -> float | None:
+    """Processors' worth that the threads got, when something held them back although processors were idle.
+
+    That is what a quota does which this process cannot read. Other programs that use the processors are no such thing:
+    fewer threads would only get a smaller part.
+    spent: in the last `seconds`.
+    """
+    wanted = spent.ran + spent.waited
+    busy = wanted > seconds / 2
+    waited = spent.waited > wanted / 4
+    idle = spent.idle > spent.waited / 2
+    return spent.ran / seconds if busy and waited and idle else None
+
+
+def compute_threads(name: str) -> list[int]:
+    """Ids of the threads of this process that have the name."""
+    found: list[int] = []
+    for folder in (PROC / "self/task").glob("*"):
+        if _read(folder / "comm").strip() == name:
+            found.append(int(folder.name))
+    return found
+
+
+def _idle(processors: Sequence[int]) -> float:
+    wanted = {f"cpu{processor}" for processor in processors}
+    ticks = 0
+    for line in _read(PROC / "stat").splitlines():
+        words = line.split()
+        if words[:1] and words[0] in wanted:
+            ticks += sum(int(words[field]) for field in IDLE_FIELDS)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
