@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
+from core.weights.input_order import InputOrder
+
 NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 CACHE_LINE = 64
@@ -63,8 +65,9 @@ class CanonicalWeight(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory."""
-        return sum(int(tensor.nbytes) for tensor in self.tensors().values())
+        """Bytes held in memory, those of an order of inputs included."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        return sum(int(value.nbytes) for value in values if isinstance(value, Tensor | InputOrder))
 
     def rows(self, index: Tensor | slice) -> Self:
         """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""

@@ -26,6 +26,18 @@ def unpack_nibbles(values: Tensor) -> Tensor:
     return pairs.reshape(values.shape[0], -1)
 
 
+def integer_features(scale: Tensor, zeros: Tensor | None, order: InputOrder | None) -> frozenset[str]:
+    """Some of FEATURES: those of a weight with these parts."""
+    found = set()
+    if zeros is not None:
+        found.add("zero_points")
+    if scale.dtype is torch.bfloat16:
+        found.add("bfloat16_scales")
+    if order is not None:
+        found.add("input_order")
+    return frozenset(found)
+
+
 @dataclass(frozen=True, slots=True)
 class IntGroups(CanonicalWeight):
     """Unsigned 4- or 8-bit integers in groups along K, with a scale and a zero point or a minimum a group.
@@ -82,22 +94,9 @@ class IntGroups(CanonicalWeight):
         return n, num_bytes * 8 // self.bits
 
     @property
-    def nbytes(self) -> int:
-        """Bytes held in memory, those of the order included."""
-        order_bytes = 0 if self.order is None else self.order.nbytes
-        return order_bytes + sum(int(tensor.nbytes) for tensor in self.tensors().values())
-
-    @property
     def features(self) -> frozenset[str]:
         """What the weight has beyond every weight of its format: some of FEATURES."""
-        found = set()
-        if self.zeros is not None:
-            found.add("zero_points")
-        if self.scale.dtype is torch.bfloat16:
-            found.add("bfloat16_scales")
-        if self.order is not None:
-            found.add("input_order")
-        return frozenset(found)
+        return integer_features(self.scale, self.zeros, self.order)
 
     def unpacked(self) -> Tensor:
         """The stored integers, one a byte: uint8 [N, K]."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.weights.canonical import CanonicalWeight, take_columns, whole_groups
 from core.weights.input_order import InputOrder
-from core.weights.int_groups import CANNOT_CUT, IntGroups
+from core.weights.int_groups import CANNOT_CUT, IntGroups, integer_features
 from core.weights.tables import TABLES
 
 UNIT = 32
@@ -130,20 +130,9 @@ class SuperGroups(CanonicalWeight):
         return f"{self.table or f'int{self.bits}'}_super"
 
     @property
-    def nbytes(self) -> int:
-        """Bytes held in memory, those of the order included."""
-        order_bytes = 0 if self.order is None else self.order.nbytes
-        return order_bytes + sum(int(tensor.nbytes) for tensor in self.tensors().values())
-
-    @property
     def features(self) -> frozenset[str]:
         """See `IntGroups.features`."""
-        found = set()
-        if self.zeros is not None:
-            found.add("zero_points")
-        if self.order is not None:
-            found.add("input_order")
-        return frozenset(found)
+        return integer_features(self.scale, self.zeros, self.order)
 
     @classmethod
     def of(cls, weight: IntGroups, bits: int) -> SuperGroups:
