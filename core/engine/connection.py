@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from core.api.errors import EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
+from core.engine.death import Death
 from core.engine.greeting import GREETING, greeting_problem
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,11 @@ class EngineConnection:
         """Until the engine is gone; returns how it ended, as far as can be told from here."""
         await recv_monitor_message(self._monitor)
         return "The engine has closed the connection: its process ended."
+
+    def death(self, sentence: str, *, failed: bool) -> Death:
+        """Why the engine is of no use any more. sentence: as far as it is known. failed: whether the engine said so, or said
+        what makes no sense; else its process has ended."""
+        return Death("failure" if failed else "exit", sentence)
 
     async def leave(self, grace_s: float) -> None:
         """Say that this client goes away, unless there is no time for that."""

@@ -13,6 +13,7 @@ from core.api.messages import EngineReady, Shutdown
 from core.engine import wire
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.connection import EngineConnection
+from core.engine.death import Death
 
 
 class OwnedEngine(EngineConnection):
@@ -50,6 +51,10 @@ class OwnedEngine(EngineConnection):
         """Until the process has ended; returns how."""
         await self._process.wait()
         return f"The engine process ended unexpectedly: it {self._process.obituary()}"
+
+    def death(self, sentence: str, *, failed: bool) -> Death:
+        """As above. What the process was computing, and what the system tells of its end, is known here."""
+        return self._process.death(failure=sentence if failed else None)
 
     async def leave(self, grace_s: float) -> None:
         """Ask the engine to end, wait `grace_s` seconds, terminate it if it does not; remove its sockets."""

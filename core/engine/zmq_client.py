@@ -1,6 +1,6 @@
 """The asyncio client for an engine in a process of its own.
 
-Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies. Never does: text, or restarting.
+Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies, and why. Never does: text, or restarting.
 Called by: `AsyncEngine`.
 
 The client that starts an engine owns it and ends it. Others connect to the same engine and leave again.
@@ -35,6 +35,7 @@ from core.engine import wire
 from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.connection import EngineConnection
+from core.engine.death import Death
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
 
@@ -53,12 +54,14 @@ class ZmqClient:
 
     ready:      what the engine said when it was up.
     dead_error: why the engine is gone, or None. Once set, every call raises it.
+    death:      its cause, and whom it is to be suspected of, known when `dead_error` is.
     """
 
     def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
         self.ready = ready
         self.epoch = ready.epoch
         self.dead_error: EngineDeadError | None = None
+        self.death: Death | None = None
         self._engine = engine
         self._ledger = Ledger(ready.epoch, ready.client)
         self._on_outputs: OutputsHandler | None = None
@@ -231,10 +234,11 @@ class ZmqClient:
                 self._heard_at = time.monotonic()
                 self._dispatch(message)
         except EngineDeadError as error:
-            self._die(error)
+            self._die(error, failed=True)
         except Exception as error:
             logger.error("The engine's outputs could not be handled.", exc_info=error)
-            self._die(EngineDeadError(f"The engine's outputs could not be handled ({type(error).__name__}: {error})."))
+            cause = f"The engine's outputs could not be handled ({type(error).__name__}: {error})."
+            self._die(EngineDeadError(cause), failed=True)
 
     def _dispatch(self, message: EngineMessage) -> None:
         match message:
@@ -254,12 +258,14 @@ class ZmqClient:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
         end = await self._engine.until_ended()
         await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
-        self._die(EngineDeadError(end))
+        self._die(EngineDeadError(end), failed=False)
 
-    def _die(self, error: EngineDeadError) -> None:
+    def _die(self, error: EngineDeadError, *, failed: bool) -> None:
+        """The engine is gone. failed: see `EngineConnection.death`."""
         if self.dead_error is not None or self._closing:
             return
         self.dead_error = error
+        self.death = self._engine.death(str(error), failed=failed)
         self._engine.give_up()
         self._calls.fail(error)
         if self._on_death is not None:

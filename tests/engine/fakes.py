@@ -28,6 +28,8 @@ RAISE = 200
 """A prompt token: the step that computes it raises."""
 KILL = 201
 """A prompt token: the process kills itself."""
+CRASH = 203
+"""A prompt token: the process crashes, as by a wild pointer."""
 FAIL = 202
 """A prompt token: the sequence alone fails."""
 
@@ -165,6 +167,8 @@ class FakeExecutor:
         sequence.num_computed += count
         if KILL in prompt:
             os.kill(os.getpid(), signal.SIGKILL)
+        if CRASH in prompt:
+            os.kill(os.getpid(), signal.SIGSEGV)
         if RAISE in prompt:
             raise RuntimeError("a poisoned prompt")
         if FAIL in prompt:
