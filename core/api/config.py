@@ -212,6 +212,19 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_size: int = 64 << 20
 
 
+class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine that died is started again.
+
+    limit:     restarts within `window_s` seconds; one more death is final. 0: every death is.
+    window_s:  see `limit`.
+    backoff_s: seconds before the second restart in a row; each further one waits twice as long.
+    """
+
+    limit: int = 20
+    window_s: float = 600.0
+    backoff_s: float = 0.5
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine is built from.
 
@@ -221,6 +234,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     structured_outputs: limits and defaults of grammars.
+    restarts:          what follows when the engine dies.
     """
 
     model: ModelConfig
@@ -233,6 +247,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
+    restarts: RestartConfig = RestartConfig()
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

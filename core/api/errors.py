@@ -77,7 +77,16 @@ class PluginError(CoreError):
 
 
 class EngineDeadError(CoreError):
-    """The engine process is gone; the sentence carries its own cause."""
+    """The engine process is gone; the sentence carries its own cause.
+
+    cause:    the same in a word, for counting.
+    suspects: handles of the sequences in the engine's last step; None: nobody knows which they were.
+    """
+
+    def __init__(self, message: str, *, cause: str = "failed", suspects: Sequence[int] | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.suspects = suspects
 
 
 class EngineStalledError(CoreError):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
-from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
+from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
@@ -24,7 +24,9 @@ from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
+from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
+from core.engine.revival import EngineSource, OwnedEngineSource
 from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
@@ -53,10 +55,13 @@ class AsyncEngine:
     grammars:     compiles what requests want of their answers' form.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
-    on_death:     called once when the engine dies.
+    on_death:     called once when the engine dies and is not started again.
+    recovery:     starts it again; None where `source` is None.
     """
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient) -> None:
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient, source: EngineSource | None = None
+    ) -> None:
         self.config = config
         self.model_config = config.model
         self.tokenizer = tokenizer
@@ -74,6 +79,9 @@ class AsyncEngine:
         self.grammars = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
+        self.recovery: Recovery | None = None
+        if source is not None:
+            self.recovery = Recovery(source, self, self._output, self._streams)
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -90,12 +98,13 @@ class AsyncEngine:
         """
         while True:
             try:
-                client, tokenizer = await start_engine_and_tokenizer(resolution, executor, process)
+                source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
+                client, tokenizer = await start_engine_and_tokenizer(resolution, source)
             except PluginError as error:
                 resolution = await asyncio.to_thread(resolution.without, error)
                 process = None
             else:
-                return cls(resolution.engine, tokenizer, client)
+                return cls(resolution.engine, tokenizer, client, source)
 
     @property
     def ready(self) -> EngineReady:
@@ -121,7 +130,7 @@ class AsyncEngine:
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
-        client = self._live_client()
+        self._check_open()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
         with nullcontext() if request_id in self.queue else self.queue.arriving():
             prompt = await self._tokenized(prompt)
@@ -135,7 +144,7 @@ class AsyncEngine:
             self._output.add(entry)
             alarm = self._set_alarm(request_id, deadline)
             try:
-                await client.add(entry.requests)
+                await self._send(entry.requests)
                 while True:
                     output = await stream.next()
                     yield output
@@ -184,14 +193,42 @@ class AsyncEngine:
             self._closed = True
             self._streams.end(EngineDeadError("The engine was closed."))
             await asyncio.to_thread(self.grammars.close)
+            if self.recovery is not None:
+                await self.recovery.close()
             await self._client.close()
 
-    def _live_client(self) -> ZmqClient:
+    def adopt(self, client: ZmqClient) -> None:
+        """Use another client, after the death of the last one's engine. Called by the recovery."""
+        self._client = client
+        client.listen(self._on_step, self._on_dead)
+
+    def give_up(self, error: EngineDeadError) -> None:
+        """The engine is dead for good. Called by the recovery."""
+        self.dead_error = error
+        logger.error("%s", error)
+        self._streams.end(error)
+        if self.on_death is not None:
+            self.on_death(error)
+
+    def _check_open(self) -> None:
         if self.dead_error is not None:
             raise self.dead_error
         if self._closed:
             raise EngineDeadError("The engine was closed; start another one.")
+
+    def _live_client(self) -> ZmqClient:
+        self._check_open()
         return self._client
+
+    @property
+    def _pauses(self) -> bool:
+        return self.recovery is not None and self.recovery.holds
+
+    async def _send(self, requests: Sequence[EngineRequest]) -> None:
+        """Send the choices of a request, which is live already. While the engine pauses, they are sent when it goes on."""
+        self._check_open()
+        if not self._pauses:
+            await self._client.add(requests)
 
     async def _tokenized(self, prompt: PromptInput) -> PromptInput:
         """The prompt, with token ids when its text is long: then it is tokenized outside the event loop."""
@@ -238,7 +275,7 @@ class AsyncEngine:
             f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
             "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
         )
-        if self.is_running:
+        if self.is_running and not self._pauses:
             self._client.ping()  # so that the engine owes an answer even when no request is left
         last = self._forget(request_id, "timeout", sentence)
         self._num_overdue += len(last)
@@ -273,8 +310,7 @@ class AsyncEngine:
                 logger.error("The hook on_outputs failed.", exc_info=error)
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        self.dead_error = error
-        logger.error("%s", error)
-        self._streams.end(error)
-        if self.on_death is not None:
-            self.on_death(error)
+        if self.recovery is None:
+            self.give_up(error)
+        else:
+            self.recovery.begin(self._client, error)

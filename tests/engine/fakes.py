@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, SchedulerConfig
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, RestartConfig, SchedulerConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
@@ -61,12 +61,17 @@ def byte_source(chat_template: str | None = None) -> TokenizerSource:
     return TokenizerSource(vocabulary=vocabulary, chat_template=chat_template)
 
 
+FINAL = RestartConfig(limit=0)
+"""An engine's death is its end."""
+
+
 def make_config(
     *,
     options: dict[str, Any] | None = None,
     max_model_len: int = 64,
     scheduler: dict[str, Any] | None = None,
     stall_timeout_s: float = 120.0,
+    restarts: RestartConfig = FINAL,
     **model: Any,
 ) -> EngineConfig:
     """options: of the fake executor: `script`, `num_blocks`, `delay_s`, `start_s`, `refuse`, `break`, `exit`, `always_fail`."""
@@ -80,6 +85,7 @@ def make_config(
             **{"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": max_model_len} | (scheduler or {})
         ),
         stall_timeout_s=stall_timeout_s,
+        restarts=restarts,
         plugins=PluginChoices(
             loader="none", platform="none", arguments={"executor.fake": options or {}}, table=POLICIES,
         ),
