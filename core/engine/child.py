@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from core.api.errors import EngineDeadError
 from core.engine import breadcrumbs
 from core.engine.breadcrumbs import LastStep
 from core.engine.death import Death, death_of, how_ended
@@ -32,7 +34,7 @@ class EngineProcess:
     the last bytes are kept for the cause of death.
 
     crumbs: descriptor of the file in which the process tells of its steps, ours from now on; None: there is none.
-    wedge:  why it is being killed, once it has hung.
+    wedge:  why it is being killed, once it has hung: a clause.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory, crumbs: int | None = None) -> None:
@@ -97,7 +99,14 @@ class EngineProcess:
 
     def obituary(self) -> str:
         """How the process ended, and the last lines that it printed."""
-        how = how_ended(self._process.returncode)
+        return self._with_last_words(how_ended(self._process.returncode))
+
+    def dead_error(self) -> EngineDeadError:
+        """The death of a process that was not to end, with its cause, its last words and those that it was computing."""
+        death = self.death()
+        return EngineDeadError(self._with_last_words(death.sentence), cause=death.cause, suspects=death.suspects)
+
+    def _with_last_words(self, how: str) -> str:
         text = self._tail.decode(errors="replace").strip()
         lines = text.split("\n")[-LAST_LINES:]
         words = []
@@ -107,7 +116,7 @@ class EngineProcess:
                 words.append(shown)
         if not words:
             return how
-        return f"{how}; its last words:\n" + "\n".join(words)
+        return f"{how.removesuffix('.')}; its last words:\n" + "\n".join(words)
 
     def last_step(self) -> LastStep | None:
         """The last step that the process began; None when it has not told of any. After the end too."""
@@ -115,11 +124,15 @@ class EngineProcess:
             self._last_step = breadcrumbs.read(self._crumbs)
         return self._last_step
 
-    def death(self, failure: str | None = None) -> Death:
-        """Why the process is of no use any more. failure: what it said before it ended, if it did."""
-        returncode = self._process.returncode
+    def death(self) -> Death:
+        """Why the process has ended."""
         num_oom_kills = count_oom_kills() - self._num_oom_kills
-        return death_of(returncode, self.last_step(), wedge=self.wedge, failure=failure, num_oom_kills=num_oom_kills)
+        return death_of(self._process.returncode, self.last_step(), wedge=self.wedge, num_oom_kills=num_oom_kills)
+
+    def abort(self) -> None:
+        """Have a process that hangs, or is stopped, write its threads' stacks to the log and end."""
+        for number in (signal.SIGABRT, signal.SIGCONT):
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the process at once; harmless when it has ended."""

@@ -1,7 +1,7 @@
 """Why an engine process died.
 
 Owns: `Death`, and how it follows from what the system, the engine and its last step tell. Never does: act on it.
-Called by: the owner's connection to the engine.
+Called by: `EngineProcess`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, Literal
 from core.api.messages import NO_HANDLE
 from core.engine.breadcrumbs import LastStep
 
-Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit", "failure"]
+Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit"]
 """A signal through its own doing; one from outside; the system needed its memory; we killed it because it hung; it ended by
-itself; it said why it ends, or said what makes no sense."""
+itself."""
 
 CRASHES: Final = frozenset({
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
@@ -43,27 +43,28 @@ def death_of(
     last: LastStep | None,
     *,
     wedge: str | None = None,
-    failure: str | None = None,
     num_oom_kills: int = 0,
 ) -> Death:
     """Why a process died.
 
-    returncode:    as of `subprocess`; None: it still runs, and is of no use any more.
+    returncode:    as of `subprocess`; None: it still runs.
     last:          the last step that it began.
-    wedge:         why we killed it, if we did.
-    failure:       what it said before it ended, if it did.
+    wedge:         why we killed it, if we did: a clause.
     num_oom_kills: processes that the system has killed for their memory while it ran.
     """
-    suspects: tuple[int, ...] = ()
-    if last is not None and last.computing:
-        suspects = tuple(handle for handle in last.handles if handle != NO_HANDLE)
+    suspects = suspects_in(last)
     if wedge is not None:
-        return Death("wedge", f"The engine process was killed because it hung: {wedge}", suspects)
-    if failure is not None:
-        return Death("failure", failure, suspects)
+        return Death("wedge", f"The engine process was killed because it hung: {wedge}.", suspects)
     if returncode == -signal.SIGKILL and num_oom_kills > 0:
         return Death("out_of_memory", "The engine process was killed by the system because memory was short.")
     return Death(_cause(returncode), f"The engine process ended unexpectedly: it {how_ended(returncode)}.", suspects)
+
+
+def suspects_in(last: LastStep | None) -> tuple[int, ...]:
+    """Handles of the sequences that a step was computing; none when it had ended."""
+    if last is None or not last.computing:
+        return ()
+    return tuple(handle for handle in last.handles if handle != NO_HANDLE)
 
 
 def how_ended(returncode: int | None) -> str:
@@ -77,9 +78,7 @@ def how_ended(returncode: int | None) -> str:
 
 
 def _cause(returncode: int | None) -> Cause:
-    if returncode is None:
-        return "failure"
-    if returncode >= 0:
+    if returncode is None or returncode >= 0:
         return "exit"
     return "crash" if -returncode in CRASHES else "killed"
 

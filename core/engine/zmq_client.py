@@ -35,7 +35,6 @@ from core.engine import wire
 from core.engine.calls import OpenCalls
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.connection import EngineConnection
-from core.engine.death import Death
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
 
@@ -54,14 +53,12 @@ class ZmqClient:
 
     ready:      what the engine said when it was up.
     dead_error: why the engine is gone, or None. Once set, every call raises it.
-    death:      its cause, and whom it is to be suspected of, known when `dead_error` is.
     """
 
     def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
         self.ready = ready
         self.epoch = ready.epoch
         self.dead_error: EngineDeadError | None = None
-        self.death: Death | None = None
         self._engine = engine
         self._ledger = Ledger(ready.epoch, ready.client)
         self._on_outputs: OutputsHandler | None = None
@@ -234,11 +231,11 @@ class ZmqClient:
                 self._heard_at = time.monotonic()
                 self._dispatch(message)
         except EngineDeadError as error:
-            self._die(error, failed=True)
+            self._die(error)
         except Exception as error:
             logger.error("The engine's outputs could not be handled.", exc_info=error)
             cause = f"The engine's outputs could not be handled ({type(error).__name__}: {error})."
-            self._die(EngineDeadError(cause), failed=True)
+            self._die(EngineDeadError(cause))
 
     def _dispatch(self, message: EngineMessage) -> None:
         match message:
@@ -256,16 +253,16 @@ class ZmqClient:
 
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
-        end = await self._engine.until_ended()
+        error = await self._engine.until_ended(self)
         await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
-        self._die(EngineDeadError(end), failed=False)
+        self._die(error)
 
-    def _die(self, error: EngineDeadError, *, failed: bool) -> None:
-        """The engine is gone. failed: see `EngineConnection.death`."""
+    def _die(self, error: EngineDeadError) -> None:
         if self.dead_error is not None or self._closing:
             return
+        if error.suspects is None:
+            error.suspects = self._engine.suspects()
         self.dead_error = error
-        self.death = self._engine.death(str(error), failed=failed)
         self._engine.give_up()
         self._calls.fail(error)
         if self._on_death is not None:
