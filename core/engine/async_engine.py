@@ -19,14 +19,16 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
-from core.engine.health import check_silence
+from core.engine.health import check_pause, check_silence
 from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
+from core.engine.restart_log import RestartLog
 from core.engine.revival import EngineSource, OwnedEngineSource
+from core.engine.stat_totals import StatTotals
 from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
@@ -56,7 +58,8 @@ class AsyncEngine:
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
     on_death:     called once when the engine dies and is not started again.
-    recovery:     starts it again; None where `source` is None.
+    restarts:     deaths after which it was started again.
+    source:       gives further engines; None: the first death is final.
     """
 
     def __init__(
@@ -79,9 +82,12 @@ class AsyncEngine:
         self.grammars = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
-        self.recovery: Recovery | None = None
+        self.restarts = RestartLog()
+        self._totals = StatTotals()
+        self._recovery: Recovery | None = None
         if source is not None:
-            self.recovery = Recovery(source, self, self._output, self._streams)
+            num_drafts = config.scheduler.num_speculative_tokens
+            self._recovery = Recovery(source, self, self._output, self._streams, self.restarts, num_drafts)
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -183,9 +189,15 @@ class AsyncEngine:
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long.
 
-        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word.
+        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word. One that is
+        being started again after its death counts as silent since then.
         """
-        await check_silence(self._live_client(), self.config.stall_timeout_s, len(self._output))
+        limit = self.config.stall_timeout_s
+        self._check_open()
+        if self._pauses:
+            check_pause(self.restarts, limit)
+        else:
+            await check_silence(self._client, limit, len(self._output))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""
@@ -193,8 +205,8 @@ class AsyncEngine:
             self._closed = True
             self._streams.end(EngineDeadError("The engine was closed."))
             await asyncio.to_thread(self.grammars.close)
-            if self.recovery is not None:
-                await self.recovery.close()
+            if self._recovery is not None:
+                await self._recovery.close()
             await self._client.close()
 
     def adopt(self, client: ZmqClient) -> None:
@@ -218,11 +230,13 @@ class AsyncEngine:
 
     def _live_client(self) -> ZmqClient:
         self._check_open()
+        if self._pauses:
+            raise EngineStalledError("The engine died and is being started again; ask again in a few seconds.")
         return self._client
 
     @property
     def _pauses(self) -> bool:
-        return self.recovery is not None and self.recovery.holds
+        return self.restarts.paused_since is not None
 
     async def _send(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of a request, which is live already. While the engine pauses, they are sent when it goes on."""
@@ -271,9 +285,12 @@ class AsyncEngine:
 
     def _time_out(self, request_id: str, begin: float) -> None:
         """End a request whose deadline has passed. begin: monotonic seconds at which it began."""
+        why = "it is busy with a long step, or it hangs (/health tells)"
+        if self._pauses:
+            why = "it died and is being started again"
         sentence = (
-            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
-            "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
+            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: {why}. "
+            "Give the request a longer timeout."
         )
         if self.is_running and not self._pauses:
             self._client.ping()  # so that the engine owes an answer even when no request is left
@@ -293,6 +310,7 @@ class AsyncEngine:
 
     def _on_step(self, message: EngineOutputs) -> None:
         self.stats = message.stats
+        self._totals.add_to(self.stats)
         self.stats.num_timeouts += self._num_overdue
         for news in message.outputs:
             if news.start == 0:
@@ -310,7 +328,8 @@ class AsyncEngine:
                 logger.error("The hook on_outputs failed.", exc_info=error)
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        if self.recovery is None:
+        if self._recovery is None:
             self.give_up(error)
-        else:
-            self.recovery.begin(self._client, error)
+            return
+        self.stats = self._totals.end_engine(self.stats, self._num_overdue, len(self._output))
+        self._recovery.begin(self._client, error)

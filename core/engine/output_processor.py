@@ -155,6 +155,11 @@ class ExplainedState(RequestState):
         self._explainer.add(output.choice, output.record)
         return super().update(output, now)
 
+    def resumed(self) -> list[EngineRequest]:
+        """As for others."""
+        self._explainer.resume()
+        return super().resumed()
+
     def take(self, interval: int = 1) -> RequestOutput | None:
         """As for others."""
         output = super().take(interval)

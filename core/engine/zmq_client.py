@@ -172,6 +172,10 @@ class ZmqClient:
             self._ping = self._ask("ping", {})
         return self._ping
 
+    def name_of(self, handle: int) -> str:
+        """The id of the live request of ours that has this handle; else something that is no id of ours."""
+        return self._ledger.name_of(handle) or f"handle {handle}"
+
     @property
     def silence_s(self) -> float:
         """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
