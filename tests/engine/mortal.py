@@ -86,6 +86,8 @@ class MortalClient:
         num_steps = 0
         while True:
             await asyncio.sleep(0 if self.core.has_work() else 0.001)
+            if self.dead_error is not None:
+                return
             if not self.core.has_work():
                 continue
             num_steps += 1
