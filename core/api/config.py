@@ -231,6 +231,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device:            `cpu`, `cuda:0`, ...
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
+    wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     structured_outputs: limits and defaults of grammars.
@@ -244,6 +245,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0
+    wedge_timeout_s: float = 0.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()

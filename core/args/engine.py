@@ -43,3 +43,12 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0.5
+    engine_wedge_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds after which an engine hangs, when one step lasts longer than that and than ten times what steps like it "
+            "take, or when it says nothing between two steps. It is then killed, with its stacks in the log, and started "
+            "again. 0, or --engine-restarts 0: never.",
+            ge=0,
+        ),
+    ] = 10.0

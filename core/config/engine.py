@@ -46,6 +46,8 @@ def engine_config(
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
+        # Where a death is final, an engine that hangs may still go on.
+        wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
         structured_outputs=structured_outputs_config(settings),

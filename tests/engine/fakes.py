@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, RestartConfig, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ResolvedPlugin,
+    RestartConfig,
+    SchedulerConfig,
+)
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
@@ -28,6 +36,10 @@ RAISE = 200
 """A prompt token: the step that computes it raises."""
 KILL = 201
 """A prompt token: the process kills itself."""
+CRASH = 203
+"""A prompt token: the process crashes, as by a wild pointer."""
+HANG = 204
+"""A prompt token: the step that computes it never ends."""
 FAIL = 202
 """A prompt token: the sequence alone fails."""
 
@@ -171,6 +183,10 @@ class FakeExecutor:
         sequence.num_computed += count
         if KILL in prompt:
             os.kill(os.getpid(), signal.SIGKILL)
+        if CRASH in prompt:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while HANG in prompt:
+            time.sleep(0.1)
         if RAISE in prompt:
             raise RuntimeError("a poisoned prompt")
         if FAIL in prompt:
