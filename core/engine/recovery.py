@@ -95,7 +95,7 @@ class Recovery:
 
     def _judge(self, dead: ZmqClient, error: EngineDeadError) -> None:
         """End the request that engines die of, if it is known now."""
-        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects)
+        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects or ())
         live = {state.request_id for state in self._requests}
         guilty = self._suspects.died(list(computed), live, self._has_got_on, error.cause)
         if guilty is None:
