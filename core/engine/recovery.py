@@ -101,7 +101,10 @@ class Recovery:
         if guilty is None:
             return
         logger.error("Request %r ends: engines die when they compute it.", guilty)
-        sentence = f"The engine died again and again when it computed this request, alone at last: {error}"
+        sentence = (
+            f"The engine died again and again when it computed this request, alone at last (cause: {error.cause}); the "
+            "server's log says more."
+        )
         self._streams.deliver(self._requests.abort([guilty], "error", sentence))
 
     def _has_got_on(self, request_id: str) -> bool:
