@@ -102,9 +102,7 @@ def _context(
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
-    metrics = ServerMetrics(
-        model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts
-    )
+    metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
     engine.restarts.on_recovered = metrics.recovery.observe
     return ServingContext(
         engine=engine,

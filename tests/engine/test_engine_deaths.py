@@ -354,7 +354,12 @@ def test_when_there_is_no_further_engine_everybody_is_told() -> None:
         async with pause(engine, source):
             waiting = asyncio.ensure_future(anext(engine.generate([2], delta(), "waiting")))
             await asyncio.sleep(0)
-        for end in (tokens_of(running), waiting, tokens_of(engine.generate([3], delta(), "late")), engine.check_health()):
+        for end in (
+            tokens_of(running),
+            waiting,
+            tokens_of(engine.generate([3], delta(), "late")),
+            engine.check_health(),
+        ):
             with pytest.raises(EngineDeadError, match=r"died of crash\. That is enough"):
                 await end
         assert told == [engine.dead_error]
