@@ -95,13 +95,16 @@ class Recovery:
 
     def _judge(self, dead: ZmqClient, error: EngineDeadError) -> None:
         """End the request that engines die of, if it is known now."""
-        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects)
+        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects or ())
         live = {state.request_id for state in self._requests}
         guilty = self._suspects.died(list(computed), live, self._has_got_on, error.cause)
         if guilty is None:
             return
         logger.error("Request %r ends: engines die when they compute it.", guilty)
-        sentence = f"The engine died again and again when it computed this request, alone at last: {error}"
+        sentence = (
+            f"The engine died again and again when it computed this request, alone at last (cause: {error.cause}); the "
+            "server's log says more."
+        )
         self._streams.deliver(self._requests.abort([guilty], "error", sentence))
 
     def _has_got_on(self, request_id: str) -> bool:

@@ -35,9 +35,7 @@ class Resolved(Protocol):
         ...
 
 
-async def start_engine_and_tokenizer(
-    resolution: Resolved, source: EngineSource
-) -> tuple[ZmqClient, Tokenizer]:
+async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:
     """The first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
 
     Raises what the source raises, and UserError when there is no tokenizer. Then no engine is left behind.

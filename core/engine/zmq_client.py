@@ -239,7 +239,8 @@ class ZmqClient:
             while self.dead_error is None:
                 message = await self._engine.receive()
                 self._heard_at = time.monotonic()
-                self._dispatch(message)
+                if self.dead_error is None:
+                    self._dispatch(message)
         except EngineDeadError as error:
             self._die(error)
         except Exception as error:
