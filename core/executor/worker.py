@@ -68,6 +68,8 @@ class Worker:
                 self.runtime = open_runtime(config, self.plugins)
                 undo.callback(self.runtime.close)
             self.device = Device(self.runtime)
+            if config.weights_file is not None:
+                self._check_keeping()
             with self._phase("read checkpoint"):
                 checkpoint = self._open_checkpoint()
                 self._kept = self._kept_weights(checkpoint)
@@ -93,24 +95,25 @@ class Worker:
         dtype = self.runtime.activation_dtype(self.config.model.dtype)
         return open_checkpoint(self.config, self.plugins, dtype)
 
-    def _kept_weights(self, checkpoint: Checkpoint) -> KeptWeights | None:
-        """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none.
+    def _check_keeping(self) -> None:
+        """Raises UserError where weights cannot be kept."""
+        config = self.config
+        unfit = None
+        if config.model.implementation == "transformers":
+            unfit = "layers of transformers"
+        elif self.runtime.device.type != "cpu":
+            unfit = f"--device {config.device}"
+        if unfit is not None:
+            raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
 
-        Raises UserError where weights cannot be kept.
-        """
+    def _kept_weights(self, checkpoint: Checkpoint) -> KeptWeights | None:
+        """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
         config = self.config
         if config.weights_file is None:
             return None
         if checkpoint.prepared is not None:
             logger.warning("--keep-weights has no effect: a converted model is ready to be used.")
             return None
-        unfit = None
-        if checkpoint.shaped is not None:
-            unfit = "layers of transformers"
-        elif self.runtime.device.type != "cpu":
-            unfit = f"--device {config.device}"
-        if unfit is not None:
-            raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
         return KeptWeights(config, config.weights_file, checkpoint.manifest)
 
     def _runner(self, model: Decoder | ModuleModel) -> ModelRunner:
