@@ -236,8 +236,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
-    keep_weights:      what a new engine does with prepared weights that outlived the one before: `copy`, `map`; None: nothing is
-                       kept.
+    keep_weights:      what an engine does with prepared weights that outlived the one before: `copy`, `map`; None: none do.
     weights_file:      the descriptor, in the engine process, of the file in memory that they are kept in; None: there is none.
     structured_outputs: limits and defaults of grammars.
     restarts:          what follows when the engine dies.
