@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
@@ -97,9 +98,13 @@ class OwnedEngineSource:
         self._process = process
         self._epoch = 0
         self._reviver = Reviver(config.restarts)
+        self._spawner = ThreadPoolExecutor(1, "engine-spawner")
 
     async def first(self) -> ZmqClient:
         """Raises what `ZmqClient.start` raises."""
+        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
+        # inherits the priority of the thread that spawns it.
+        self._spawner.submit(bool)
         client = await ZmqClient.start(self._config, executor=self._executor, process=self._process)
         self._process = None
         self._reviver.came_up()
@@ -126,9 +131,18 @@ class OwnedEngineSource:
 
     async def _start(self) -> ZmqClient:
         self._epoch += 1
-        client = await ZmqClient.start(self._config, epoch=self._epoch, executor=self._executor)
+        process = await self._spawn()
+        client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
         self._reviver.came_up()
         return client
+
+    async def _spawn(self) -> EngineProcess:
+        spawning = self._spawner.submit(EngineProcess.spawn, self._executor)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(spawning))
+        except asyncio.CancelledError:
+            spawning.result().discard()
+            raise
 
     def _lower_admission(self) -> None:
         scheduler = self._config.scheduler
