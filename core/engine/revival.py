@@ -124,7 +124,7 @@ class OwnedEngineSource:
         await self._processes.close()
 
     async def _start(self) -> ZmqClient:
-        process = self._processes.take()
+        process = await self._processes.take()
         client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
         self._reviver.came_up()
         self._processes.engine_runs()

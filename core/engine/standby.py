@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 
+from core.api.errors import UserError
 from core.engine.child import EngineProcess
 
 SETTLE_S = 2.0
 """Time after which the next process is spawned: an engine that has just come up has requests to go on with first."""
-STOP_S = 0.0
 
 
 class EngineProcesses:
@@ -32,19 +33,23 @@ class EngineProcesses:
         self._executor = executor
         self._waiting = first
         self._standby = standby
-        self._spawning: asyncio.Task[None] | None = None
         self._weights_file: int | None = None
+        self._refilling: asyncio.Task[None] | None = None
+        self._spawner = ThreadPoolExecutor(1, "engine-spawner")
+        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
+        # inherits the priority of the thread that spawns it.
+        self._spawner.submit(bool)
 
-    def take(self) -> EngineProcess:
+    async def take(self) -> EngineProcess:
         """A process that has no configuration yet, the caller's from now on. Raises UserError where none can be spawned."""
-        self._cancel()
+        await self._stop_refilling()
         process = self._waiting
         self._waiting = None
         if process is not None and process.has_ended:
             process.discard()
             process = None
         if process is None:
-            process = EngineProcess.spawn(self._executor, self._weights_file)
+            process = await self._spawn()
         if self._weights_file is None and process.weights_file is not None:
             self._weights_file = os.dup(process.weights_file)
         return process
@@ -52,27 +57,35 @@ class EngineProcesses:
     def engine_runs(self) -> None:
         """Spawn the one that waits, a little later."""
         if self._standby and self._waiting is None:
-            self._cancel()
-            self._spawning = asyncio.create_task(self._spawn())
+            self._refilling = asyncio.create_task(self._refill())
 
     async def close(self) -> None:
-        """End the one that waits, and give the kept weights back."""
-        self._cancel()
-        if self._spawning is not None:
-            await asyncio.gather(self._spawning, return_exceptions=True)
+        """End the one that waits, and give the kept weights back. May be called twice."""
+        await self._stop_refilling()
         if self._waiting is not None:
             self._waiting.kill()
-            await self._waiting.stop(STOP_S)
+            await self._waiting.stop(0.0)
             self._waiting = None
         if self._weights_file is not None:
             os.close(self._weights_file)
             self._weights_file = None
+        self._spawner.shutdown(wait=False)
 
-    def _cancel(self) -> None:
-        if self._spawning is not None:
-            self._spawning.cancel()
+    async def _stop_refilling(self) -> None:
+        if self._refilling is not None:
+            self._refilling.cancel()
+            await asyncio.gather(self._refilling, return_exceptions=True)
+            self._refilling = None
 
-    async def _spawn(self) -> None:
+    async def _refill(self) -> None:
         await asyncio.sleep(SETTLE_S)
-        with contextlib.suppress(OSError):  # the next engine's start tells of it, if it lasts
-            self._waiting = EngineProcess.spawn(self._executor, self._weights_file)
+        with contextlib.suppress(OSError, UserError):  # the next engine's start tells of it, if it lasts
+            self._waiting = await self._spawn()
+
+    async def _spawn(self) -> EngineProcess:
+        spawning = self._spawner.submit(EngineProcess.spawn, self._executor, self._weights_file)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(spawning))
+        except asyncio.CancelledError:
+            spawning.result().discard()
+            raise

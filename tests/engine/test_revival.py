@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fakes import CRASH, TARGET, make_config, make_resolution, reference
 
@@ -141,3 +143,19 @@ def test_a_server_that_ends_during_the_start_leaves_no_process(tmp_path: Path, m
         assert list(tmp_path.iterdir()) == []
 
     run_engine(test, RestartConfig(), start_s=0.3)
+
+
+def test_an_engine_that_is_started_again_has_the_priority_of_the_first() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.generate([1], SamplingParams(max_tokens=60), "a")
+        await anext(stream)
+        before = psutil.Process(engine.pid).nice()
+        os.nice(1)  # of this thread alone
+        first = engine.pid
+        os.kill(first, signal.SIGKILL)
+        while engine.pid == first:
+            await anext(stream)
+        assert psutil.Process(engine.pid).nice() == before
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(run_engine, test, RestartConfig()).result()
