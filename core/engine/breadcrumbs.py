@@ -11,17 +11,21 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-NBYTES = 1 << 20
-"""Of the file; its pages take memory when they are written."""
+from core.engine.shared_file import STEPS_NBYTES
+
 READ_ATTEMPTS = 100
 
 _EPOCH, _SEQUENCE, _STEP, _COMPUTING, _COUNT, _BEGIN, _END, _PREDICTED = range(8)
-"""Words of eight bytes: integers but for the last three, which are floats."""
+"""Words of eight bytes: integers but for the last three, which are floats. What was learned lies behind them."""
 _HEADER = struct.Struct("=5q3d")
-_HANDLES = _HEADER.size
-MOST_HANDLES = (NBYTES - _HANDLES) // 8
+NUM_LEARNED = 8
+"""Floats that the next engine may know of this one."""
+_LEARNED = _HEADER.size // 8
+_HANDLES = _HEADER.size + NUM_LEARNED * 8
+MOST_HANDLES = (STEPS_NBYTES - _HANDLES) // 8
 """Sequences of one step that are named; further ones are not."""
 
 
@@ -48,17 +52,30 @@ class LastStep:
 
 
 class Breadcrumbs:
-    """The writing end, for one thread at a time. descriptor: of a file of `NBYTES`; it may be closed afterwards.
+    """The writing end, for one thread at a time. It forgets the steps of an engine before, but not what that one learned.
 
+    descriptor: of a file of `STEPS_NBYTES`; it may be closed afterwards.
     epoch: of the engine.
     """
 
     def __init__(self, descriptor: int, epoch: int) -> None:
-        memory = memoryview(mmap.mmap(descriptor, NBYTES))
+        memory = memoryview(mmap.mmap(descriptor, STEPS_NBYTES))
         self._bytes = memory
         self._integers = memory.cast("q")
         self._floats = memory.cast("d")
         self._integers[_EPOCH] = epoch
+        for word in (_SEQUENCE, _STEP, _COMPUTING, _COUNT, _END):
+            self._integers[word] = 0
+
+    @property
+    def learned(self) -> Sequence[float]:
+        """Floats that this engine, or one before it, has left; zeros where none has."""
+        return self._floats[_LEARNED : _LEARNED + NUM_LEARNED].tolist()
+
+    def learn(self, values: tuple[float, ...]) -> None:
+        """Leave at most `NUM_LEARNED` floats for the next engine."""
+        for place, value in enumerate(values, start=_LEARNED):
+            self._floats[place] = value
 
     def begin_step(self, begin_s: float, predicted_s: float, handles: bytes | None) -> None:
         """A step begins. begin_s: `time.monotonic()`.

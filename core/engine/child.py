@@ -20,7 +20,7 @@ from core.engine import breadcrumbs
 from core.engine.breadcrumbs import LastStep
 from core.engine.death import Death, death_of, how_ended
 from core.engine.oom_kills import count_oom_kills
-from core.engine.shared_file import anonymous_file
+from core.engine.shared_file import SharedFiles
 from core.engine.socket_directory import SocketDirectory
 from core.processes import child_environment, python_command
 
@@ -33,8 +33,7 @@ class EngineProcess:
     """A running child, which may be spawned before there is an event loop. What it prints goes on to our standard error;
     the last bytes are kept for the cause of death.
 
-    crumbs: descriptor of the file in which the process tells of its steps, ours from now on; None: there is none.
-    weights_file: descriptor, here and in the process, of a file in memory for weights that outlive it; ours from now on.
+    files: that the process has inherited, ours from now on; None: none, or they were given back.
     wedge:  why it is being killed, once it has hung: a clause.
     """
 
@@ -42,14 +41,12 @@ class EngineProcess:
         self,
         process: subprocess.Popen[bytes],
         directory: SocketDirectory,
-        crumbs: int | None = None,
-        weights_file: int | None = None,
+        files: SharedFiles | None = None,
     ) -> None:
         self._process = process
         self._directory = directory
-        self.weights_file = weights_file
+        self.files = files
         self.wedge: str | None = None
-        self._crumbs = crumbs
         self._last_step: LastStep | None = None
         self._num_oom_kills = count_oom_kills()
         self._tail = b""
@@ -62,19 +59,19 @@ class EngineProcess:
             thread.start()
 
     @classmethod
-    def spawn(cls, executor: str | None = None, weights_file: int | None = None) -> EngineProcess:
+    def spawn(cls, executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
         """Start the engine process.
 
-        executor:     names another executor class, MODULE:CLASS.
-        weights_file: of a process before; it stays the caller's. None: a new one.
+        executor: names another executor class, MODULE:CLASS.
+        files:    those of a process before, which stay the caller's; None: new ones.
         """
         directory = SocketDirectory()
-        files = [anonymous_file("core-engine-steps", breadcrumbs.NBYTES)]
+        inherited: SharedFiles | None = None
         pipe = subprocess.PIPE
         try:
-            files.append(anonymous_file("core-engine-weights", 0) if weights_file is None else os.dup(weights_file))
+            inherited = SharedFiles.new() if files is None else files.again()
             command = python_command("core.engine.process", "--address", directory.address)
-            command += ["--breadcrumbs", str(files[0])]
+            command += ["--breadcrumbs", str(inherited.steps)]
             if executor is not None:
                 command += ["--executor", executor]
             process = subprocess.Popen(
@@ -83,15 +80,15 @@ class EngineProcess:
                 stdout=pipe,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
-                pass_fds=files,
+                pass_fds=(inherited.steps, inherited.weights),
                 process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:
             directory.remove()
-            for descriptor in files:
-                os.close(descriptor)
+            if inherited is not None:
+                inherited.close()
             raise
-        return cls(process, directory, *files)
+        return cls(process, directory, inherited)
 
     @property
     def address(self) -> str:
@@ -140,8 +137,8 @@ class EngineProcess:
 
     def last_step(self) -> LastStep | None:
         """The last step that the process began; None when it has not told of any. After the end too."""
-        if self._crumbs is not None:
-            self._last_step = breadcrumbs.read(self._crumbs)
+        if self.files is not None:
+            self._last_step = breadcrumbs.read(self.files.steps)
         return self._last_step
 
     def death(self) -> Death:
@@ -188,10 +185,9 @@ class EngineProcess:
         """Remove the socket directory, and give the shared files back; the last step stays known. May be called twice."""
         self._directory.remove()
         self.last_step()
-        for descriptor in (self._crumbs, self.weights_file):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._crumbs = self.weights_file = None
+        if self.files is not None:
+            self.files.close()
+            self.files = None
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.engine.child import EngineProcess
+from core.engine.lowered import lowered
 from core.engine.standby import EngineProcesses
 from core.engine.zmq_client import ZmqClient
 
@@ -96,6 +95,7 @@ class OwnedEngineSource:
         self._config = config
         self._processes = EngineProcesses(executor, process, standby=config.restarts.standby)
         self._epoch = 0
+        self._num_blocks = 0
         self._reviver = Reviver(config.restarts)
 
     async def first(self) -> ZmqClient:
@@ -126,16 +126,18 @@ class OwnedEngineSource:
     async def _start(self) -> ZmqClient:
         process = await self._processes.take()
         client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
+        self._num_blocks = client.ready.num_blocks
         self._reviver.came_up()
         self._processes.engine_runs()
         return client
 
     def _lower_admission(self) -> None:
-        scheduler = self._config.scheduler
-        fewer = max(1, scheduler.max_num_seqs // 2)
-        logger.warning("After the lack of memory at most %d sequences run at a time (--max-num-seqs).", fewer)
-        lowered = msgspec.structs.replace(scheduler, max_num_seqs=fewer)
-        self._config = msgspec.structs.replace(self._config, scheduler=lowered)
+        self._config = lowered(self._config, self._num_blocks)
+        logger.warning(
+            "After the lack of memory at most %d sequences run at a time (--max-num-seqs), with %d blocks of the KV cache.",
+            self._config.scheduler.max_num_seqs,
+            self._config.cache.num_blocks,
+        )
 
     def _last_word(self, dead: EngineDeadError) -> EngineDeadError:
         terms = self._config.restarts

@@ -1,7 +1,7 @@
 """Processes for engines to come.
 
 Owns: `EngineProcesses`: one that was spawned for the first engine, one that waits for the next death, if asked for, and the
-file in memory that engines hand their weights on in.
+files in memory that engines hand on.
 Never does: configure or judge them. Called by: `OwnedEngineSource`.
 
 A process that waits has imported all that an engine of its executor needs, which is most of a start's time.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 from core.api.errors import UserError
 from core.engine.child import EngineProcess
+from core.engine.shared_file import SharedFiles
 
 SETTLE_S = 2.0
 """Time after which the next process is spawned: an engine that has just come up has requests to go on with first."""
@@ -33,7 +33,7 @@ class EngineProcesses:
         self._executor = executor
         self._waiting = first
         self._standby = standby
-        self._weights_file: int | None = None
+        self._files: SharedFiles | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._spawner = ThreadPoolExecutor(1, "engine-spawner")
         # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
@@ -50,8 +50,8 @@ class EngineProcesses:
             process = None
         if process is None:
             process = await self._spawn()
-        if self._weights_file is None and process.weights_file is not None:
-            self._weights_file = os.dup(process.weights_file)
+        if self._files is None and process.files is not None:
+            self._files = process.files.again()
         return process
 
     def engine_runs(self) -> None:
@@ -60,15 +60,15 @@ class EngineProcesses:
             self._refilling = asyncio.create_task(self._refill())
 
     async def close(self) -> None:
-        """End the one that waits, and give the kept weights back. May be called twice."""
+        """End the one that waits, and give the files back. May be called twice."""
         await self._stop_refilling()
         if self._waiting is not None:
             self._waiting.kill()
             await self._waiting.stop(0.0)
             self._waiting = None
-        if self._weights_file is not None:
-            os.close(self._weights_file)
-            self._weights_file = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
         self._spawner.shutdown(wait=False)
 
     async def _stop_refilling(self) -> None:
@@ -83,7 +83,7 @@ class EngineProcesses:
             self._waiting = await self._spawn()
 
     async def _spawn(self) -> EngineProcess:
-        spawning = self._spawner.submit(EngineProcess.spawn, self._executor, self._weights_file)
+        spawning = self._spawner.submit(EngineProcess.spawn, self._executor, self._files)
         try:
             return await asyncio.shield(asyncio.wrap_future(spawning))
         except asyncio.CancelledError:

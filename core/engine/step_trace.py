@@ -18,7 +18,7 @@ from core.engine.breadcrumbs import Breadcrumbs
 from core.scheduler.step_cost import StepCost, StepWork, work_of
 
 NUM_LEARNED = 8
-"""Steps of which the cost model must have learned before its predictions count."""
+"""Steps of which the cost model must have learned before its predictions count, and between two notes of what it knows."""
 
 
 class StepTrace:
@@ -31,7 +31,7 @@ class StepTrace:
 
     def __init__(self, crumbs: Breadcrumbs, max_num_seqs: int) -> None:
         self._crumbs = crumbs
-        self._cost = StepCost()
+        self._cost = StepCost.restored(crumbs.learned)
         self._work: StepWork | None = None
         self._begin_s = 0.0
         self._handle_of_slot = np.full(max_num_seqs, NO_HANDLE, np.int64)
@@ -56,7 +56,7 @@ class StepTrace:
         now = time.monotonic()
         self._crumbs.end_step(now, len(self._under_way))
         if self._work is not None and not self._under_way:
-            self._cost.observe(self._work, now - self._begin_s)
+            self._learn(self._work, now - self._begin_s)
             self._work = None
 
     def forget(self) -> None:
@@ -64,6 +64,11 @@ class StepTrace:
         self._under_way.clear()
         self._work = None
         self._crumbs.end_step(time.monotonic(), 0)
+
+    def _learn(self, work: StepWork, seconds: float) -> None:
+        self._cost.observe(work, seconds)
+        if self._cost.num_observed % NUM_LEARNED == 0:
+            self._crumbs.learn(self._cost.state())
 
     def _look_at(self, plan: StepPlan) -> None:
         for new in plan.new:

@@ -90,8 +90,8 @@ class ZmqClient:
         """
         if process is None:
             process = EngineProcess.spawn(executor)
-        if config.keep_weights is not None:
-            config = msgspec.structs.replace(config, weights_file=process.weights_file)
+        if config.keep_weights is not None and process.files is not None:
+            config = msgspec.structs.replace(config, weights_file=process.files.weights)
         engine = OwnedEngine(process)
         log_level = logging.getLogger("core").getEffectiveLevel()
         ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)

@@ -10,8 +10,9 @@ the larger its part in the prediction: none ever becomes negative, units do not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -85,6 +86,20 @@ class StepCost:
         self._decode_key = FIRST_TERMS["decode_key"]
         self._prompt_token = FIRST_TERMS["prompt_token"]
         self._prompt_key = FIRST_TERMS["prompt_key"]
+
+    @classmethod
+    def restored(cls, state: Sequence[float]) -> Self:
+        """The model whose `state` this was; one that knows nothing when its first number is 0."""
+        cost = cls()
+        if state[0]:
+            cost.num_observed = int(state[0])
+            cost.margin, cost._step, cost._decode, cost._decode_key, cost._prompt_token, cost._prompt_key = state[1:7]
+        return cost
+
+    def state(self) -> tuple[float, ...]:
+        """Seven numbers that hold all that was learned."""
+        coefficients = (self._step, self._decode, self._decode_key, self._prompt_token, self._prompt_key)
+        return (float(self.num_observed), self.margin, *coefficients)
 
     def predict(self, num_prompt_tokens: int, num_decodes: int, context_tokens: int, prompt_keys: int = 0) -> float:
         """Seconds of such a step (see `StepWork`); 0.0 before anything was observed."""

@@ -24,7 +24,7 @@ from core.engine import breadcrumbs
 from core.engine.breadcrumbs import Breadcrumbs, LastStep
 from core.engine.death import Death, death_of
 from core.engine.oom_kills import count_oom_kills
-from core.engine.shared_file import anonymous_file
+from core.engine.shared_file import STEPS_NBYTES, anonymous_file
 from core.engine.step_queue import step_queue
 from core.engine.step_trace import StepTrace
 from core.engine.zmq_client import ZmqClient
@@ -33,7 +33,7 @@ from core.processes import child_environment
 
 @pytest.fixture
 def file() -> Iterator[int]:
-    descriptor = anonymous_file("test-steps", breadcrumbs.NBYTES)
+    descriptor = anonymous_file("test-steps", STEPS_NBYTES)
     yield descriptor
     os.close(descriptor)
 
@@ -87,6 +87,18 @@ def test_a_reader_never_sees_half_of_a_step(file: int) -> None:
         writer.join()
 
 
+def test_the_next_engine_knows_what_this_one_has_learned(file: int) -> None:
+    for epoch in (0, 1):
+        trace = StepTrace(Breadcrumbs(file, epoch), 4)
+        assert breadcrumbs.read(file) is None
+        for number in range(9):
+            trace.begin(plan(0, new={} if number else {0: 10}))
+            last = breadcrumbs.read(file)
+            assert last is not None
+            assert math.isinf(last.predicted_s) is (epoch == 0 and number < 8)
+            trace.end()
+
+
 DYING = """
 import os, signal, sys
 from core.engine.breadcrumbs import Breadcrumbs
@@ -108,7 +120,9 @@ def plan(*slots: int, new: dict[int, int] | None = None, same_batch: bool = Fals
     for slot, handle in (new or {}).items():
         request = EngineRequest("a", 0, [1], SamplingParams(), seed=0, handle=handle)
         added.append(NewSequence(slot, request, [], 0, [[]]))
-    return StepPlan(slots=np.array(slots, np.int32), new=added, same_batch=same_batch)
+    rows = np.array(slots, np.int32)
+    ones = np.ones_like(rows)
+    return StepPlan(rows, ones, ones, added, total_num_tokens=len(rows), same_batch=same_batch)
 
 
 class Looking:

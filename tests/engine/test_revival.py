@@ -7,16 +7,20 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
-from fakes import CRASH, TARGET, make_config, make_resolution, reference
+from fakes import CRASH, HANG, TARGET, make_config, make_resolution, reference
 
 from core.api.config import RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.async_engine import AsyncEngine
+from core.engine.child import EngineProcess
+from core.engine.lowered import SPARE_BLOCKS
 from core.engine.revival import OwnedEngineSource, Reviver
 from core.engine.zmq_client import ZmqClient
 
@@ -63,9 +67,10 @@ async def answer(engine: AsyncEngine, prompt: list[int], name: str, max_tokens: 
     return last.stop_reason if last.finish_reason == "error" else last.token_ids
 
 
-def run_engine(test: Any, restarts: RestartConfig, **options: Any) -> None:
+def run_engine(test: Any, restarts: RestartConfig, wedge_timeout_s: float = 0.0, **options: Any) -> None:
     async def run() -> None:
-        resolution = make_resolution(make_config(options={"delay_s": 0.005, **options}, restarts=restarts))
+        config = make_config(options={"delay_s": 0.005, **options}, restarts=restarts)
+        resolution = make_resolution(msgspec.structs.replace(config, wedge_timeout_s=wedge_timeout_s))
         engine = await AsyncEngine.start(resolution, executor=TARGET)
         try:
             async with asyncio.timeout(40):
@@ -88,6 +93,19 @@ def test_a_request_that_crashes_processes_ends_alone() -> None:
     run_engine(test, RestartConfig(backoff_s=0.0))
 
 
+def test_a_request_in_which_engines_hang_ends_alone() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        for number in range(10):  # so that it is known how long steps take
+            await answer(engine, [number], f"w{number}", 2)
+        prompts = [[HANG, 1], [2, 3], [4, 5]]
+        asked = [answer(engine, prompt, f"r{prompt[0]}") for prompt in prompts]
+        reason, *others = await asyncio.gather(*asked)
+        assert "alone at last (cause: wedge)" in reason
+        assert others == [reference(prompt, 30) for prompt in prompts[1:]]
+
+    run_engine(test, RestartConfig(backoff_s=0.0), wedge_timeout_s=0.4)
+
+
 def test_too_many_deaths_are_the_end() -> None:
     async def test(engine: AsyncEngine) -> None:
         stream = engine.generate([1], SamplingParams(max_tokens=60), "a")
@@ -108,15 +126,18 @@ def test_too_many_deaths_are_the_end() -> None:
 
 
 def test_after_a_lack_of_memory_fewer_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
+    started: list[tuple[int, int | None]] = []
 
-    async def start(config: Any, **more: Any) -> Any:
-        started.append(config.scheduler.max_num_seqs)
+    async def start(config: Any, *, process: EngineProcess, epoch: int) -> Any:
+        process.discard()
+        started.append((config.scheduler.max_num_seqs, config.cache.num_blocks))
         if len(started) == 3:
             raise OSError("Cannot allocate memory")
+        return SimpleNamespace(ready=SimpleNamespace(num_blocks=config.cache.num_blocks or 64))
 
     async def run() -> None:
-        source = OwnedEngineSource(make_config(restarts=RestartConfig(limit=4, backoff_s=0.0)))
+        config = make_config(restarts=RestartConfig(limit=4, backoff_s=0.0))
+        source = OwnedEngineSource(config, executor=TARGET)
         await source.first()
         await source.next(EngineDeadError("", cause="out_of_memory"))
         await source.next(EngineDeadError("", cause="out_of_memory"))
@@ -126,7 +147,8 @@ def test_after_a_lack_of_memory_fewer_run_at_a_time(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ZmqClient, "start", start)
     asyncio.run(run())
-    assert started == [8, 4, 2, 2, 2]
+    least = 64 // 4 + 1 + SPARE_BLOCKS  # for a sequence of 64 tokens and the one behind it
+    assert started == [(8, None), (4, 32), (2, least), (2, least), (2, least)]
 
 
 def test_a_server_that_ends_during_the_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
