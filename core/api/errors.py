@@ -84,7 +84,7 @@ class EngineDeadError(CoreError):
               looked yet.
     """
 
-    def __init__(self, message: str, *, cause: str = "failed", suspects: Sequence[int] | None = None) -> None:
+    def __init__(self, message: str, *, cause: str = "failure", suspects: Sequence[int] | None = None) -> None:
         super().__init__(message)
         self.cause = cause
         self.suspects = suspects
