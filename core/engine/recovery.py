@@ -78,7 +78,6 @@ class Recovery:
         that live then are sent."""
         self._log.died(error.cause)
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
-        self._judge(dead, error)
         self._stop()
         self._task = asyncio.create_task(self._run(dead, error))
 
@@ -118,18 +117,18 @@ class Recovery:
 
     async def _run(self, dead: ZmqClient, error: EngineDeadError) -> None:
         try:
+            self._judge(dead, error)
             await dead.close()
             client = await self._next(dead.ready, error)
+            self._log.restarted(error.cause)
+            self._patient.adopt(client)
+            await self._go_on(client)
         except EngineDeadError as last:
             self._patient.give_up(last)
         except Exception as defect:
             logger.error("The engine could not be replaced.", exc_info=defect)
             sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
             self._patient.give_up(EngineDeadError(sentence, cause=error.cause))
-        else:
-            self._log.restarted(error.cause)
-            self._patient.adopt(client)
-            await self._go_on(client)
 
     async def _next(self, before: EngineReady, error: EngineDeadError) -> ZmqClient:
         """The next client. Raises EngineDeadError when there is none, or none that computes the same."""
