@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
+from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
@@ -46,10 +46,19 @@ def engine_config(
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
+        # Where a death is final, an engine that hangs may still go on.
+        wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
+        keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
         structured_outputs=structured_outputs_config(settings),
         state_canary=settings["state_canary"],
+        restarts=RestartConfig(
+            limit=settings["engine_restarts"],
+            window_s=settings["engine_restart_window"],
+            backoff_s=settings["engine_restart_backoff"],
+            standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """The engine process as its parent sees it.
 
-Owns: spawning, the tail of its output, its end. Never does: talk to it. Called by: the ZMQ client.
+Owns: spawning, the tail of its output, its end and the cause of it. Never does: talk to it. Called by: the ZMQ client.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from core.api.errors import EngineDeadError
+from core.engine import breadcrumbs
+from core.engine.breadcrumbs import LastStep
+from core.engine.death import Death, death_of, how_ended
+from core.engine.oom_kills import count_oom_kills
+from core.engine.shared_file import SharedFiles
 from core.engine.socket_directory import SocketDirectory
 from core.processes import child_environment, python_command
 
@@ -28,12 +34,23 @@ class EngineProcess:
     the last bytes are kept for the cause of death.
 
     configured: set when it has been sent its configuration; from then on its parent has time for other things.
+    files: that the process has inherited, ours from now on; None: none, or they were given back.
+    wedge: why it is being killed, once it has hung: a clause.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        directory: SocketDirectory,
+        files: SharedFiles | None = None,
+    ) -> None:
         self._process = process
         self._directory = directory
         self.configured = asyncio.Event()
+        self.files = files
+        self.wedge: str | None = None
+        self._last_step: LastStep | None = None
+        self._num_oom_kills = count_oom_kills()
         self._tail = b""
         self._ended: Future[None] = Future()
         self._relayed: Future[None] = Future()
@@ -44,26 +61,36 @@ class EngineProcess:
             thread.start()
 
     @classmethod
-    def spawn(cls, executor: str | None = None) -> EngineProcess:
-        """Start the engine process; `executor` names another executor class, MODULE:CLASS."""
+    def spawn(cls, executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
+        """Start the engine process.
+
+        executor: names another executor class, MODULE:CLASS.
+        files:    those of a process before, which stay the caller's; None: new ones.
+        """
         directory = SocketDirectory()
-        command = python_command("core.engine.process", "--address", directory.address)
-        if executor is not None:
-            command += ["--executor", executor]
+        inherited: SharedFiles | None = None
         pipe = subprocess.PIPE
         try:
+            inherited = SharedFiles.new() if files is None else files.again()
+            command = python_command("core.engine.process", "--address", directory.address)
+            command += ["--breadcrumbs", str(inherited.steps)]
+            if executor is not None:
+                command += ["--executor", executor]
             process = subprocess.Popen(
                 command,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
+                pass_fds=(inherited.steps, inherited.weights),
                 process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:
             directory.remove()
+            if inherited is not None:
+                inherited.close()
             raise
-        return cls(process, directory)
+        return cls(process, directory, inherited)
 
     @property
     def address(self) -> str:
@@ -74,6 +101,11 @@ class EngineProcess:
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is no more."""
+        return self._ended.done()
 
     async def wait(self) -> None:
         """Until the process has ended and all it printed was read."""
@@ -86,13 +118,14 @@ class EngineProcess:
 
     def obituary(self) -> str:
         """How the process ended, and the last lines that it printed."""
-        code = self._process.returncode
-        if code is None:
-            how = "still runs"
-        elif code < 0:
-            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
-        else:
-            how = f"exited with code {code}"
+        return self._with_last_words(how_ended(self._process.returncode))
+
+    def dead_error(self) -> EngineDeadError:
+        """The death of a process that was not to end, with its cause, its last words and those that it was computing."""
+        death = self.death()
+        return EngineDeadError(self._with_last_words(death.sentence), cause=death.cause, suspects=death.suspects)
+
+    def _with_last_words(self, how: str) -> str:
         text = self._tail.decode(errors="replace").strip()
         lines = text.split("\n")[-LAST_LINES:]
         words = []
@@ -102,7 +135,23 @@ class EngineProcess:
                 words.append(shown)
         if not words:
             return how
-        return f"{how}; its last words:\n" + "\n".join(words)
+        return f"{how.removesuffix('.')}; its last words:\n" + "\n".join(words)
+
+    def last_step(self) -> LastStep | None:
+        """The last step that the process began; None when it has not told of any. After the end too."""
+        if self.files is not None:
+            self._last_step = breadcrumbs.read(self.files.steps)
+        return self._last_step
+
+    def death(self) -> Death:
+        """Why the process has ended."""
+        num_oom_kills = count_oom_kills() - self._num_oom_kills
+        return death_of(self._process.returncode, self.last_step(), wedge=self.wedge, num_oom_kills=num_oom_kills)
+
+    def abort(self) -> None:
+        """Have a process that hangs, or is stopped, write its threads' stacks to the log and end."""
+        for number in (signal.SIGABRT, signal.SIGCONT):
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the process at once; harmless when it has ended."""
@@ -135,8 +184,12 @@ class EngineProcess:
             self.remove_directory()
 
     def remove_directory(self) -> None:
-        """Remove the socket directory; harmless when it is gone."""
+        """Remove the socket directory, and give the shared files back; the last step stays known. May be called twice."""
         self._directory.remove()
+        self.last_step()
+        if self.files is not None:
+            self.files.close()
+            self.files = None
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:

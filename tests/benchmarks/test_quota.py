@@ -1,4 +1,4 @@
-"""Shares of processors in benchmarks: the stand-in holds a process to its quota, the table says what part of a share was used."""
+"""Shares of processors in benchmarks: the stand-in holds a process to its quota, the table says how much was used."""
 
 import os
 import subprocess

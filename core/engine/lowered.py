@@ -1,0 +1,37 @@
+"""What an engine is started with after the system has killed one because memory was short.
+
+Owns: `lowered`. Never does: start an engine, or know how much memory there is. Called by: the source of engines.
+
+Memory grows with use: pages of the KV cache count when they are first written, and cached prefixes fill all blocks in the end.
+So there are fewer blocks, as well as fewer sequences.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.api.config import EngineConfig
+
+SPARE_BLOCKS = 2
+"""Blocks beside those of the longest sequence; one of them belongs to nobody."""
+
+
+def lowered(config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """The same with half as many sequences at a time and half the KV cache, which still holds the longest sequence.
+
+    num_blocks: of the engine that died.
+    """
+    scheduler = msgspec.structs.replace(config.scheduler, max_num_seqs=max(1, config.scheduler.max_num_seqs // 2))
+    fewer = max(num_blocks // 2, _least_blocks(config))
+    cache = msgspec.structs.replace(config.cache, num_blocks=min(fewer, num_blocks))
+    return msgspec.structs.replace(config, scheduler=scheduler, cache=cache)
+
+
+def _least_blocks(config: EngineConfig) -> int:
+    """Blocks with which one sequence of the greatest length runs."""
+    cache = config.cache
+    length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+    num_groups = max(len(cache.groups), 1)
+    of_tokens = num_groups * -(-length // cache.block_size)
+    of_states = sum(group.num_state_blocks + group.num_spare_blocks for group in cache.groups)
+    return of_tokens + of_states + SPARE_BLOCKS
