@@ -285,7 +285,10 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP server's own settings, as the command line gives them."""
+    """The HTTP server's own settings, as the command line gives them.
+
+    shutdown_timeout: seconds that running requests have after a signal.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -308,5 +311,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     enable_log_requests: bool = False
     max_log_len: int | None = None
+    shutdown_timeout: float = 5.0
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()

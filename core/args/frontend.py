@@ -29,6 +29,14 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     allowed_methods: Annotated[list[str], Arg("CORS: methods.")] = msgspec.field(default_factory=lambda: ["*"])
     allowed_headers: Annotated[list[str], Arg("CORS: headers.")] = msgspec.field(default_factory=lambda: ["*"])
     allow_credentials: Annotated[bool, Arg("CORS: allow credentials.")] = False
+    shutdown_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds that running requests have to end after SIGTERM or SIGINT, while new ones get 503; a second signal ends "
+            "at once.",
+            ge=0,
+        ),
+    ] = 5.0
     root_path: Annotated[str | None, Arg("Path prefix behind a proxy.")] = None
     ssl_keyfile: Annotated[str | None, Arg("TLS key.")] = None
     ssl_certfile: Annotated[str | None, Arg("TLS certificate.")] = None

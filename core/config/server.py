@@ -27,6 +27,7 @@ _SAME = (
     "max_log_len",
     "ssl_keyfile",
     "ssl_certfile",
+    "shutdown_timeout",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 

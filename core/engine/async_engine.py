@@ -186,6 +186,10 @@ class AsyncEngine:
             await asyncio.to_thread(self.grammars.close)
             await self._client.close()
 
+    def kill(self) -> None:
+        """End the engine process at once, while `close` waits for it or before."""
+        self._client.kill()
+
     def _live_client(self) -> ZmqClient:
         if self.dead_error is not None:
             raise self.dead_error
@@ -273,6 +277,8 @@ class AsyncEngine:
                 logger.error("The hook on_outputs failed.", exc_info=error)
 
     def _on_dead(self, error: EngineDeadError) -> None:
+        if self._closed:
+            return  # its end was asked for
         self.dead_error = error
         logger.error("%s", error)
         self._streams.end(error)

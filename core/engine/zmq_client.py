@@ -194,6 +194,11 @@ class ZmqClient:
             self._calls.fail(EngineDeadError("The engine was closed."))
             self._engine.close()
 
+    def kill(self) -> None:
+        """End an engine of ours at once; `close` then has nothing to wait for."""
+        if self.dead_error is None:
+            self._engine.give_up()
+
     @property
     def _is_awaited(self) -> bool:
         return bool(len(self._ledger) or self._calls)

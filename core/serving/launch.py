@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from core.config.resolve import Resolution
     from core.engine.async_engine import AsyncEngine
     from core.engine.child import EngineProcess
-    from core.serving.http_server import HttpServer
+    from core.serving.context import ServingContext
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 5.0  # for running requests after a signal
+FLUSH_SECONDS = 5.0  # for clients to read the rest of answers that are complete
 DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
 NICENESS = 5  # the engine's compute threads come first
 
@@ -88,7 +89,7 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
     try:
         return await _run(resolution, listener, engine, (first, second), begin)
     finally:
-        await engine.close()
+        await _close(engine, second)
 
 
 async def _start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
@@ -119,6 +120,7 @@ async def _run(
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
     settings = fit_connections(resolution.server)
     app = create_app(engine, settings, model, cache)
+    context: ServingContext = app.state.context
     server = HttpServer(app, settings)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
@@ -142,9 +144,18 @@ async def _run(
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        await _shut_down(server, serving, hurry, engine)
+        else:
+            await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
+        server.should_exit = True
+        if not context.drain.num_running:
+            await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await _close(engine, signals[1])  # which ends what still runs with an error
+            await asyncio.wait((serving,), timeout=1.0)
+            server.force_exit = True
+        await serving
     finally:
-        await app.state.context.close()
+        await context.close()
         for task in (*watching, watching_files):
             task.cancel()
     if engine.dead_error is not None:
@@ -152,14 +163,27 @@ async def _run(
     return 0
 
 
-async def _shut_down(
-    server: HttpServer, serving: asyncio.Future[None], hurry: asyncio.Future[Any], engine: AsyncEngine
-) -> None:
-    """Take no more connections, let running requests end for a while, then end them with an error object."""
-    server.should_exit = True
-    await asyncio.wait((serving, hurry), timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if not serving.done():
-        await engine.close()
-        await asyncio.wait((serving,), timeout=1.0)
-        server.force_exit = True
-    await serving
+async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
+    """Let what runs end, for at most `seconds` seconds and until one of `ends` is done. Meanwhile new work is refused."""
+    drain = context.drain
+    drain.begin(seconds)
+    logger.info(
+        "Shutting down. Requests that run: %d; they have %g s (--shutdown-timeout). A second signal ends them at once.",
+        *(drain.num_running, seconds),
+    )
+    idle = asyncio.ensure_future(context.until_idle())
+    await asyncio.wait((idle, *ends), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if not idle.done():
+        idle.cancel()
+        logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)
+
+
+async def _close(engine: AsyncEngine, hurry: asyncio.Event) -> None:
+    """End the engine in good order, which takes seconds when it saves its cache; at once when somebody is in a hurry."""
+    closing = asyncio.ensure_future(engine.close())
+    hurrying = asyncio.ensure_future(hurry.wait())
+    await asyncio.wait((closing, hurrying), return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not closing.done():
+        engine.kill()
+    await closing

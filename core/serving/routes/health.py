@@ -16,8 +16,11 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs and moves, else 503: it is gone, or since when it has been silent. Never takes long."""
-    await context_of(request).engine.check_health()
+    """200 while the engine runs and moves and requests are taken, else 503: it is gone, since when it has been silent, or
+    that the server is shutting down. Never takes long."""
+    context = context_of(request)
+    await context.engine.check_health()
+    context.drain.check()
     return Response(status_code=200)
 
 
