@@ -52,7 +52,7 @@ class OwnedEngine(EngineConnection):
         return f"The engine process ended unexpectedly: it {self._process.obituary()}"
 
     async def leave(self, grace_s: float) -> None:
-        """Ask the engine to end, wait `grace_s` seconds, terminate it if it does not; remove its sockets."""
+        """Ask the engine to end, wait `grace_s` seconds, kill it if it does not; remove its sockets."""
         if grace_s > 0:
             await self.post(wire.encode(Shutdown()))
         await self._process.stop(grace_s)

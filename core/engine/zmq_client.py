@@ -180,7 +180,7 @@ class ZmqClient:
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         """Leave the engine; its owner ends it. May be called twice.
 
-        grace_s: seconds that an engine of ours has for ending by itself before it is terminated.
+        grace_s: seconds that an engine of ours has for ending by itself before it is killed.
         """
         if self._closing:
             return

@@ -63,7 +63,10 @@ def test_running_requests_may_end_after_a_signal(start: Start) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.2)
+    deadline = time.monotonic() + 10
+    while 'num_requests_running{model_name="fake-model"} 1.0' not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     thread.join(10)
     assert answers == ["stop"]
