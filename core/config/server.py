@@ -28,6 +28,7 @@ _SAME = (
     "ssl_keyfile",
     "ssl_certfile",
     "shutdown_timeout",
+    "api_server_count",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -27,9 +27,9 @@ from core.engine.queue_limit import QueueLimit
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
-from core.engine.revival import EngineSource, OwnedEngineSource
+from core.engine.revival import EngineSource
+from core.engine.startup import Resolved, start_with_fallbacks
 from core.engine.stat_totals import StatTotals
-from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
@@ -102,15 +102,8 @@ class AsyncEngine:
         Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
         EngineDeadError when the engine does not come up.
         """
-        while True:
-            try:
-                source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
-                client, tokenizer = await start_engine_and_tokenizer(resolution, source)
-            except PluginError as error:
-                resolution = await asyncio.to_thread(resolution.without, error)
-                process = None
-            else:
-                return cls(resolution.engine, tokenizer, client, source)
+        started, source, client, tokenizer = await start_with_fallbacks(resolution, executor, process)
+        return cls(started.engine, tokenizer, client, source)
 
     @property
     def ready(self) -> EngineReady:

@@ -92,12 +92,17 @@ class ZmqClient:
         return cls(engine, ready)
 
     @classmethod
-    async def connect(cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ZmqClient:
-        """Become one more client of an engine that another client has started. address: the owner's `address`.
+    async def connect(
+        cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, engine: EngineConnection | None = None
+    ) -> ZmqClient:
+        """Become one more client of an engine that another client has started.
+
+        address: the owner's `address`.
+        engine:  a connection to it that knows more than the usual one.
 
         Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
         """
-        engine = EngineConnection(address)
+        engine = engine or EngineConnection(address)
         try:
             ready = await asyncio.wait_for(engine.greet(), timeout_s)
         except BaseException as error:

@@ -1,7 +1,7 @@
 """Starts the server process and ends it.
 
 Owns: the order of start (port, engine, application, requests) and of shutdown, the exit code.
-Never does: handle requests. Called by: `core serve`.
+Never does: handle requests. Called by: `core serve`; the supervisor and its API processes share its parts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import uvloop
 
+from core.api.config import ServerConfig
 from core.api.errors import EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from core.serving.context import ServingContext
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Phases = Sequence[tuple[str, float]]
 
 FLUSH_SECONDS = 5.0  # for clients to read the rest of answers that are complete
 DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
@@ -51,13 +55,23 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
     listener = bind(resolution.server.host, resolution.server.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(resolution, listener, process, signals))
+            runner.run(_main(resolution)(resolution, listener, process, signals))
+            return 0
         except EngineDeadError as error:
             print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
             return 1
         finally:
             runner.close()  # the loop gives signals back
             signals.ignore()
+
+
+def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
+    """What serves: this process, or several under a supervisor."""
+    if resolution.server.api_server_count == 1:
+        return _serve
+    from core.serving.supervisor import supervise
+
+    return supervise
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -69,27 +83,43 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         logger.error("%s", context["message"], exc_info=error)
 
 
-async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> int:
+async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> None:
     begin = time.perf_counter()
+    events = listen(signals)
+    engine = await unless_stopped(_start_engine(resolution, process), events[0])
+    if engine is None:
+        return
+
+    def on_ready(context: ServingContext) -> None:
+        name = context.model.served_names[0]
+        announce(listener, resolution.server, name, engine.ready.phases, begin)
+
+    try:
+        await serve_requests(resolution.server, listener, engine, events, on_ready)
+    finally:
+        await close_engine(engine, events[1])
+
+
+def listen(signals: StopSignals) -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second signal set from now on. Errors of the loop are reported as well."""
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
-    first, second = asyncio.Event(), asyncio.Event()
-    signals.listen(first, second)
-    stopping = asyncio.ensure_future(first.wait())
-    starting = asyncio.ensure_future(_start_engine(resolution, process))
+    events = asyncio.Event(), asyncio.Event()
+    signals.listen(*events)
+    return events
+
+
+async def unless_stopped(start: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
+    """The result of `start`; None when `stop` is set first, and then nothing of it is left."""
+    stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(start)
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            return 0
-        engine = starting.result()
+        return starting.result() if starting.done() else None
     finally:
         stopping.cancel()
         if not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-    try:
-        return await _run(resolution, listener, engine, (first, second), begin)
-    finally:
-        await _close(engine, second)
 
 
 async def _start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
@@ -97,8 +127,7 @@ async def _start_engine(resolution: Resolution, process: EngineProcess) -> Async
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
-        for name in ("core.serving.app", "core.serving.http_server"):  # slow to import, so while the engine starts
-            await asyncio.to_thread(importlib.import_module, name)
+        await import_application()
         return await starting
     except BaseException:
         starting.cancel()
@@ -106,20 +135,31 @@ async def _start_engine(resolution: Resolution, process: EngineProcess) -> Async
         raise
 
 
-async def _run(
-    resolution: Resolution,
+async def import_application() -> None:
+    """What is slow to import, while something else is waited for."""
+    for name in ("core.serving.app", "core.serving.http_server"):
+        await asyncio.to_thread(importlib.import_module, name)
+
+
+async def serve_requests(
+    settings: ServerConfig,
     listener: socket.socket,
     engine: AsyncEngine,
-    signals: tuple[asyncio.Event, asyncio.Event],
-    begin: float,
-) -> int:
+    events: tuple[asyncio.Event, asyncio.Event],
+    on_ready: Callable[[ServingContext], None],
+) -> None:
+    """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
+
+    on_ready: called once, when requests are served.
+
+    Raises EngineDeadError when there is no engine any more.
+    """
     from core.serving.app import create_app
     from core.serving.http_server import HttpServer
 
-    model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
-    settings = fit_connections(resolution.server)
-    app = create_app(engine, settings, model, cache)
+    settings = fit_connections(settings)
+    app = create_app(engine, settings, engine.config.model, cache)
     context: ServingContext = app.state.context
     server = HttpServer(app, settings)
     died = asyncio.Event()
@@ -127,7 +167,7 @@ async def _run(
     if not engine.is_running:
         died.set()
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    watching = [asyncio.ensure_future(event.wait()) for event in (*signals, died)]
+    watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
     os.nice(NICENESS)
@@ -138,9 +178,7 @@ async def _run(
             await asyncio.sleep(0.005)
         if serving.done():
             serving.result()
-        phases = [*engine.ready.phases, ("total", time.perf_counter() - begin)]
-        times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
-        print(f"Serving {model.served_names[0]} at {url(listener, resolution.server)} ({times})", flush=True)
+        on_ready(context)
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +188,7 @@ async def _run(
         if not context.drain.num_running:
             await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
-            await _close(engine, signals[1])  # which ends what still runs with an error
+            await close_engine(engine, events[1])  # which ends what still runs with an error
             await asyncio.wait((serving,), timeout=1.0)
             server.force_exit = True
         await serving
@@ -160,7 +198,15 @@ async def _run(
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
-    return 0
+
+
+def announce(listener: socket.socket, settings: ServerConfig, served_name: str, phases: Phases, begin: float) -> None:
+    """Say that requests are served, and what the start took.
+
+    phases: of the engine's start. begin: of the whole start, as `time.perf_counter()` says.
+    """
+    times = [f"{name} {seconds:.2f} s" for name, seconds in (*phases, ("total", time.perf_counter() - begin))]
+    print(f"Serving {served_name} at {url(listener, settings)} ({', '.join(times)})", flush=True)
 
 
 async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
@@ -178,7 +224,7 @@ async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio
         logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)
 
 
-async def _close(engine: AsyncEngine, hurry: asyncio.Event) -> None:
+async def close_engine(engine: AsyncEngine, hurry: asyncio.Event) -> None:
     """End the engine in good order, which takes seconds when it saves its cache; at once when somebody is in a hurry."""
     closing = asyncio.ensure_future(engine.close())
     hurrying = asyncio.ensure_future(hurry.wait())
