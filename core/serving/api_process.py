@@ -15,7 +15,7 @@ import sys
 
 import uvloop
 
-from core.api.errors import EngineDeadError
+from core.api.errors import CoreError, EngineDeadError
 from core.engine.async_engine import AsyncEngine
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
@@ -149,6 +149,9 @@ def main() -> int:
             runner.run(run(control, listener))
         except EngineDeadError:
             return 1  # the supervisor knows why
+        except CoreError as error:
+            print(f"core serve: {error}", file=sys.stderr, flush=True)
+            return 2
     return 0
 
 

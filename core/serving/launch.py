@@ -15,13 +15,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import uvloop
 
 from core.api.config import ServerConfig
-from core.api.errors import EngineDeadError
+from core.api.errors import CoreError, EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
 from core.serving.process_limits import fit_connections, watch_files
@@ -44,8 +44,14 @@ DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the
 NICENESS = 5  # the engine's compute threads come first
 
 
+class ApiProcessError(CoreError):
+    """An API process died too often, or before it had ever served; the sentence says how."""
+
+
 def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Serve until a signal (0) or until the engine dies (1). process: of the engine, spawned already.
+    """Serve until a signal (0) or until the engine, or an API process, dies for good (1).
+
+    process: of the engine, spawned already.
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
@@ -57,8 +63,9 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
         try:
             runner.run(_main(resolution)(resolution, listener, process, signals))
             return 0
-        except EngineDeadError as error:
-            print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
+        except (EngineDeadError, ApiProcessError) as error:
+            subject = "the engine died: " if isinstance(error, EngineDeadError) else ""
+            print(f"core serve: {subject}{error}", file=sys.stderr, flush=True)
             return 1
         finally:
             runner.close()  # the loop gives signals back
@@ -224,7 +231,19 @@ async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio
         logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)
 
 
-async def close_engine(engine: AsyncEngine, hurry: asyncio.Event) -> None:
+class EngineHolder(Protocol):
+    """Who ends an engine."""
+
+    async def close(self) -> None:
+        """In good order."""
+        ...
+
+    def kill(self) -> None:
+        """At once; `close` then has nothing to wait for."""
+        ...
+
+
+async def close_engine(engine: EngineHolder, hurry: asyncio.Event) -> None:
     """End the engine in good order, which takes seconds when it saves its cache; at once when somebody is in a hurry."""
     closing = asyncio.ensure_future(engine.close())
     hurrying = asyncio.ensure_future(hurry.wait())

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.api.config import RestartConfig
-from core.api.errors import EngineDeadError
+from core.api.errors import CoreError, EngineDeadError
 from core.engine.revival import OwnedEngineSource, Reviver
 from core.engine.startup import start_with_fallbacks
 from core.engine.zmq_client import ZmqClient
@@ -28,7 +28,7 @@ from core.serving.api_messages import (
     Serving,
     TellMetrics,
 )
-from core.serving.launch import FLUSH_SECONDS, announce, listen, unless_stopped
+from core.serving.launch import FLUSH_SECONDS, ApiProcessError, announce, close_engine, listen, unless_stopped
 from core.serving.metrics_rounds import MetricsRounds
 from core.serving.shares import engine_share, server_share
 
@@ -46,7 +46,7 @@ GRACE_S = 3.0
 async def supervise(
     resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
 ) -> None:
-    """Serve until a signal. Raises EngineDeadError when there is no engine any more, or API processes die too often."""
+    """Serve until a signal. Raises EngineDeadError when there is no engine any more, ApiProcessError."""
     begin = time.perf_counter()
     first, second = listen(signals)
     supervisor = Supervisor(resolution, listener)
@@ -57,7 +57,7 @@ async def supervise(
             phases = supervisor.phases
             await supervisor.run(first, second, lambda: announce(listener, started.server, served_name, phases, begin))
     finally:
-        await supervisor.close()
+        await close_engine(supervisor, second)
 
 
 class Supervisor:
@@ -77,7 +77,7 @@ class Supervisor:
         self._engine_runs = asyncio.Event()
         self._all_serve = asyncio.Event()
         self._failed = asyncio.Event()
-        self._failure: EngineDeadError | None = None
+        self._failure: CoreError | None = None
         self._ending = False
 
     async def start(self, process: EngineProcess) -> Resolution:
@@ -125,6 +125,11 @@ class Supervisor:
         if self._client is not None:
             await self._client.close()
 
+    def kill(self) -> None:
+        """End the engine process at once, while `close` waits for it or before."""
+        if self._client is not None:
+            self._client.kill()
+
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
         self._engine_runs.set()  # nobody is to wait for it any more
@@ -146,7 +151,7 @@ class Supervisor:
             try:
                 child = await ApiChild.spawn(number, self._listener)
             except OSError as error:
-                self._fail(EngineDeadError(f"API process {number} cannot be started: {error}."))
+                self._fail(ApiProcessError(f"API process {number} cannot be started: {error}."))
                 return
             self._children[number] = child
             try:
@@ -161,7 +166,7 @@ class Supervisor:
             delay = reviver.delay()
             sentence = f"API process {number} {how}"
             if delay is None or (child.client is None and not self._all_serve.is_set()):
-                self._fail(EngineDeadError(f"{sentence}; it is not started again."))
+                self._fail(ApiProcessError(f"{sentence}; it is not started again."))
                 return
             logger.error("%s: its connections have ended. It is started again.", sentence)
             await asyncio.sleep(delay)
@@ -177,7 +182,8 @@ class Supervisor:
                 case Serving():
                     child.client = message.client
                     reviver.came_up()
-                    if all(each.client is not None for each in self._children.values()):
+                    serving = [each for each in self._children.values() if each.client is not None]
+                    if len(serving) == len(self._keepers):
                         self._all_serve.set()
                 case AskMetrics():
                     answering = asyncio.create_task(self._tell_metrics(child, message.question))
@@ -212,7 +218,7 @@ class Supervisor:
         for child in list(self._children.values()):
             tell(child)
 
-    def _fail(self, failure: EngineDeadError) -> None:
+    def _fail(self, failure: CoreError) -> None:
         self._failure = failure
         self._failed.set()
 
