@@ -78,7 +78,6 @@ class Recovery:
         that live then are sent."""
         self._log.died(error.cause)
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
-        self._judge(dead, error)
         self._stop()
         self._task = asyncio.create_task(self._run(dead, error))
 
@@ -95,13 +94,16 @@ class Recovery:
 
     def _judge(self, dead: ZmqClient, error: EngineDeadError) -> None:
         """End the request that engines die of, if it is known now."""
-        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects)
+        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects or ())
         live = {state.request_id for state in self._requests}
         guilty = self._suspects.died(list(computed), live, self._has_got_on, error.cause)
         if guilty is None:
             return
         logger.error("Request %r ends: engines die when they compute it.", guilty)
-        sentence = f"The engine died again and again when it computed this request, alone at last: {error}"
+        sentence = (
+            f"The engine died again and again when it computed this request, alone at last (cause: {error.cause}); the "
+            "server's log says more."
+        )
         self._streams.deliver(self._requests.abort([guilty], "error", sentence))
 
     def _has_got_on(self, request_id: str) -> bool:
@@ -115,18 +117,18 @@ class Recovery:
 
     async def _run(self, dead: ZmqClient, error: EngineDeadError) -> None:
         try:
+            self._judge(dead, error)
             await dead.close()
             client = await self._next(dead.ready, error)
+            self._log.restarted(error.cause)
+            self._patient.adopt(client)
+            await self._go_on(client)
         except EngineDeadError as last:
             self._patient.give_up(last)
         except Exception as defect:
             logger.error("The engine could not be replaced.", exc_info=defect)
             sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
             self._patient.give_up(EngineDeadError(sentence, cause=error.cause))
-        else:
-            self._log.restarted(error.cause)
-            self._patient.adopt(client)
-            await self._go_on(client)
 
     async def _next(self, before: EngineReady, error: EngineDeadError) -> ZmqClient:
         """The next client. Raises EngineDeadError when there is none, or none that computes the same."""

@@ -18,6 +18,7 @@ import msgspec
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.engine.child import EngineProcess
+from core.engine.standby import EngineProcesses
 from core.engine.zmq_client import ZmqClient
 
 logger = logging.getLogger(__name__)
@@ -93,17 +94,13 @@ class OwnedEngineSource:
         self, config: EngineConfig, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> None:
         self._config = config
-        self._executor = executor
-        self._process = process
+        self._processes = EngineProcesses(executor, process, standby=config.restarts.standby)
         self._epoch = 0
         self._reviver = Reviver(config.restarts)
 
     async def first(self) -> ZmqClient:
         """Raises what `ZmqClient.start` raises."""
-        client = await ZmqClient.start(self._config, executor=self._executor, process=self._process)
-        self._process = None
-        self._reviver.came_up()
-        return client
+        return await self._start()
 
     async def next(self, dead: EngineDeadError) -> ZmqClient:
         """Start another process, after a while if need be. Raises EngineDeadError when there were too many deaths."""
@@ -114,6 +111,7 @@ class OwnedEngineSource:
             if dead.cause == OUT_OF_MEMORY:
                 self._lower_admission()
             await asyncio.sleep(delay)
+            self._epoch += 1
             try:
                 return await self._start()
             except (CoreError, OSError) as error:
@@ -122,12 +120,14 @@ class OwnedEngineSource:
                 dead = EngineDeadError(f"The engine could not be started again: {error}", cause=cause)
 
     async def close(self) -> None:
-        """There is nothing to give back."""
+        """End the process that waits for the next death, if there is one."""
+        await self._processes.close()
 
     async def _start(self) -> ZmqClient:
-        self._epoch += 1
-        client = await ZmqClient.start(self._config, epoch=self._epoch, executor=self._executor)
+        process = self._processes.take()
+        client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
         self._reviver.came_up()
+        self._processes.engine_runs()
         return client
 
     def _lower_admission(self) -> None:

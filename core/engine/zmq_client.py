@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import (
@@ -86,7 +88,11 @@ class ZmqClient:
         timeout_s: seconds until the start is given up.
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
         """
-        engine = OwnedEngine(process or EngineProcess.spawn(executor))
+        if process is None:
+            process = EngineProcess.spawn(executor)
+        if config.keep_weights is not None:
+            config = msgspec.structs.replace(config, weights_file=process.weights_file)
+        engine = OwnedEngine(process)
         log_level = logging.getLogger("core").getEffectiveLevel()
         ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
         return cls(engine, ready)
@@ -243,7 +249,8 @@ class ZmqClient:
             while self.dead_error is None:
                 message = await self._engine.receive()
                 self._heard_at = time.monotonic()
-                self._dispatch(message)
+                if self.dead_error is None:
+                    self._dispatch(message)
         except EngineDeadError as error:
             self._die(error)
         except Exception as error:

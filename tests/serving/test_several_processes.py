@@ -119,7 +119,9 @@ def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -
 
         with server.stream(100) as texts:
             begun = next(texts)
-            server.process.send_signal(signal.SIGTERM)
+            everybody = psutil.Process(server.process.pid).children(recursive=True)
+            for each in (*everybody, server.process):  # as service managers do
+                each.send_signal(signal.SIGTERM)
             assert begun + "".join(texts) == expected(100)
         errors = server.end()
         assert "API process 0 was killed by signal 9 (SIGKILL)" in errors

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
-from core.serving.protocol.operation import VersionAnswer
+from core.serving.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
 from core.version import __version__
 
 router = APIRouter(tags=["operation"])
@@ -16,12 +16,18 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs and moves and requests are taken, else 503: it is gone, since when it has been silent, or
-    that the server is shutting down. Never takes long."""
+    """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, since when it has
+    been silent, or that the server is shutting down. Never takes long."""
     context = context_of(request)
     await context.engine.check_health()
     context.drain.check()
-    return Response(status_code=200)
+    restarts = context.engine.restarts
+    answer = HealthAnswer(
+        state="serving" if restarts.paused_since is None else "recovering",
+        engine_restarts=restarts.num_restarts.total(),
+        last_deaths=[EngineDeath(death.time, death.cause) for death in restarts.latest],
+    )
+    return json_response(answer)
 
 
 @router.get("/version")
