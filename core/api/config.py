@@ -312,7 +312,11 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP server's own settings, as the command line gives them."""
+    """The HTTP server's own settings, as the command line gives them.
+
+    shutdown_timeout: seconds that running requests have after a signal.
+    api_server_count: processes that answer HTTP requests.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -335,5 +339,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     enable_log_requests: bool = False
     max_log_len: int | None = None
+    shutdown_timeout: float = 5.0
+    api_server_count: int = 1
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()

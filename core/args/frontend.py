@@ -29,6 +29,24 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     allowed_methods: Annotated[list[str], Arg("CORS: methods.")] = msgspec.field(default_factory=lambda: ["*"])
     allowed_headers: Annotated[list[str], Arg("CORS: headers.")] = msgspec.field(default_factory=lambda: ["*"])
     allow_credentials: Annotated[bool, Arg("CORS: allow credentials.")] = False
+    shutdown_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds that running requests have to end after SIGTERM or SIGINT, while new ones get 503; a second signal ends "
+            "at once.",
+            ge=0,
+        ),
+    ] = 5.0
+    api_server_count: Annotated[
+        int,
+        Arg(
+            "Processes that answer HTTP requests on one port, for one engine. With more than one, limits of connections and "
+            "queues are divided among them, and no responses of /v1/responses are kept.",
+            ge=1,
+            le=64,
+            short=("asc",),
+        ),
+    ] = 1
     root_path: Annotated[str | None, Arg("Path prefix behind a proxy.")] = None
     ssl_keyfile: Annotated[str | None, Arg("TLS key.")] = None
     ssl_certfile: Annotated[str | None, Arg("TLS certificate.")] = None

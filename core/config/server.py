@@ -27,6 +27,8 @@ _SAME = (
     "max_log_len",
     "ssl_keyfile",
     "ssl_certfile",
+    "shutdown_timeout",
+    "api_server_count",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 

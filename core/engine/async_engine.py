@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -28,8 +28,8 @@ from core.engine.queue_limit import QueueLimit
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
-from core.engine.revival import EngineSource, OwnedEngineSource
-from core.engine.startup import Resolved, start_engine_and_tokenizer
+from core.engine.revival import EngineSource
+from core.engine.startup import Resolved, start_with_fallbacks
 from core.engine.stat_totals import StatTotals
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
@@ -107,15 +107,8 @@ class AsyncEngine:
         Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
         EngineDeadError when the engine does not come up.
         """
-        while True:
-            try:
-                source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
-                client, tokenizer = await start_engine_and_tokenizer(resolution, source)
-            except PluginError as error:
-                resolution = await asyncio.to_thread(resolution.without, error)
-                process = None
-            else:
-                return cls(resolution.engine, tokenizer, client, source)
+        started, source, client, tokenizer = await start_with_fallbacks(resolution, executor, process)
+        return cls(started.engine, tokenizer, client, source)
 
     @property
     def ready(self) -> EngineReady:
@@ -213,6 +206,10 @@ class AsyncEngine:
             if self._recovery is not None:
                 await self._recovery.close()
             await self._client.close()
+
+    def kill(self) -> None:
+        """End the engine process at once, while `close` waits for it or before."""
+        self._client.kill()
 
     def adopt(self, client: ZmqClient) -> None:
         """Use another client, after the death of the last one's engine. Called by the recovery."""
@@ -333,6 +330,8 @@ class AsyncEngine:
                 logger.error("The hook on_outputs failed.", exc_info=error)
 
     def _on_dead(self, error: EngineDeadError) -> None:
+        if self._closed:
+            return  # its end was asked for
         if self._recovery is None:
             self.give_up(error)
             return

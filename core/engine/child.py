@@ -27,6 +27,7 @@ from core.processes import child_environment, python_command
 TAIL_BYTES = 4096
 LAST_LINES = 8
 LAST_WORDS_S = 0.2
+KILL_S = 2.0
 
 
 class EngineProcess:
@@ -165,19 +166,12 @@ class EngineProcess:
         self.remove_directory()
 
     async def stop(self, grace_s: float) -> None:
-        """Wait `grace_s` seconds for the end, then terminate, then kill; remove the socket directory."""
+        """Wait `grace_s` seconds for the end, then kill; remove the socket directory."""
         try:
-            ways = (
-                (None, grace_s),
-                (self._process.terminate, 2.0),
-                (self._process.kill, 2.0),
-            )
-            for end, patience in ways:
-                if end is not None:
-                    end()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.wrap_future(self._ended), patience)
-                    break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(self._ended), grace_s)
+            self.kill()
+            await asyncio.wait({asyncio.wrap_future(self._ended)}, timeout=KILL_S)
         finally:
             self._close_input()
             await asyncio.wait({asyncio.wrap_future(self._relayed)}, timeout=LAST_WORDS_S)

@@ -30,7 +30,7 @@ from core.scheduler.step import Step
 logger = logging.getLogger(__name__)
 
 SAVE_S = 3.0
-"""Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it terminates."""
+"""Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it kills."""
 
 KV_WAIT_S = 0.005
 """How long a step that has nothing to compute waits for keys and values that are being loaded. A request that comes just

@@ -69,7 +69,7 @@ class OwnedEngine(EngineConnection):
         return suspects_in(self._process.last_step())
 
     async def leave(self, grace_s: float) -> None:
-        """Ask the engine to end, wait `grace_s` seconds, terminate it if it does not; remove its sockets."""
+        """Ask the engine to end, wait `grace_s` seconds, kill it if it does not; remove its sockets."""
         if grace_s > 0:
             await self.post(wire.encode(Shutdown()))
         await self._process.stop(grace_s)

@@ -13,13 +13,12 @@ import gc
 import importlib
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,6 +35,7 @@ from core.engine.executor import Executor
 from core.engine.loop import EngineLoop
 from core.engine.step_trace import StepTrace
 from core.observe.logging import setup_logging
+from core.processes import end_with_parent, leave_signals_to_parent
 
 DEFAULT_EXECUTOR = "core.executor.uniproc:UniprocExecutor"
 
@@ -110,23 +110,15 @@ def build(
     return core, [("import", import_s), *executor.phases]
 
 
-def end_with_parent(address: str) -> None:
-    """End this process, and remove its socket, when standard input closes: the parent holds the other end and never
-    writes."""
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        socket_path = address.removeprefix("ipc://")
-        shutil.rmtree(os.path.dirname(socket_path), ignore_errors=True)
-        os._exit(3)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+def remove_socket(address: str) -> None:
+    """Remove the directory of the socket: its owner is gone and cannot do so."""
+    socket_path = address.removeprefix("ipc://")
+    shutil.rmtree(os.path.dirname(socket_path), ignore_errors=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the engine process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_parent()
     faulthandler.enable()  # a crash, and the signal that ends a step without end, leave the stacks in the log
     parser = argparse.ArgumentParser(prog="core.engine.process", description="One engine; started by its client.")
     parser.add_argument("--address", required=True)
@@ -137,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     socket = context.socket(zmq.ROUTER)
     wire.configure(socket)
     socket.bind(options.address)
-    end_with_parent(options.address)  # after the socket was made: what it removes must be all there
+    end_with_parent(0, partial(remove_socket, options.address))  # after the socket was made: it must be all there
     try:
         return serve(socket, options.executor, options.breadcrumbs)
     finally:

@@ -1,20 +1,24 @@
 """A new engine process and its tokenizer, made at the same time.
 
-Owns: `start_engine_and_tokenizer`. Never does: decide what follows a failure. Called by: `AsyncEngine.start`.
+Owns: the start, and another one where a plugin fails. Never does: run requests. Called by: `AsyncEngine.start`,
+the supervisor of API processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import PluginError, UserError
-from core.engine.revival import EngineSource
+from core.engine.child import EngineProcess
+from core.engine.revival import EngineSource, OwnedEngineSource
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
+
+R = TypeVar("R", bound="Resolved")
 
 
 class Resolved(Protocol):
@@ -33,6 +37,32 @@ class Resolved(Protocol):
     def without(self, error: PluginError) -> Self:
         """The same without the plugin that failed. Raises `error` where that is not allowed."""
         ...
+
+
+async def start_with_fallbacks(
+    resolution: R, executor: str | None, process: EngineProcess | None
+) -> tuple[R, OwnedEngineSource, ZmqClient, Tokenizer]:
+    """An engine of ours, its source and its tokenizer; without a plugin that fails, where that is allowed, which makes another
+    resolution.
+
+    executor: MODULE:CLASS of another executor than the default.
+    process: one that was spawned already.
+
+    Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
+    EngineDeadError when the engine does not come up.
+    """
+    while True:
+        source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
+        try:
+            client, tokenizer = await start_engine_and_tokenizer(resolution, source)
+        except BaseException as error:
+            await source.close()
+            if not isinstance(error, PluginError):
+                raise
+            resolution = await asyncio.to_thread(resolution.without, error)
+            process = None
+        else:
+            return resolution, source, client, tokenizer
 
 
 async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:

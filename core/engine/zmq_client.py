@@ -98,12 +98,17 @@ class ZmqClient:
         return cls(engine, ready)
 
     @classmethod
-    async def connect(cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ZmqClient:
-        """Become one more client of an engine that another client has started. address: the owner's `address`.
+    async def connect(
+        cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, engine: EngineConnection | None = None
+    ) -> ZmqClient:
+        """Become one more client of an engine that another client has started.
+
+        address: the owner's `address`.
+        engine:  a connection to it that knows more than the usual one.
 
         Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
         """
-        engine = EngineConnection(address)
+        engine = engine or EngineConnection(address)
         try:
             ready = await asyncio.wait_for(engine.greet(), timeout_s)
         except BaseException as error:
@@ -190,7 +195,7 @@ class ZmqClient:
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         """Leave the engine; its owner ends it. May be called twice.
 
-        grace_s: seconds that an engine of ours has for ending by itself before it is terminated.
+        grace_s: seconds that an engine of ours has for ending by itself before it is killed.
         """
         if self._closing:
             return
@@ -203,6 +208,11 @@ class ZmqClient:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._calls.fail(EngineDeadError("The engine was closed."))
             self._engine.close()
+
+    def kill(self) -> None:
+        """End an engine of ours at once; `close` then has nothing to wait for."""
+        if self.dead_error is None:
+            self._engine.give_up()
 
     @property
     def _is_awaited(self) -> bool:

@@ -33,6 +33,7 @@ from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest
 from core.plugin.table import PluginTable
+from core.processes import end_with_parent
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 NICENESS = 5
@@ -240,6 +241,7 @@ def _limit_memory(extra: int | None) -> None:
 def main() -> int:
     """Entry point of the process."""
     os.nice(NICENESS)
+    end_with_parent(int(sys.argv[1]))  # in the middle of a job as well
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         connection.settimeout(IDLE_SECONDS)
         with connection.makefile("rwb") as stream:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -20,6 +20,7 @@ from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.observe import kv_metrics
+from core.observe.shared_metrics import AskOthers, families, merged, page
 
 PREFIX = "core:"
 FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
@@ -54,6 +55,7 @@ COUNTERS = {
 class ServerMetrics:
     """All metrics of one server, labelled with its model's name.
 
+    registry: of what this process counts; the scheduler's state comes before it.
     stats: gives the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
@@ -68,7 +70,9 @@ class ServerMetrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self.model_name = model_name
-        self.registry.register(_SchedulerCollector(model_name, stats, cache))
+        self._scheduler = _SchedulerCollector(model_name, stats, cache)
+        self._number = 0
+        self._ask_others: AskOthers | None = None
         self.registry.register(_RestartCollector(model_name, restarts))
         self.recovery = self._histogram(
             "engine_recovery_seconds", "Pauses between the death of an engine and the next.", RECOVERY_BUCKETS
@@ -105,9 +109,18 @@ class ServerMetrics:
             "request_params_max_tokens", "The max_tokens of a request.", LENGTH_BUCKETS
         )
 
-    def render(self) -> bytes:
+    def share(self, number: int, ask_others: AskOthers) -> None:
+        """From now on this is process `number` of several, whose metrics are on the page, too."""
+        self._number = number
+        self._ask_others = ask_others
+
+    async def render(self) -> bytes:
         """The state in Prometheus' text format."""
-        return generate_latest(self.registry)
+        if self._ask_others is None:
+            return page(self._scheduler.collect(), self.registry.collect())
+        others = await self._ask_others()
+        own = {**others, self._number: families(self.registry.collect())}
+        return page(self._scheduler.collect(), merged(own))
 
     def _counter(self, name: str, text: str) -> Counter:
         family = Counter(PREFIX + name, text, ("model_name",), registry=self.registry)

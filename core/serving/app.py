@@ -20,6 +20,7 @@ from core.serving.authentication import Authentication
 from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
+from core.serving.drain import DrainGate
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
@@ -50,7 +51,8 @@ def create_app(
         redoc_url="/redoc" if docs else None,
         openapi_url="/openapi.json" if docs else None,
     )
-    app.state.context = _context(engine, server_config, model_config, cache_config)
+    context = _context(engine, server_config, model_config, cache_config)
+    app.state.context = context
     paths: list[str] = []
     for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
         app.include_router(module.router)
@@ -78,6 +80,7 @@ def create_app(
         allow_credentials=server_config.allow_credentials,
     )
     app.add_middleware(Turnstile)
+    app.add_middleware(DrainGate, drain=context.drain)
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
     return app

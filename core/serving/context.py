@@ -15,6 +15,7 @@ from fastapi import Request
 from core.api.config import ModelConfig, ServerConfig
 from core.observe.metrics import ServerMetrics
 from core.serving.body import BodyRoom
+from core.serving.drain import Drain
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
@@ -29,6 +30,7 @@ class ServingContext:
 
     bodies: the memory for request bodies.
     responses: those of /v1/responses that are kept.
+    drain: whether the server takes requests, and which ones run.
     created: seconds since the epoch.
     """
 
@@ -39,8 +41,14 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
+    drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
+
+    async def until_idle(self) -> None:
+        """Until everything that runs has ended, responses in the background too; for a server that drains."""
+        await self.drain.idle()
+        await self.responses.until_idle()
 
     async def close(self) -> None:
         """End what runs beside the requests: responses in the background, the helper process."""

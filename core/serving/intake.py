@@ -27,9 +27,10 @@ async def intake(
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """The prepared body of a request, and the place in the queue that is kept for it.
 
-    Raises RequestError, with status 429 before anything is read, and ClientGone.
+    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone.
     """
     context = context_of(request)
+    context.drain.check()
     context.engine.queue.check()
     with ExitStack() as places:
         with context.bodies.body() as body:

@@ -1,7 +1,7 @@
 """Starts the server process and ends it.
 
 Owns: the order of start (port, engine, application, requests) and of shutdown, the exit code.
-Never does: handle requests. Called by: `core serve`.
+Never does: handle requests. Called by: `core serve`; the supervisor and its API processes share its parts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import uvloop
 
-from core.api.errors import EngineDeadError
+from core.api.config import ServerConfig
+from core.api.errors import CoreError, EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
 from core.serving.process_limits import fit_connections, watch_files
@@ -30,19 +32,28 @@ if TYPE_CHECKING:
     from core.config.resolve import Resolution
     from core.engine.async_engine import AsyncEngine
     from core.engine.child import EngineProcess
-    from core.serving.http_server import HttpServer
+    from core.serving.context import ServingContext
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 5.0  # for running requests after a signal
+T = TypeVar("T")
+Phases = Sequence[tuple[str, float]]
+
+FLUSH_SECONDS = 5.0  # for clients to read the rest of answers that are complete
 DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
 SLOW_IMPORTS = ("core.grammars.compiler", "core.serving.app", "core.serving.http_server")
 """Imported while the engine starts, and not before it has its configuration."""
 NICENESS = 5  # the engine's compute threads come first
 
 
+class ApiProcessError(CoreError):
+    """An API process died too often, or before it had ever served; the sentence says how."""
+
+
 def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Serve until a signal (0) or until the engine dies (1). process: of the engine, spawned already.
+    """Serve until a signal (0) or until the engine, or an API process, dies for good (1).
+
+    process: of the engine, spawned already.
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
@@ -52,13 +63,24 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
     listener = bind(resolution.server.host, resolution.server.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(resolution, listener, process, signals))
-        except EngineDeadError as error:
-            print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
+            runner.run(_main(resolution)(resolution, listener, process, signals))
+            return 0
+        except (EngineDeadError, ApiProcessError) as error:
+            subject = "the engine died: " if isinstance(error, EngineDeadError) else ""
+            print(f"core serve: {subject}{error}", file=sys.stderr, flush=True)
             return 1
         finally:
             runner.close()  # the loop gives signals back
             signals.ignore()
+
+
+def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
+    """What serves: this process, or several under a supervisor."""
+    if resolution.server.api_server_count == 1:
+        return _serve
+    from core.serving.supervisor import supervise
+
+    return supervise
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -70,27 +92,43 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         logger.error("%s", context["message"], exc_info=error)
 
 
-async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> int:
+async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> None:
     begin = time.perf_counter()
+    events = listen(signals)
+    engine = await unless_stopped(_start_engine(resolution, process), events[0])
+    if engine is None:
+        return
+
+    def on_ready(context: ServingContext) -> None:
+        name = context.model.served_names[0]
+        announce(listener, resolution.server, name, engine.ready.phases, begin)
+
+    try:
+        await serve_requests(resolution.server, listener, engine, events, on_ready)
+    finally:
+        await close_engine(engine, events[1])
+
+
+def listen(signals: StopSignals) -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second signal set from now on. Errors of the loop are reported as well."""
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
-    first, second = asyncio.Event(), asyncio.Event()
-    signals.listen(first, second)
-    stopping = asyncio.ensure_future(first.wait())
-    starting = asyncio.ensure_future(_start_engine(resolution, process))
+    events = asyncio.Event(), asyncio.Event()
+    signals.listen(*events)
+    return events
+
+
+async def unless_stopped(start: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
+    """The result of `start`; None when `stop` is set first, and then nothing of it is left."""
+    stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(start)
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            return 0
-        engine = starting.result()
+        return starting.result() if starting.done() else None
     finally:
         stopping.cancel()
         if not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-    try:
-        return await _run(resolution, listener, engine, (first, second), begin)
-    finally:
-        await engine.close()
 
 
 async def _start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
@@ -99,8 +137,7 @@ async def _start_engine(resolution: Resolution, process: EngineProcess) -> Async
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
     try:
         await _until_configured(process, starting)
-        for name in SLOW_IMPORTS:
-            await asyncio.to_thread(importlib.import_module, name)
+        await import_application()
         return await starting
     except BaseException:
         starting.cancel()
@@ -117,27 +154,39 @@ async def _until_configured(process: EngineProcess, starting: asyncio.Future[Asy
         configured.cancel()
 
 
-async def _run(
-    resolution: Resolution,
+async def import_application() -> None:
+    """What is slow to import, while something else is waited for."""
+    for name in SLOW_IMPORTS:
+        await asyncio.to_thread(importlib.import_module, name)
+
+
+async def serve_requests(
+    settings: ServerConfig,
     listener: socket.socket,
     engine: AsyncEngine,
-    signals: tuple[asyncio.Event, asyncio.Event],
-    begin: float,
-) -> int:
+    events: tuple[asyncio.Event, asyncio.Event],
+    on_ready: Callable[[ServingContext], None],
+) -> None:
+    """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
+
+    on_ready: called once, when requests are served.
+
+    Raises EngineDeadError when there is no engine any more.
+    """
     from core.serving.app import create_app
     from core.serving.http_server import HttpServer
 
-    model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
-    settings = fit_connections(resolution.server)
-    app = create_app(engine, settings, model, cache)
+    settings = fit_connections(settings)
+    app = create_app(engine, settings, engine.config.model, cache)
+    context: ServingContext = app.state.context
     server = HttpServer(app, settings)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:
         died.set()
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    watching = [asyncio.ensure_future(event.wait()) for event in (*signals, died)]
+    watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
     os.nice(NICENESS)
@@ -148,31 +197,71 @@ async def _run(
             await asyncio.sleep(0.005)
         if serving.done():
             serving.result()
-        phases = [*engine.ready.phases, ("total", time.perf_counter() - begin)]
-        times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases)
-        print(f"Serving {model.served_names[0]} at {url(listener, resolution.server)} ({times})", flush=True)
+        on_ready(context)
         engine.grammars.warm()
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        await _shut_down(server, serving, hurry, engine)
+        else:
+            await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
+        server.should_exit = True
+        if not context.drain.num_running:
+            await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await close_engine(engine, events[1])  # which ends what still runs with an error
+            await asyncio.wait((serving,), timeout=1.0)
+            server.force_exit = True
+        await serving
     finally:
-        await app.state.context.close()
+        await context.close()
         for task in (*watching, watching_files):
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
-    return 0
 
 
-async def _shut_down(
-    server: HttpServer, serving: asyncio.Future[None], hurry: asyncio.Future[Any], engine: AsyncEngine
-) -> None:
-    """Take no more connections, let running requests end for a while, then end them with an error object."""
-    server.should_exit = True
-    await asyncio.wait((serving, hurry), timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if not serving.done():
-        await engine.close()
-        await asyncio.wait((serving,), timeout=1.0)
-        server.force_exit = True
-    await serving
+def announce(listener: socket.socket, settings: ServerConfig, served_name: str, phases: Phases, begin: float) -> None:
+    """Say that requests are served, and what the start took.
+
+    phases: of the engine's start. begin: of the whole start, as `time.perf_counter()` says.
+    """
+    times = [f"{name} {seconds:.2f} s" for name, seconds in (*phases, ("total", time.perf_counter() - begin))]
+    print(f"Serving {served_name} at {url(listener, settings)} ({', '.join(times)})", flush=True)
+
+
+async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
+    """Let what runs end, for at most `seconds` seconds and until one of `ends` is done. Meanwhile new work is refused."""
+    drain = context.drain
+    drain.begin(seconds)
+    logger.info(
+        "Shutting down. Requests that run: %d; they have %g s (--shutdown-timeout). A second signal ends them at once.",
+        *(drain.num_running, seconds),
+    )
+    idle = asyncio.ensure_future(context.until_idle())
+    await asyncio.wait((idle, *ends), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if not idle.done():
+        idle.cancel()
+        logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)
+
+
+class EngineHolder(Protocol):
+    """Who ends an engine."""
+
+    async def close(self) -> None:
+        """In good order."""
+        ...
+
+    def kill(self) -> None:
+        """At once; `close` then has nothing to wait for."""
+        ...
+
+
+async def close_engine(engine: EngineHolder, hurry: asyncio.Event) -> None:
+    """End the engine in good order, which takes seconds when it saves its cache; at once when somebody is in a hurry."""
+    closing = asyncio.ensure_future(engine.close())
+    hurrying = asyncio.ensure_future(hurry.wait())
+    await asyncio.wait((closing, hurrying), return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not closing.done():
+        engine.kill()
+    await closing

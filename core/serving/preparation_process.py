@@ -20,6 +20,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.helper_process import Refusal, header, peak_memory, read_message, write_message
+from core.processes import end_with_parent
 from core.serving.preparation import Preparation
 from core.serving.prepared import RESULTS, PreparationSettings
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
@@ -85,6 +86,7 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
 def main() -> int:
     """Entry point of the process."""
     os.nice(NICENESS)
+    end_with_parent(int(sys.argv[1]))  # in the middle of a job as well
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
         serve(stream)
     return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import time
 import unittest
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, UserError
+from core.own_directory import Kind, OwnDirectory
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NUM_THREADS = 2
 """Compute threads of kernel providers under test."""
+FOLDER = Kind(prefix="core-check-", lock="check.lock")
+"""The temporary directories of checks."""
 Verdict = Literal["passed", "failed", "warned", "skipped"]
 
 
@@ -102,8 +104,8 @@ class Subject:
     @functools.cached_property
     def directory(self) -> Path:
         """A folder of its own for files; removed with the subject."""
-        self._folder = tempfile.TemporaryDirectory(prefix="core-check-")
-        return Path(self._folder.name)
+        self._folder = OwnDirectory(FOLDER)
+        return self._folder.path
 
     @functools.cached_property
     def sample(self) -> Sample:

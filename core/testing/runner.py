@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from core.processes import python_command
-from core.testing.case import Finding
+from core.own_directory import OwnDirectory
+from core.processes import end_with_parent, lifeline, python_command
+from core.testing.case import FOLDER, Finding
 from core.testing.suite import cases
 
 TIME_LIMIT = 300.0
@@ -49,15 +50,14 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
     command = python_command("core.testing.runner", msgspec.json.encode(task).decode())
     running = "the start"
     with (
-        tempfile.TemporaryDirectory(prefix="core-check-", ignore_cleanup_errors=True) as folder,
+        lifeline() as line_of_life,
+        OwnDirectory(FOLDER) as folder,
         tempfile.TemporaryFile() as words,
     ):
         # The helper may be killed, and ends without tidying up: its temporary files lie where they are removed here.
         search_path = os.pathsep.join(filter(None, sys.path))
-        environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": folder}
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words, env=environment
-        )
+        environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": str(folder)}
+        child = subprocess.Popen(command, stdin=line_of_life, stdout=subprocess.PIPE, stderr=words, env=environment)
         try:
             for line in _lines(child, time.monotonic() + time_limit):
                 if line.finding is not None:
@@ -101,6 +101,7 @@ def _last(task: Task, running: str, sentence: str) -> Finding:
 
 def main(argv: Sequence[str]) -> int:
     """Helper process: findings on the real standard output, whatever the plugin prints on standard error."""
+    end_with_parent(0)
     task = msgspec.json.decode(argv[0], type=Task)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -17,7 +17,7 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError
 from core.plugin.manifest import load_manifest
-from core.processes import python_command
+from core.processes import end_with_parent, lifeline, python_command
 from core.testing.case import Skipped, Subject
 
 TIME_LIMIT = 120.0
@@ -57,9 +57,10 @@ def ask(task: Task) -> Answer:
     search_path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": search_path}
     try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=TIME_LIMIT, env=environment, stdin=subprocess.DEVNULL, check=False
-        )
+        with lifeline() as line_of_life:
+            done = subprocess.run(
+                command, capture_output=True, timeout=TIME_LIMIT, env=environment, stdin=line_of_life, check=False
+            )
     except subprocess.TimeoutExpired:
         return Answer(error=f"a fresh process was not ready within {TIME_LIMIT:g} s")
     try:
@@ -99,6 +100,7 @@ def main(argv: Sequence[str]) -> int:
     """Helper process: the answer is the last line of the real standard output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    end_with_parent(0)
     task = msgspec.json.decode(argv[0], type=Task)
     answer = _work(task)
     answers.write(msgspec.json.encode(answer) + b"\n")

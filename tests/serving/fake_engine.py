@@ -93,6 +93,9 @@ class FakeClient:
     async def close(self) -> None:
         self.abort_choices(list(self.live))
 
+    def kill(self) -> None:
+        self.abort_choices(list(self.live))
+
     def die(self, cause: str) -> None:
         self.on_death(EngineDeadError(cause))
 

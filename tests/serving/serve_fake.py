@@ -1,4 +1,5 @@
-"""`core serve` over the fake engine: `serve_fake.py PORT [SECONDS_A_TOKEN [SECONDS_OF_START [SECONDS_OF_RESOLVING]]]`.
+"""`core serve` over the fake engine:
+`serve_fake.py PORT [SECONDS_A_TOKEN [SECONDS_OF_START [SECONDS_OF_RESOLVING [SHUTDOWN_TIMEOUT]]]]`.
 
 Prints whether torch was imported when the server ends; the exit code is that of `core serve`.
 """
@@ -37,7 +38,9 @@ def resolve(words: list[str]) -> object:
         end = time.monotonic() + seconds(4)
         while time.monotonic() < end:
             time.sleep(0.01)  # a signal that comes just before a long sleep would not end it
-    return SimpleNamespace(engine=asyncio.run(engine_config()), server=ServerConfig(port=int(sys.argv[1])))
+    patience = seconds(5) if len(sys.argv) > 5 else ServerConfig().shutdown_timeout
+    server = ServerConfig(port=int(sys.argv[1]), shutdown_timeout=patience)
+    return SimpleNamespace(engine=asyncio.run(engine_config()), server=server)
 
 
 def warm() -> None:

@@ -6,14 +6,14 @@ import asyncio
 import fcntl
 import json
 import re
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -24,45 +24,20 @@ from core.api.errors import UserError
 from core.serving.chat_template import read_template
 from core.serving.launch import on_loop_error
 from core.serving.sockets import bind, check_tls_files
-
-ROOT = Path(__file__).parents[2]
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-SERVE = f"{sys.executable} -m tests.serving.serve_fake"
+from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, ready_url, shells
 
 
 @pytest.fixture
 def shell() -> Iterator[Start]:
     """Starts a shell command, which ends with the test."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def begin(command: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(["bash", "-c", command], cwd=ROOT, text=True, stdout=pipe, stderr=pipe)
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with shells() as begin:
+        yield begin
 
 
 @pytest.fixture
 def start(shell: Start) -> Start:
     """Starts the fake server."""
-    return lambda *arguments: shell(shlex.join(["exec", *SERVE.split(), *arguments]))
-
-
-def ready_url(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "starting\n"
-    line = process.stdout.readline()
-    found = re.fullmatch(r"Serving fake-model at (http://127\.0\.0\.1:\d+) \(weights 0\.01 s, total .* s\)\n", line)
-    assert found, line
-    return found.group(1)
+    return partial(fake_server, shell)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -95,7 +70,10 @@ def test_running_requests_may_end_after_a_signal(start: Start) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.2)
+    deadline = time.monotonic() + 10
+    while 'num_requests_running{model_name="fake-model"} 1.0' not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     thread.join(10)
     assert answers == ["stop"]

@@ -44,10 +44,10 @@ class ResponseStore:
     def check_background(self) -> None:
         """Raise RequestError (429) when no response more may run in the background."""
         most = self.limits.max_stored_responses
-        running = sum(1 for each in self._entries.values() if each.task is not None)
-        if running >= most:
+        count = len(self._running())
+        if count >= most:
             raise RequestError(
-                f"{running} responses run in the background; at most {most} may (--max-stored-responses).",
+                f"{count} responses run in the background; at most {most} may (--max-stored-responses).",
                 status=429,
                 code="too_many_responses",
                 retry_after=1,
@@ -124,12 +124,21 @@ class ResponseStore:
                 found[str(item["id"])] = item
         return found
 
+    async def until_idle(self) -> None:
+        """Until nothing runs in the background."""
+        while tasks := self._running():
+            await asyncio.wait(tasks)
+
     async def close(self) -> None:
         """End what runs in the background."""
-        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        tasks = self._running()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        """The tasks of all responses that run in the background."""
+        return [entry.task for entry in self._entries.values() if entry.task is not None]
 
     def _previous(self, tenant: Tenant, name: str, asked: str) -> StoredResponse:
         try:

@@ -16,11 +16,12 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, or since when
-    it has been silent. Never takes long."""
-    engine = context_of(request).engine
-    await engine.check_health()
-    restarts = engine.restarts
+    """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, since when it has
+    been silent, or that the server is shutting down. Never takes long."""
+    context = context_of(request)
+    await context.engine.check_health()
+    context.drain.check()
+    restarts = context.engine.restarts
     answer = HealthAnswer(
         state="serving" if restarts.paused_since is None else "recovering",
         engine_restarts=restarts.num_restarts.total(),

@@ -13,4 +13,5 @@ router = APIRouter(tags=["operation"])
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """All metrics of this server and its engine."""
-    return Response(context_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    page = await context_of(request).metrics.render()
+    return Response(page, media_type=CONTENT_TYPE_LATEST)

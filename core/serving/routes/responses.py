@@ -155,7 +155,8 @@ def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
         if body.store or body.background:
             name = "store" if body.store else "background"
             raise RequestError(
-                f"{name} is true, but this server keeps no responses (--max-stored-responses 0); leave it out.",
+                f"{name} is true, but this server keeps no responses (--max-stored-responses 0, or several API "
+                "processes); leave it out.",
                 param=name,
             )
         body.store = False

@@ -1,0 +1,94 @@
+"""One API process as its supervisor sees it.
+
+Owns: spawning it, the channel to it, its end. Never does: decide whether it is started again. Called by: the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+
+import msgspec
+
+from core.engine.death import how_ended
+from core.processes import child_environment, python_command
+from core.serving.api_messages import Begin, Channel, EngineAt, EngineDied, EngineGone, FromApi, Stop
+
+KILL_S = 5.0
+
+
+class ApiChild:
+    """A running child.
+
+    number: from 0; a child that is started in place of another has its number.
+    client: the number that the engine knows it by; None: it has never served.
+    """
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
+        self.number = number
+        self.client: int | None = None
+        self._process = process
+        self._channel = channel
+        self._begun = False
+
+    @classmethod
+    async def spawn(cls, number: int, listener: socket.socket) -> ApiChild:
+        """Start a process that accepts from `listener`. It imports what it needs, and then waits for `begin`."""
+        ours, theirs = socket.socketpair()
+        command = python_command("core.serving.api_process", str(theirs.fileno()), str(listener.fileno()))
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    env=child_environment(),
+                    pass_fds=(theirs.fileno(), listener.fileno()),
+                    process_group=0,  # a terminal's Ctrl-C is for us
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return cls(number, process, await Channel.open(ours, FromApi))
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def begin(self, begin: Begin) -> None:
+        """Have it serve."""
+        self._begun = True
+        self.send(begin)
+
+    def tell(self, news: EngineDied | EngineAt | EngineGone) -> None:
+        """Tell it what becomes of the engine, unless it has not begun: then it will hear of the one that runs."""
+        if self._begun:
+            self.send(news)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message, unless it is gone."""
+        self._channel.send(message)
+
+    async def receive(self) -> FromApi | None:
+        """Its next message; None when it has ended."""
+        message: FromApi | None = await self._channel.receive()
+        return message
+
+    def stop(self, *, at_once: bool) -> None:
+        """Have it end."""
+        self.send(Stop(at_once))
+
+    def kill(self) -> None:
+        """End it; harmless when it has ended."""
+        self._process.kill()
+
+    async def ended(self) -> str:
+        """When it has hung up: how it ended, as words for a sentence. It is killed if it does not end."""
+        self._channel.close()
+        try:
+            code = await asyncio.to_thread(self._process.wait, KILL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = await asyncio.to_thread(self._process.wait)
+        return how_ended(code)

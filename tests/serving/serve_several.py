@@ -1,0 +1,34 @@
+"""`core serve --api-server-count 2` over a fake model in a real engine process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from core.api.config import RestartConfig, ServerConfig
+from core.cli import serve as command
+from core.cli.main import main
+from core.engine.child import EngineProcess
+from tests.engine.fakes import TARGET, byte_source, make_config
+
+ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")
+spawn = EngineProcess.spawn
+
+
+def spawn_fake(executor: str | None = None) -> EngineProcess:
+    return spawn(TARGET)
+
+
+def resolve(words: list[str]) -> object:
+    queue = {"max_num_queued_reqs": 5}
+    config = make_config(options={"delay_s": 0.01}, max_model_len=256, scheduler=queue, restarts=RestartConfig())
+    server = ServerConfig(port=0, api_server_count=2, shutdown_timeout=20.0)
+    return SimpleNamespace(engine=config, server=server, manifest=SimpleNamespace(tokenizer=byte_source()))
+
+
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
+EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
+command._resolve = resolve  # type: ignore[assignment]
+sys.exit(main(["serve"]))

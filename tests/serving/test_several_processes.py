@@ -1,0 +1,192 @@
+"""Several API processes under a supervisor: what their clients see of each other's deaths, and of the engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig, ServerConfig
+from core.api.errors import EngineDeadError
+from core.observe.shared_metrics import Family, Sample, merged, page
+from core.serving.api_messages import EngineAt, EngineDied, EngineGone
+from core.serving.engine_news import EngineNews
+from core.serving.shares import engine_share, server_share, share
+from tests.engine.fakes import reference
+from tests.serving.serving_processes import ROOT
+
+PROMPT = [1, 2, 3]
+
+
+@dataclass
+class Several:
+    """A server with two API processes."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def pids(self, module: str) -> list[int]:
+        """Of its children that run a module."""
+        children = psutil.Process(self.process.pid).children()
+        return [child.pid for child in children if module in child.cmdline()]
+
+    @property
+    def api_pids(self) -> list[int]:
+        return self.pids("core.serving.api_process")
+
+    def text(self, count: int) -> str:
+        """An answer on a connection of its own."""
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": count}
+        return str(httpx.post(f"{self.url}/v1/completions", json=body, timeout=20).json()["choices"][0]["text"])
+
+    @contextmanager
+    def stream(self, count: int) -> Iterator[Iterator[str]]:
+        """The texts of a stream that has begun."""
+        body = {"model": "fake", "prompt": PROMPT, "max_tokens": count, "stream": True}
+        with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=30) as answer:
+            lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
+            yield (json.loads(line)["choices"][0]["text"] for line in lines if line != "[DONE]")
+
+    def end(self) -> str:
+        """What it wrote to standard error; it has ended by itself."""
+        _, errors = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, errors
+        assert "Traceback" not in errors
+        return errors
+
+
+def expected(count: int) -> str:
+    return bytes(reference(PROMPT, count)).decode()
+
+
+def until(what: str, holds: object) -> None:
+    assert callable(holds)
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def several(tmp_path: Path) -> Iterator[Several]:
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.serving.serve_several"]
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=pipe, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while line and not line.startswith("Serving"):
+            line = process.stdout.readline()
+        found = re.match(r"Serving fake at (http://127\.0\.0\.1:\d+) ", line)
+        assert found, process.communicate()
+        yield Several(process, found.group(1))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_a_death_costs_its_own_connections_alone_and_all_drain(tmp_path: Path) -> None:
+    with several(tmp_path) as server:
+        before = server.api_pids
+        assert len(before) == 2
+        with server.stream(60) as texts:
+            begun = next(texts)
+            (engine,) = server.pids("core.engine.process")
+            os.kill(engine, signal.SIGKILL)
+            assert begun + "".join(texts) == expected(60), "a stream goes on in the next engine"
+        page = httpx.get(f"{server.url}/metrics").text
+        assert all(f'core:prompt_tokens_total{{api_process="{number}"' in page for number in "01")
+        assert page.count("core:num_requests_running{") == 1
+
+        os.kill(before[0], signal.SIGKILL)
+        until("the other one answers", lambda: server.text(5) == expected(5))
+        until("there are two again", lambda: len(server.api_pids) == 2 and before[0] not in server.api_pids)
+
+        with server.stream(100) as texts:
+            begun = next(texts)
+            everybody = psutil.Process(server.process.pid).children(recursive=True)
+            for each in (*everybody, server.process):  # as service managers do
+                each.send_signal(signal.SIGTERM)
+            assert begun + "".join(texts) == expected(100)
+        errors = server.end()
+        assert "API process 0 was killed by signal 9 (SIGKILL)" in errors
+        assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_of_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with several(tmp_path) as server:
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(children) == 3
+        server.process.kill()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("total", [0, 1, 2, 7, 2048])
+def test_limits_of_all_processes_make_the_total(total: int) -> None:
+    parts = [share(total, number, 3) for number in range(3)]
+    assert sum(parts) == (max(3, total) if total else 0)
+    assert max(parts) - min(parts) <= 1
+
+
+def test_what_a_process_has_of_the_limits() -> None:
+    model = ModelConfig(model="m", served_names=("m",), max_model_len=8, vocab_size=8)
+    scheduler = SchedulerConfig(max_num_queued_reqs=9)
+    engine = EngineConfig(
+        model=model, cache=CacheConfig(), scheduler=scheduler, plugins=PluginChoices(loader="", platform="")
+    )
+    assert engine_share(engine, 0, 2).scheduler.max_num_queued_reqs == 5
+    assert engine_share(engine, 1, 2).scheduler.max_num_queued_reqs == 4
+    limits = server_share(ServerConfig(), 1, 4).limits
+    assert limits.max_connections == 512
+    assert limits.max_stored_responses == 0
+    assert limits.max_body_size == ServerConfig().limits.max_body_size
+
+
+def test_series_of_each_process() -> None:
+    def family(value: float) -> list[Family]:
+        return [Family("core:x", "Some x.", "counter", [Sample("core:x_total", {"model_name": "m"}, value)])]
+
+    text = page(merged({1: family(2.0), 0: family(3.0)})).decode()
+    assert text.splitlines() == [
+        "# HELP core:x_total Some x.",
+        "# TYPE core:x_total counter",
+        'core:x_total{api_process="0",model_name="m"} 3.0',
+        'core:x_total{api_process="1",model_name="m"} 2.0',
+    ]
+
+
+def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
+    async def run() -> None:
+        news = EngineNews("ipc://first")
+        waiting = asyncio.ensure_future(news.obituary("ipc://first"))
+        await asyncio.sleep(0)
+        news.tell(EngineDied("It was killed.", "killed", (5,)))
+        error = await waiting
+        assert error is not None
+        assert (str(error), error.cause, tuple(error.suspects)) == ("It was killed.", "killed", (5,))
+        news.tell(EngineAt("ipc://second"))
+        assert (await news.obituary("ipc://first")) is error
+        assert news.address == "ipc://second"
+        news.check()
+        news.tell(EngineGone("Enough.", "killed"))
+        with pytest.raises(EngineDeadError, match="Enough"):
+            news.check()
+
+    asyncio.run(run())
