@@ -120,6 +120,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     stream_interval:              tokens between two streamed outputs.
     max_num_queued_reqs:          requests that may wait for a first token; 0: any number.
     max_num_queued_tokens:        their prompt tokens; 0: any number.
+    max_stall_s:                  seconds that a stream may wait for prompts of others between two tokens; 0.0: any time.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
     """
@@ -140,6 +141,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 0.0
     policy: str = "fcfs"
     num_speculative_tokens: int = 0
+    max_stall_s: float = 0.0
 
     @property
     def max_step_tokens(self) -> int:

@@ -147,6 +147,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
     num_violations: broken invariants that were met and mended.
     tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
+    num_stalls: tokens that came later after the one before than `--max-stall-ms` allows; 0 without that.
     kv_residency: see `core.api.kv_residency`; empty when it is not measured.
     """
 
@@ -165,6 +166,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     tier_hits: int = 0
     tier_saved: int = 0
     kv_residency: list[list[float]] = []
+    num_stalls: int = 0
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

@@ -23,6 +23,15 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = None
+    max_stall_ms: Annotated[
+        float | None,
+        Arg(
+            "Milliseconds that a running stream may wait for its next token while prompts are computed: their chunks get "
+            "the size that fits, by the time that steps have taken so far. Unset: --max-num-mixed-batched-tokens alone "
+            "decides.",
+            gt=0,
+        ),
+    ] = None
     enable_chunked_prefill: Annotated[
         bool | None, Arg("Cut long prompts to what is left of a step's budget. Unset: on.")
     ] = None
