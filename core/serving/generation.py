@@ -56,7 +56,8 @@ async def run_prompts(
     try:
         arrival.end()
         num_tokens = [len(prompt.token_ids) for prompt in prompts]
-        queue.enter(dict(zip(ids, num_tokens, strict=True)))
+        places = dict(zip(ids, num_tokens, strict=True))
+        queue.enter(places, arrival.key)
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
             user=user,
@@ -78,7 +79,7 @@ async def run_prompts(
         raise renamed(error, prepared.names) from error
     finally:
         for request_id in ids:
-            queue.leave(request_id)
+            queue.end(request_id)
 
 
 async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:

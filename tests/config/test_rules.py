@@ -161,6 +161,8 @@ CASES = [
      ("max_num_mixed_batched_tokens", 8)),
     ("short_stalls_need_chunks", [{"max_stall_ms": 50.0, "=enable_chunked_prefill": True}],
      [{"max_stall_ms": 50.0, "=enable_chunked_prefill": False}], "leave one of the two out"),
+    ("limits_of_keys_need_keys", [{"max_num_reqs_per_key": 2, "api_key": ["k"]}],
+     [{"max_num_reqs_per_key": 2}], "--max-num-reqs-per-key"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),
     ("blocks_override_bytes", [KV], [{"num_gpu_blocks_override": 3, **KV}, {"block_bytes": 10}], ("kv_cache_memory_bytes", 30)),
     ("blocks_override_bytes", [KV],

@@ -5,6 +5,7 @@ Owns: those rules and their order. Called by: the table (`core.config.rules`).
 
 from __future__ import annotations
 
+from core.args.schema import flag_of
 from core.config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 
@@ -22,6 +23,14 @@ def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
         )
 
 
+def limits_of_keys_need_keys(facts: Facts) -> Findings:
+    """Without keys nobody can tell one client from another."""
+    limits = ("max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key")
+    given = [flag_of(name) for name in limits if facts[name]]
+    if facts.context == "serve" and given and not facts["api_key"]:
+        yield Problem(f"{given[0]}: this server asks nobody for a key; give --api-key too, or leave it out.")
+
+
 def cache_metrics_need_statistics(facts: Facts) -> Findings:
     """The metrics of the cache are part of the statistics."""
     if facts["kv_cache_metrics"] and facts["disable_log_stats"]:
@@ -31,5 +40,6 @@ def cache_metrics_need_statistics(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
+    Rule(limits_of_keys_need_keys),
     Rule(cache_metrics_need_statistics),
 )
