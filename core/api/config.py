@@ -298,6 +298,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
     response_role: str = "assistant"
     allowed_origins: tuple[str, ...] = ("*",)

@@ -71,6 +71,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     grammar:          what its output must look like, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
                       `ignore_eos`, and any of them ends the sequence: they are only sampled where it may end.
     explain:          whether each of its outputs carries a record of how it came about.
+    tenant:           requests share cached prefixes only when their tenants are equal; empty: no tenant.
+    num_public_tokens: of the prompt, from the first one on, that tenants share all the same.
     """
 
     request_id: str
@@ -91,6 +93,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     resume: Resume | None = None
     grammar: CompiledGrammar | None = None
     explain: bool = False
+    tenant: str = ""
+    num_public_tokens: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

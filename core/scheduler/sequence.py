@@ -79,7 +79,13 @@ class SequenceState(KVSequence):
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         resume = request.resume
         given = [] if resume is None else resume.output_token_ids
-        super().__init__([*request.prompt_token_ids, *given], request.cache_salt, owner=request.user)
+        super().__init__(
+            [*request.prompt_token_ids, *given],
+            request.cache_salt,
+            owner=request.user,
+            tenant=request.tenant,
+            num_public_tokens=request.num_public_tokens,
+        )
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key

@@ -27,6 +27,7 @@ from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
+from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
@@ -40,7 +41,7 @@ def create_app(
 ) -> FastAPI:
     """The API of `engine`. cache_config: reported by /metrics.
 
-    Raises UserError when the chat template of `server_config` cannot be read.
+    Raises UserError when the chat template or a public prompt of `server_config` cannot be used.
     """
     docs = not server_config.disable_fastapi_docs
     app = FastAPI(
@@ -102,12 +103,14 @@ def _context(
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
+    preparer = Preparer(settings, tokenizer)
     return ServingContext(
         engine=engine,
         server=server,
         model=model,
-        preparer=Preparer(settings, engine.tokenizer),
+        preparer=preparer,
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
         responses=ResponseStore(server.limits),
+        tenants=Tenants.of(server.api_keys, server.public_prompts, preparer.here),
     )

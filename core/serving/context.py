@@ -20,6 +20,7 @@ from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import Tenant
+from core.serving.tenants import Tenants
 from core.serving.tolerated_fields import ToleratedFields
 
 
@@ -29,6 +30,7 @@ class ServingContext:
 
     bodies: the memory for request bodies.
     responses: those of /v1/responses that are kept.
+    tenants: who shares cached prefixes with whom.
     created: seconds since the epoch.
     """
 
@@ -39,6 +41,7 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
+    tenants: Tenants = field(default_factory=Tenants)
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 

@@ -163,6 +163,8 @@ CASES = [
      [{"max_stall_ms": 50.0, "=enable_chunked_prefill": False}], "leave one of the two out"),
     ("limits_of_keys_need_keys", [{"max_num_reqs_per_key": 2, "api_key": ["k"]}],
      [{"max_num_reqs_per_key": 2}], "--max-num-reqs-per-key"),
+    ("public_prompts_need_keys", [{"public_prompt": ["a.txt"], "api_key": ["k"]}], [{"public_prompt": ["a.txt"]}],
+     "share all cached prefixes"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),
     ("blocks_override_bytes", [KV], [{"num_gpu_blocks_override": 3, **KV}, {"block_bytes": 10}], ("kv_cache_memory_bytes", 30)),
     ("blocks_override_bytes", [KV],
