@@ -9,7 +9,7 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+.PHONY: serve attack attack-timing fuzz test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
 	bench-quick clean
 
 $(VENV)/bin/python:
@@ -75,6 +75,9 @@ lint: $(TEST_STAMP)
 format: $(TEST_STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+attack-timing: $(TEST_STAMP)  ## whether a client can tell by the clock what another API key has sent: 2,000 probes, some minutes
+	$(PYTHON) -m tests.attack.timing
 
 attack: $(TEST_STAMP)  ## ten minutes of hostile clients, signals and full disks; writes attack-report.md and .html
 	$(PYTHON) -m tests.attack.run

@@ -120,6 +120,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     stream_interval:              tokens between two streamed outputs.
     max_num_queued_reqs:          requests that may wait for a first token; 0: any number.
     max_num_queued_tokens:        their prompt tokens; 0: any number.
+    max_stall_s:                  seconds that a stream may wait for prompts of others between two tokens; 0.0: any time.
+    max_num_reqs_per_key:         requests of one API key that may be under way, waiting or running; 0: any number.
+    max_num_queued_reqs_per_key:  requests of one API key that may wait for a first token; 0: any number.
+    max_num_queued_tokens_per_key: their prompt tokens; 0: any number.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
     """
@@ -140,6 +144,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 0.0
     policy: str = "fcfs"
     num_speculative_tokens: int = 0
+    max_stall_s: float = 0.0
+    max_num_reqs_per_key: int = 0
+    max_num_queued_reqs_per_key: int = 0
+    max_num_queued_tokens_per_key: int = 0
 
     @property
     def max_step_tokens(self) -> int:
@@ -321,6 +329,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
     response_role: str = "assistant"
     allowed_origins: tuple[str, ...] = ("*",)

@@ -71,6 +71,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     grammar:          what its output must look like, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
                       `ignore_eos`, and any of them ends the sequence: they are only sampled where it may end.
     explain:          whether each of its outputs carries a record of how it came about.
+    tenant:           requests share cached prefixes only when their tenants are equal; empty: no tenant.
+    num_public_tokens: of the prompt, from the first one on, that tenants share all the same.
     """
 
     request_id: str
@@ -91,6 +93,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     resume: Resume | None = None
     grammar: CompiledGrammar | None = None
     explain: bool = False
+    tenant: str = ""
+    num_public_tokens: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -147,6 +151,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
     num_violations: broken invariants that were met and mended.
     tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
+    num_stalls: tokens that came later after the one before than `--max-stall-ms` allows; 0 without that.
     kv_residency: see `core.api.kv_residency`; empty when it is not measured.
     """
 
@@ -165,6 +170,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     tier_hits: int = 0
     tier_saved: int = 0
     kv_residency: list[list[float]] = []
+    num_stalls: int = 0
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

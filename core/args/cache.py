@@ -92,7 +92,7 @@ class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Arg(
             "What answers to requests with `explain` may tell of earlier requests: off: such requests are refused; own: of "
-            "the same tenant's (equal cache_salt and user); all: also that another tenant had the same tokens.",
+            "the same tenant's (equal API key or user, and cache_salt); all: also that another tenant had the same tokens.",
             choices=("off", "own", "all"),
         ),
     ] = "own"

@@ -23,6 +23,13 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = None
+    public_prompt: Annotated[
+        list[str] | None,
+        Arg(
+            "Files with prompts whose cached beginning all API keys share: a system prompt (.txt), or the fields of a chat's "
+            "body before the first question (.json: messages, tools). What else is cached each key has for itself.",
+        ),
+    ] = None
     chat_template: Annotated[str | None, Arg("Chat template: a file, or the template itself.")] = None
     response_role: Annotated[str, Arg("Role of generated messages.")] = "assistant"
     allowed_origins: Annotated[list[str], Arg("CORS: origins.")] = msgspec.field(default_factory=lambda: ["*"])

@@ -23,6 +23,15 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = None
+    max_stall_ms: Annotated[
+        float | None,
+        Arg(
+            "Milliseconds that a running stream may wait for its next token while prompts are computed: their chunks get "
+            "the size that fits, by the time that steps have taken so far. Unset: --max-num-mixed-batched-tokens alone "
+            "decides.",
+            gt=0,
+        ),
+    ] = None
     enable_chunked_prefill: Annotated[
         bool | None, Arg("Cut long prompts to what is left of a step's budget. Unset: on.")
     ] = None
@@ -64,6 +73,25 @@ class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Arg("Most prompt tokens of the requests that wait for their first token. 0: no limit.", human=True, ge=0),
     ] = 8 * 1024 * 1024
+    max_num_reqs_per_key: Annotated[
+        int,
+        Arg(
+            "Most requests of one API key that are under way, waiting or running; more are told to come back (429). 0: no "
+            "limit but those of all.",
+            ge=0,
+        ),
+    ] = 0
+    max_num_queued_reqs_per_key: Annotated[
+        int, Arg("Most requests of one API key that wait for their first token. 0: no limit but that of all.", ge=0)
+    ] = 0
+    max_num_queued_tokens_per_key: Annotated[
+        int,
+        Arg(
+            "Most prompt tokens of the requests of one API key that wait for their first token. 0: no limit but that of all.",
+            human=True,
+            ge=0,
+        ),
+    ] = 0
     request_timeout: Annotated[
         float | None,
         Arg("Seconds after which a request without a timeout of its own is ended. Unset: never.", gt=0),

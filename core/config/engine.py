@@ -134,5 +134,9 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_num_queued_tokens=settings["max_num_queued_tokens"],
         request_timeout_s=settings["request_timeout"] or 0.0,
         policy=policy or settings["scheduling_policy"],
+        max_num_reqs_per_key=settings["max_num_reqs_per_key"],
+        max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
+        max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
+        max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
         num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
     )

@@ -44,6 +44,8 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         )
     keys = merged.value("api_key") or []
     problems += _key_problems(keys)
+    public_prompts = merged.value("public_prompt") or []
+    problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -51,11 +53,16 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
     return ServerConfig(
         api_keys=tuple(keys),
+        public_prompts=tuple(public_prompts),
         root_path=root,
         chat_template=template,
         limits=limits,
         **values,
     )
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).expanduser().is_file()
 
 
 def _tls_problems(merged: Merged) -> list[str]:

@@ -24,7 +24,7 @@ from core.engine.health import check_pause, check_silence
 from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
-from core.engine.queue_limit import QueueLimit
+from core.engine.queue_limit import queue_limit
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
@@ -83,7 +83,7 @@ class AsyncEngine:
         texts = None if tokenizer.refusal else tokenizer
         self._input = InputProcessor(config.model, texts, config.cache.explains)
         self._output = OutputProcessor(texts, config.scheduler.stream_interval)
-        self.queue = QueueLimit(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_queued_tokens)
+        self.queue = queue_limit(config.scheduler)
         self.grammars: GrammarCompiler = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
@@ -157,7 +157,7 @@ class AsyncEngine:
             finally:
                 if alarm is not None:
                     alarm.cancel()
-                self.queue.leave(request_id)
+                self.queue.end(request_id)
                 self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:

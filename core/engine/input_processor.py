@@ -95,6 +95,7 @@ class InputProcessor:
         check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
+        is_whole = len(token_ids) == len(parsed.token_ids)
         length = self._length(len(token_ids), params, terms)
         resolved = msgspec.structs.replace(
             params, max_tokens=length.num_tokens, allowed_token_ids=None, structured_outputs=None
@@ -126,6 +127,8 @@ class InputProcessor:
                 deadline=deadline,
                 grammar=grammar,
                 explain=terms.explain is not None,
+                tenant=terms.tenant,
+                num_public_tokens=terms.num_public_tokens if is_whole else 0,
             )
             for choice in range(params.n)
         ]

@@ -1,23 +1,32 @@
-"""How many requests may wait, and when to come back.
+"""How many requests may wait and run, and when to come back.
 
-Owns: `QueueLimit`. Never does: queue (the scheduler does) or answer (the server does). Called by: `AsyncEngine`.
+Owns: `QueueLimit`: which requests wait, and whose they are. Never does: queue (the scheduler does), answer (the server does),
+or count (the shares do). Called by: `AsyncEngine`, the server's intake.
 
-A request waits until its first output. The limit is checked where requests arrive, before their bodies are even read, so
+A request waits until its first output. The limits are checked where requests arrive, before their bodies are even read, so
 a refused one costs nothing.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from core.api.errors import RequestError
+from core.api.config import SchedulerConfig
+from core.engine.queue_share import QueueShare, ShareLimits
 
-RECENT = 32
-LONGEST_WAIT_S = 60
+PER_KEY = "-per-key"
+"""The end of the names of arguments that limit one API key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one request. num_tokens: of its prompt."""
+
+    num_tokens: int
+    shares: tuple[QueueShare, ...]
 
 
 class QueueLimit:
@@ -25,100 +34,132 @@ class QueueLimit:
 
     max_requests: requests that wait; 0 is no limit.
     max_tokens: tokens of their prompts; 0 is no limit.
+    per_key: what one API key may have of all.
     clock: seconds.
+
+    Methods take the number of the API key that a request came with; None without keys, for which only the limits of all hold.
     """
 
-    def __init__(self, max_requests: int, max_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        max_requests: int,
+        max_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+        per_key: ShareLimits = ShareLimits(),  # noqa: B008 (frozen)
+    ) -> None:
         self.max_requests = max_requests
         self.max_tokens = max_tokens
         self._clock = clock
-        self._waiting: dict[str, int] = {}
-        self._num_tokens = 0
-        self._num_arriving = 0
-        self._since = clock()
-        self._gaps: deque[float] = deque(maxlen=RECENT)
+        self._per_key = per_key
+        limits = ShareLimits(requests=max_requests, tokens=max_tokens)
+        self._everybody = QueueShare(limits, "The server", "", "queue_full", clock)
+        self._keys: dict[int, QueueShare] = {}
+        self._waiting: dict[str, Place] = {}
+        self._live: dict[str, Place] = {}
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._waiting
 
     def __len__(self) -> int:
         """Requests that wait, those included whose bodies are being read."""
-        return len(self._waiting) + self._num_arriving
+        return len(self._waiting) + self._everybody.num_arriving
 
-    def check(self, num_requests: int = 1) -> None:
-        """Raise RequestError (429) when `num_requests` more may not wait."""
-        waiting = len(self)
-        if self.max_requests and waiting + num_requests > self.max_requests:
-            self._refuse(f"{waiting} requests wait already; at most {self.max_requests} may (--max-num-queued-reqs).")
+    def most_requests(self, *, with_keys: bool) -> dict[str, int]:
+        """How many prompts one HTTP request may have, by the argument that says so. with_keys: whether requests need keys."""
+        limits = self._everybody.most_requests()
+        if with_keys:
+            limits |= QueueShare(self._per_key, "", PER_KEY, "", self._clock).most_requests()
+        return limits
+
+    def check(self, key: int | None = None) -> None:
+        """Raise RequestError (429) when no further request may come."""
+        for share in self._shares(key):
+            share.check()
 
     @contextmanager
-    def arriving(self) -> Iterator[Arrival]:
+    def arriving(self, key: int | None = None) -> Iterator[Arrival]:
         """Keep a place for a request while it is prepared. Raises RequestError (429) when there is none."""
-        self.check()
-        arrival = Arrival(self)
+        self.check(key)
+        arrival = Arrival(key, self._shares(key))
         try:
             yield arrival
         finally:
             arrival.end()
 
-    def enter(self, num_tokens: Mapping[str, int]) -> None:
+    def enter(self, num_tokens: Mapping[str, int], key: int | None = None) -> None:
         """Requests begin to wait, all or none; num_tokens: of each one's prompt, by id. Those that wait already stay.
 
         Raises RequestError (429) when there is no room. One request always may wait, however long it is.
         """
         new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
-        self.check(len(new))
+        if not new:
+            return
+        shares = self._shares(key)
         total = sum(new.values())
-        if self.max_tokens and self._waiting and self._num_tokens + total > self.max_tokens:
-            self._refuse(
-                f"{self._num_tokens} prompt tokens wait already, and this request has {total}; at most "
-                f"{self.max_tokens} may wait (--max-num-queued-tokens)."
-            )
-        if not self._waiting:
-            self._since = self._clock()
-        self._waiting |= new
-        self._num_tokens += total
+        for share in shares:
+            share.check(len(new))
+            share.check_tokens(total)
+        for request_id, count in new.items():
+            place = Place(count, shares)
+            self._waiting[request_id] = place
+            self._live[request_id] = place
+            for share in shares:
+                share.enter(request_id, count)
 
     def leave(self, request_id: str) -> None:
-        """A request waits no more: it has its first output, or it has ended. Others are ignored."""
-        num_tokens = self._waiting.pop(request_id, None)
-        if num_tokens is not None:
-            self._num_tokens -= num_tokens
-            now = self._clock()
-            self._gaps.append(now - self._since)
-            self._since = now
+        """A request waits no more: it has its first output. Others are ignored."""
+        place = self._waiting.pop(request_id, None)
+        if place is None:
+            return
+        for share in place.shares:
+            share.leave(place.num_tokens)
 
-    def _refuse(self, why: str) -> None:
-        seconds = self._seconds_per_request() * max(1, len(self) // 2)
-        retry_after = min(LONGEST_WAIT_S, max(1, math.ceil(seconds)))
-        raise RequestError(
-            f"The server is busy: {why} Try again in {retry_after} s.",
-            status=429,
-            code="queue_full",
-            retry_after=retry_after,
-        )
+    def end(self, request_id: str) -> None:
+        """A request has ended, whether it waited or ran. Others are ignored."""
+        self.leave(request_id)
+        place = self._live.pop(request_id, None)
+        if place is None:
+            return
+        for share in place.shares:
+            share.end(request_id)
 
-    def _seconds_per_request(self) -> float:
-        """Recent mean seconds between two requests leaving the queue, counted only while requests wait."""
-        if not self._gaps:
-            return 1.0
-        still = self._clock() - self._since
-        return max(sum(self._gaps) / len(self._gaps), still / RECENT)
+    def _shares(self, key: int | None) -> tuple[QueueShare, ...]:
+        """Where a request of that key counts: its own share first, so that who takes too much hears of that."""
+        if key is None:
+            return (self._everybody,)
+        share = self._keys.get(key)
+        if share is None:
+            share = QueueShare(self._per_key, "This API key", PER_KEY, "key_limit_reached", self._clock)
+            self._keys[key] = share
+        return share, self._everybody
+
+
+def queue_limit(config: SchedulerConfig) -> QueueLimit:
+    """The limits of a configuration."""
+    per_key = ShareLimits(
+        at_once=config.max_num_reqs_per_key,
+        requests=config.max_num_queued_reqs_per_key,
+        tokens=config.max_num_queued_tokens_per_key,
+    )
+    return QueueLimit(config.max_num_queued_reqs, config.max_num_queued_tokens, per_key=per_key)
 
 
 class Arrival:
     """The place of one request that is being prepared. `end` gives it back, once; a second call does nothing.
 
     begin: monotonic seconds.
+    key: the number of the API key that it came with.
     """
 
-    def __init__(self, limit: QueueLimit) -> None:
+    def __init__(self, key: int | None, shares: tuple[QueueShare, ...]) -> None:
         self.begin = time.monotonic()
-        self._limit: QueueLimit | None = limit
-        limit._num_arriving += 1
+        self.key = key
+        self._shares = shares
+        for share in shares:
+            share.num_arriving += 1
 
     def end(self) -> None:
         """The request is prepared, or never will be."""
-        if self._limit is not None:
-            self._limit._num_arriving -= 1
-            self._limit = None
+        for share in self._shares:
+            share.num_arriving -= 1
+        self._shares = ()

@@ -37,6 +37,8 @@ class RequestTerms:
     timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
     arrival:       monotonic seconds from which on they count; None: now.
     marks_specials: special tokens stay in the text, and outputs tell where they are.
+    tenant:        whose cached prefixes it may use; empty: those of nobody's.
+    num_public_tokens: of its prompt, whose cached prefix all tenants share.
     explain:       None: nobody asks how the answer came about.
     """
 
@@ -47,6 +49,8 @@ class RequestTerms:
     arrival: float | None = None
     marks_specials: bool = False
     explain: ExplainTerms | None = None
+    tenant: str = ""
+    num_public_tokens: int = 0
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

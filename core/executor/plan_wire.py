@@ -133,6 +133,8 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
         arrival_time=0.0,
         priority=0,
         cache_salt=None,
+        tenant="",
+        num_public_tokens=0,
         user="",
         resume=None,
         deadline=0.0,

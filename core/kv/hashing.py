@@ -91,6 +91,10 @@ class PrefixHasher:
             return self._digest(b"unsalted")
         return self._digest(b"salted:" + salt.encode())
 
+    def private(self, parent: bytes, tenant: str) -> bytes:
+        """The parent digest of a tenant's first block behind the prefix with digest `parent`. Tenants never meet behind it."""
+        return self._digest(b"tenant:" + parent + tenant.encode())
+
     def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
         """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `KeyExtras`."""
         payload = array("I", token_ids).tobytes()

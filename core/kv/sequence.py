@@ -15,6 +15,8 @@ class KVSequence:
 
     token_ids:             prompt and output; drafts are not among them. Only ever appended to.
     cache_salt, extras:    prefixes are shared only where these are equal.
+    tenant:                shares prefixes with nobody else; empty: with everybody who has none.
+    num_public_tokens:     at the beginning, which tenants share all the same.
     owner:                 whose it is: what is remembered of it is told to nobody else. Prefixes are shared all the same.
     num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
     num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
@@ -44,6 +46,7 @@ class KVSequence:
         "num_initial_tokens",
         "num_kept_tokens",
         "num_planned_tokens",
+        "num_public_tokens",
         "num_registered_blocks",
         "num_released",
         "num_saved_tokens",
@@ -52,6 +55,7 @@ class KVSequence:
         "owner",
         "prefix_keys",
         "snapshots",
+        "tenant",
         "token_ids",
     )
 
@@ -61,11 +65,15 @@ class KVSequence:
         cache_salt: str | None = None,
         extras: KeyExtras | None = None,
         owner: str = "",
+        tenant: str = "",
+        num_public_tokens: int = 0,
     ) -> None:
         self.token_ids = token_ids
         self.cache_salt = cache_salt
         self.extras = extras
         self.owner = owner
+        self.tenant = tenant
+        self.num_public_tokens = num_public_tokens
         self.num_computed_tokens = 0
         self.num_planned_tokens = 0
         self.block_ids: list[list[int]] = []

@@ -44,6 +44,7 @@ COUNTERS = {
     "kv_blocks_saved": ("tier_saved", "KV blocks saved to host memory or disk."),
     "num_preemptions": ("num_preemptions", "Preemptions."),
     "request_timeouts": ("num_timeouts", "Requests ended by their deadline."),
+    "stalled_tokens": ("num_stalls", "Tokens that streams waited for longer than --max-stall-ms."),
     "failed_steps": ("num_failed_steps", "Steps that failed; their requests were tried again one by one."),
     "integrity_violations": ("num_violations", "Broken invariants of the scheduler that were met and mended."),
     "spec_decode_num_drafts": ("spec_num_drafts", "Drafts verified."),

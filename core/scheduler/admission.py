@@ -115,7 +115,7 @@ class Admission:
             return True
         num_known = len(sequence.token_ids)
         num_tokens = num_known - hit.num_tokens
-        chunk = planner.chunk(num_tokens)
+        chunk = planner.chunk(hit.num_tokens, num_tokens)
         if chunk < num_tokens:
             most_partial = config.max_num_partial_prefills if config.enable_chunked_prefill else 0
             if len(state.running.partial) >= most_partial:
@@ -138,7 +138,7 @@ class Admission:
         state = self.state
         state.start(sequence, hit)
         if chunk is None:
-            chunk = planner.chunk(sequence.num_pending)
+            chunk = planner.chunk(hit.num_tokens, sequence.num_pending)
         chunk = planner.cut(sequence, hit.num_tokens, chunk)
         room = sequence.num_pending if state.config.reserve_full_prompt else chunk
         state.kv.allocate_slots(sequence, room)

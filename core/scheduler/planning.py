@@ -15,6 +15,7 @@ import numpy as np
 from core.api.step_plan import Int32Array, StepPlan
 from core.scheduler.running import DecodeView
 from core.scheduler.sequence import NO_SLOT, SequenceState
+from core.scheduler.stall import PromptRoom
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Chunk, Step
 
@@ -34,6 +35,7 @@ class StepPlanner:
         self.budget = budget
         self._mixed_budget = mixed_budget
         self._vectorized = vectorized
+        self._room = None if state.stall is None else PromptRoom(state.stall)
         self._query_lens: Int32Array | None = None
         self._pending: Int32Array | None = None
         self._chunk_starts: list[int] = []
@@ -66,6 +68,8 @@ class StepPlanner:
         self.step.decodes = view
         self._keep_states(view)
         self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
+        if self._room is not None:
+            self._room.admit_streams(plan)
 
     def plan_chunks(self) -> None:
         """Give prompts that have begun their next chunks, as far as the budget and the blocks go."""
@@ -82,12 +86,14 @@ class StepPlanner:
         self.state.introduce(sequence, self.plan)
         self._add_chunk(sequence, num_tokens)
 
-    def chunk(self, num_tokens: int) -> int:
-        """How many of `num_tokens` known tokens of one sequence a step computes."""
+    def chunk(self, start: int, num_tokens: int) -> int:
+        """How many of `num_tokens` known tokens of one sequence, from position `start` on, a step computes."""
         config = self.state.config
         threshold = config.long_prefill_token_threshold
         if threshold > 0 and config.enable_chunked_prefill:
             num_tokens = min(num_tokens, threshold)
+        if self._room is not None:
+            num_tokens = self._room.chunk(start, num_tokens)
         return min(num_tokens, self.budget)
 
     def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
@@ -263,7 +269,7 @@ class StepPlanner:
         planned = sequence.num_planned_tokens
         if state.kv.snapshots is not None:
             state.kv.snapshots.keep(sequence, planned)
-        num_tokens = self.chunk(len(sequence.token_ids) - planned)
+        num_tokens = self.chunk(planned, len(sequence.token_ids) - planned)
         num_tokens = self.cut(sequence, planned, num_tokens)
         ahead = planned - sequence.num_computed_tokens
         while True:
@@ -295,6 +301,10 @@ class StepPlanner:
         if completes:
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
+        if self._room is not None:
+            self._room.take(start, num_tokens, completes=completes)
+            if self._room.is_used_up:
+                self.budget = 0
 
 
 def _joined(rows: Int32Array, more: list[int]) -> Int32Array:

@@ -174,6 +174,8 @@ class Scheduler:
             self._settle_transfers(step, result.pages)
         if self._state.recorder:
             self._state.recorder.count(step, result)
+        if self._state.stall is not None:
+            self._state.stall.finish(step, result, self._state.running)
         outputs = ResultReader(self._state, step, result, vectorized=self._vectorized).run()
         self._state.at_work = None
         return outputs
@@ -228,6 +230,7 @@ class Scheduler:
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
+        fresh.stall = state.stall
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
         ended = state.take_told()
         for sequence in sorted(state.roster, key=lambda live: live.order):
@@ -282,6 +285,8 @@ class Scheduler:
     def _begin(self, step: Step) -> None:
         """Count a step as under way, with all that must be undone should it fail."""
         kv = self._state.kv
+        if self._state.stall is not None:
+            self._state.stall.begin(step)
         step.unwritten = kv.take_unwritten()
         if step.plan.total_num_tokens:
             step.plan.transfers = kv.take_transfers()

@@ -7,6 +7,7 @@ Called by: the scheduler, its queues and the stop conditions.
 from __future__ import annotations
 
 from enum import IntEnum
+from math import nan
 
 from core.api.explanation import SequenceRecord
 from core.api.messages import EngineRequest, TokenLogprobs
@@ -42,6 +43,7 @@ class SequenceState(KVSequence):
     drafts:             tokens to verify in the next step.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
+    last_token:         when it got its last token before it lost its slot; NaN for one without, and without a limit of stalls.
     queue:              where it waits; None while it runs or waits for its KV, and for a suspect.
     was_preempted:      whether it has ever lost its blocks to another one.
     is_long:            whether it counts among the long partial prefills.
@@ -56,6 +58,7 @@ class SequenceState(KVSequence):
         "first_step",
         "is_long",
         "key",
+        "last_token",
         "max_length",
         "min_stop_length",
         "num_cached_tokens",
@@ -76,7 +79,13 @@ class SequenceState(KVSequence):
     def __init__(self, request: EngineRequest, order: Order, max_length: int, entered: float = 0.0) -> None:
         resume = request.resume
         given = [] if resume is None else resume.output_token_ids
-        super().__init__([*request.prompt_token_ids, *given], request.cache_salt, owner=request.user)
+        super().__init__(
+            [*request.prompt_token_ids, *given],
+            request.cache_salt,
+            owner=request.user,
+            tenant=request.tenant,
+            num_public_tokens=request.num_public_tokens,
+        )
         params = request.params
         self.request = request
         self.key: SequenceKey = request.key
@@ -98,6 +107,7 @@ class SequenceState(KVSequence):
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None
+        self.last_token = nan
         self.record: SequenceRecord | None = None
         self.was_preempted = False
         self.is_long = False

@@ -23,6 +23,7 @@ from core.scheduler.recorder import Recorder
 from core.scheduler.roster import Roster
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
+from core.scheduler.stall import StallLimit
 
 
 class SchedulerState:
@@ -34,6 +35,7 @@ class SchedulerState:
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
     recorder: of sequences whose requests ask how their answers came about.
+    stall:   how long streams may wait for their next token; None: any time.
     at_work: the sequence that is being handled, to be blamed when something breaks.
     step_number: of the newest step.
     """
@@ -53,6 +55,9 @@ class SchedulerState:
         self.stats = SchedulerStats()
         self.drafts = DraftRules(config.num_speculative_tokens, self._most_forced(), self.stats)
         self.recorder = Recorder(kv, clock)
+        self.stall: StallLimit | None = None
+        if config.max_stall_s:
+            self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, clock)
         self.at_work: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []
@@ -122,6 +127,8 @@ class SchedulerState:
         sequence.first_step = self.step_number
         sequence.blocks_missing = 0
         self.running.start(sequence)
+        if self.stall is not None:
+            self.stall.seat(sequence)
 
     def introduce(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Tell the worker of a sequence that has just been given a slot and blocks."""
@@ -154,6 +161,8 @@ class SchedulerState:
         """Take slot and blocks from a running sequence; its tokens are kept."""
         self.settle(sequence)
         self.recorder.lose(sequence)
+        if self.stall is not None:
+            self.stall.unseat(sequence)
         self.kv.free(sequence)
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING

@@ -37,6 +37,7 @@ class Step:
     chunks:    the sequences of the other rows, and how much of each.
     num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
     unwritten: blocks that others may share although this step, or one before it, has yet to write them.
+    begun:     when it was planned, of the scheduler's clock; 0.0 where nothing is made of it.
     ticket:    the executor's name for it while it is computed; None before and after.
     """
 
@@ -46,6 +47,7 @@ class Step:
     chunks: list[Chunk] = field(default_factory=list)
     num_departures: int = 0
     unwritten: list[int] = field(default_factory=list)
+    begun: float = 0.0
     ticket: object = None
 
     @property

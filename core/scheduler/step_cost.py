@@ -20,7 +20,7 @@ from core.api.step_plan import StepPlan
 
 FIRST_TERMS = {
     "step": 1.0,
-    "decode": 0.03,
+    "decode": 0.1,
     "decode_key": 1e-5,
     "prompt_token": 0.05,
     "prompt_key": 2e-6,
@@ -38,6 +38,7 @@ QUANTILE = 0.95
 """The share of steps that `predict_most` is meant for."""
 
 QUANTILE_RATE = 0.02
+LEAST_MARGIN = 1.05
 MOST_MARGIN = 3.0
 
 
@@ -73,14 +74,14 @@ class StepCost:
     """The cost model of one engine.
 
     num_observed: steps that it has learned from.
-    margin:       factor on a prediction below which most steps end, at least 1.
+    margin:       factor on a prediction below which most steps end, from `LEAST_MARGIN` on.
     """
 
     __slots__ = ("_decode", "_decode_key", "_prompt_key", "_prompt_token", "_step", "margin", "num_observed")
 
     def __init__(self) -> None:
         self.num_observed = 0
-        self.margin = 1.0
+        self.margin = LEAST_MARGIN
         self._step = FIRST_TERMS["step"]
         self._decode = FIRST_TERMS["decode"]
         self._decode_key = FIRST_TERMS["decode_key"]
@@ -163,4 +164,4 @@ class StepCost:
         above = surprise > self.margin
         step = QUANTILE if above else QUANTILE - 1.0
         margin = self.margin * (1.0 + QUANTILE_RATE * step)
-        self.margin = min(max(margin, 1.0), MOST_MARGIN)
+        self.margin = min(max(margin, LEAST_MARGIN), MOST_MARGIN)

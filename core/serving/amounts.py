@@ -16,11 +16,11 @@ MAX_CHOICES = 4096
 
 def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: int) -> None:
     """Refuse what could never be run at once, before anything is tokenized."""
-    most_queued = settings.max_num_queued_reqs
-    if 0 < most_queued < len(prompts):
+    for argument, most in settings.most_prompts.items():
+        if len(prompts) <= most:
+            continue
         raise RequestError(
-            f"The request has {len(prompts)} prompts, but at most {most_queued} may wait (--max-num-queued-reqs); "
-            "send fewer at once.",
+            f"The request has {len(prompts)} prompts, but at most {most} may come at once ({argument}); send fewer.",
             param="prompt",
         )
     if len(prompts) * n > MAX_CHOICES:

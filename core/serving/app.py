@@ -28,6 +28,7 @@ from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
+from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
@@ -41,7 +42,7 @@ def create_app(
 ) -> FastAPI:
     """The API of `engine`. cache_config: reported by /metrics.
 
-    Raises UserError when the chat template of `server_config` cannot be read.
+    Raises UserError when the chat template or a public prompt of `server_config` cannot be used.
     """
     docs = not server_config.disable_fastapi_docs
     app = FastAPI(
@@ -96,7 +97,7 @@ def _context(
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         max_logprobs=model.max_logprobs,
-        max_num_queued_reqs=engine.queue.max_requests,
+        most_prompts=engine.queue.most_requests(with_keys=bool(server.api_keys)),
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
         chat_template=tokenizer.chat_template if own is None else own,
@@ -105,14 +106,16 @@ def _context(
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
+    preparer = Preparer(settings, tokenizer)
     metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
     engine.restarts.on_recovered = metrics.recovery.observe
     return ServingContext(
         engine=engine,
         server=server,
         model=model,
-        preparer=Preparer(settings, engine.tokenizer),
+        preparer=preparer,
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits),
+        tenants=Tenants.of(server.api_keys, server.public_prompts, preparer.here),
     )

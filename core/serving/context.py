@@ -21,6 +21,7 @@ from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import Tenant
+from core.serving.tenants import Tenants
 from core.serving.tolerated_fields import ToleratedFields
 
 
@@ -31,6 +32,7 @@ class ServingContext:
     bodies: the memory for request bodies.
     responses: those of /v1/responses that are kept.
     drain: whether the server takes requests, and which ones run.
+    tenants: who shares cached prefixes with whom.
     created: seconds since the epoch.
     """
 
@@ -42,6 +44,7 @@ class ServingContext:
     metrics: ServerMetrics
     responses: ResponseStore
     drain: Drain = field(default_factory=Drain)
+    tenants: Tenants = field(default_factory=Tenants)
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 

@@ -12,6 +12,7 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
+from core.serving.tenants import Tenants
 
 logger = logging.getLogger("core.serving")
 
@@ -56,7 +58,8 @@ async def run_prompts(
     try:
         arrival.end()
         num_tokens = [len(prompt.token_ids) for prompt in prompts]
-        queue.enter(dict(zip(ids, num_tokens, strict=True)))
+        places = dict(zip(ids, num_tokens, strict=True))
+        queue.enter(places, arrival.key)
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
             user=user,
@@ -69,7 +72,8 @@ async def run_prompts(
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for request_id, prompt in zip(ids, prompts, strict=True):
             given = prompt.as_input(prepared.body.cache_salt)
-            runs.append(_run_one(context, given, copy.copy(params), request_id, terms))
+            own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
+            runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
         async with aclosing(together) as outputs:
             async for item in outputs:
@@ -78,7 +82,15 @@ async def run_prompts(
         raise renamed(error, prepared.names) from error
     finally:
         for request_id in ids:
-            queue.leave(request_id)
+            queue.end(request_id)
+
+
+def _with_tenant(terms: RequestTerms, tenants: Tenants, key: int | None, prompt: Prompt) -> RequestTerms:
+    """The terms of one prompt, with whom it shares its cached prefix."""
+    if key is None:
+        return terms
+    num_public_tokens = tenants.num_public_tokens(prompt.token_ids)
+    return replace(terms, tenant=tenants.name(key), num_public_tokens=num_public_tokens)
 
 
 async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:

@@ -14,7 +14,7 @@ from fastapi import Request
 
 from core.engine.queue_limit import Arrival
 from core.serving.body import read_body
-from core.serving.context import context_of
+from core.serving.context import context_of, tenant_of
 from core.serving.disconnect import until_disconnect
 from core.serving.preparer import SMALL_BODY
 
@@ -31,11 +31,12 @@ async def intake(
     """
     context = context_of(request)
     context.drain.check()
-    context.engine.queue.check()
+    key = tenant_of(request)
+    context.engine.queue.check(key)
     with ExitStack() as places:
         with context.bodies.body() as body:
             data = await read_body(request, body)
-            arrival = places.enter_context(context.engine.queue.arriving())
+            arrival = places.enter_context(context.engine.queue.arriving(key))
             work = prepare(data)
             prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
         yield prepared, arrival

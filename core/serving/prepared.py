@@ -30,7 +30,8 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     served_names:        names of the model. max_model_len, vocab_size: in tokens.
     max_logprobs:        most that a request may ask for, -1: any.
-    max_num_queued_reqs, max_num_queued_tokens: most requests, and prompt tokens, that may wait at all; 0: any.
+    most_prompts:        limits of requests that may wait, or be under way, at all, by the argument that sets each.
+    max_num_queued_tokens: most prompt tokens that may wait at all; 0: any.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
     tool_template:       Jinja source for conversations with tools; None: the same.
@@ -42,7 +43,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     vocab_size: int
     max_logprobs: int
-    max_num_queued_reqs: int
+    most_prompts: dict[str, int]
     max_num_queued_tokens: int
     defaults: dict[str, Any]
     chat_template: str | None

@@ -90,6 +90,7 @@ VARIANTS = {
     },
     "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
     "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
+    "short stalls": {"max_stall_ms": 0.001, "rounds": 2},
     "many partial prefills": {
         "max_num_partial_prefills": 3,
         "max_long_partial_prefills": 2,

@@ -32,10 +32,13 @@ GROUPS = (
 MAX_STEP = 6
 
 
-def names(tokens, salt):
-    """One number for each prefix."""
-    found, value = [], hash(salt)
-    for token in tokens:
+def names(sequence, tokens, size):
+    """One number for each prefix of its tokens. Tenants have others from the first block on that is not all public."""
+    found, value = [], hash(sequence.cache_salt)
+    first_private = sequence.num_public_tokens // size * size
+    for position, token in enumerate(tokens):
+        if sequence.tenant and position == first_private:
+            value = hash((value, sequence.tenant))
         value = hash((value, token))
         found.append(value)
     return found
@@ -70,9 +73,14 @@ class ManagerMachine(RuleBasedStateMachine):
         self.memory = np.zeros((blocks, size), np.int64)
         self.running = []
 
-    @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30), salt=st.sampled_from([None, "a"]))
-    def admit(self, prompt, salt):
-        sequence = KVSequence(prompt, salt)
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30),
+        salt=st.sampled_from([None, None, "a"]),
+        tenant=st.sampled_from(["", "ann", "bob"]),
+        num_public=st.sampled_from([0, 4, 9]),
+    )
+    def admit(self, prompt, salt, tenant, num_public):
+        sequence = KVSequence(prompt, salt, tenant=tenant, num_public_tokens=min(num_public, len(prompt)))
         hit = look_up(self.kv, sequence)
         assert hit.num_tokens < len(prompt) and hit.num_tokens % self.size == 0
         missing = self.kv.blocks_missing(hit, len(prompt))
@@ -112,7 +120,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.copy()
         self.look(sequence)
         begin = sequence.num_computed_tokens
-        wanted = names(sequence.token_ids, sequence.cache_salt)
+        wanted = names(sequence, sequence.token_ids, self.size)
         for position in range(begin, begin + count):
             for group, ids in enumerate(sequence.block_ids):
                 if self.groups[group].kind != "state":
@@ -121,7 +129,7 @@ class ManagerMachine(RuleBasedStateMachine):
                     self.memory[block_id, position % self.size] = wanted[position] + group
         known = sequence.token_ids[: begin + count] + [-1] * wrong
         for block_id in self.kv.states.blocks(sequence):
-            self.memory[block_id] = names(known, sequence.cache_salt)[-1]
+            self.memory[block_id] = names(sequence, known, self.size)[-1]
         if wrong:
             sequence.is_rolled_back = True
         else:
@@ -175,7 +183,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     def look(self, sequence):
         """Everything that the next query sees is there."""
-        wanted = names(sequence.token_ids, sequence.cache_salt)
+        wanted = names(sequence, sequence.token_ids, self.size)
         for group, ids in enumerate(sequence.block_ids):
             spec = self.groups[group]
             begin = sequence.num_computed_tokens

@@ -308,7 +308,7 @@ def test_counting_has_no_limit_but_that_of_texts() -> None:
         max_model_len=64,
         vocab_size=260,
         max_logprobs=20,
-        max_num_queued_reqs=0,
+        most_prompts={},
         max_num_queued_tokens=0,
         defaults={},
         chat_template=TEMPLATE,

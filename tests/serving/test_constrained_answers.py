@@ -56,7 +56,7 @@ def prepare(tokenizer: Tokenizer, **body: Any) -> PreparedChat:
         max_model_len=4096,
         vocab_size=tokenizer.vocab_size,
         max_logprobs=5,
-        max_num_queued_reqs=0,
+        most_prompts={},
         max_num_queued_tokens=0,
         defaults={},
         chat_template=QWEN,

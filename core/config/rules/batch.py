@@ -123,10 +123,21 @@ def async_excludes_drafts(facts: Facts) -> Findings:
         )
 
 
+def short_stalls_need_chunks(facts: Facts) -> Findings:
+    """What streams wait for prompts is limited by the size of the prompts' chunks."""
+    if facts["max_stall_ms"] and facts["enable_chunked_prefill"] is False:
+        yield Problem(
+            f"--max-stall-ms {facts['max_stall_ms']:g}: prompts are computed whole (enable_chunked_prefill is off), so "
+            "streams wait for all of one; leave one of the two out."
+        )
+
+
 def mixed_budget_is_part_of_the_budget(facts: Facts) -> Findings:
     """The budget of mixed steps is a part of the whole one."""
     mixed, budget = facts["max_num_mixed_batched_tokens"], facts["max_num_batched_tokens"]
-    if mixed is None:
+    if facts["max_stall_ms"] and not facts.given("max_num_mixed_batched_tokens"):
+        yield Derive("max_num_mixed_batched_tokens", budget, "max_num_batched_tokens: --max-stall-ms sizes the chunks")
+    elif mixed is None:
         yield Derive("max_num_mixed_batched_tokens", budget, "max_num_batched_tokens: the platform asks for no less")
     elif budget is not None and mixed > budget:
         why = f"no more than max_num_batched_tokens, {budget}"
@@ -151,5 +162,6 @@ RULES: tuple[Rule, ...] = (
     Rule(long_threshold_comes_from_the_length, "model"),
     Rule(async_where_the_device_computes_alone, "platform"),
     Rule(async_excludes_drafts),
+    Rule(short_stalls_need_chunks, "platform"),
     Rule(mixed_budget_is_part_of_the_budget, "platform"),
 )

@@ -32,6 +32,20 @@ def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
         )
 
 
+def limits_of_keys_need_keys(facts: Facts) -> Findings:
+    """Without keys nobody can tell one client from another."""
+    limits = ("max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key")
+    given = [flag_of(name) for name in limits if facts[name]]
+    if facts.context == "serve" and given and not facts["api_key"]:
+        yield Problem(f"{given[0]}: this server asks nobody for a key; give --api-key too, or leave it out.")
+
+
+def public_prompts_need_keys(facts: Facts) -> Findings:
+    """Without keys every cached prefix is shared by all."""
+    if facts.context == "serve" and facts["public_prompt"] and not facts["api_key"]:
+        yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
+
+
 def cache_metrics_need_statistics(facts: Facts) -> Findings:
     """The metrics of the cache are part of the statistics."""
     if facts["kv_cache_metrics"] and facts["disable_log_stats"]:
@@ -54,6 +68,8 @@ def restarts_serve_servers(facts: Facts) -> Findings:
 RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
+    Rule(limits_of_keys_need_keys),
+    Rule(public_prompts_need_keys),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
 )
