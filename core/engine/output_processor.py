@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from core.api.messages import EngineOutput, FinishReason
+import msgspec
+
+from core.api.messages import EngineOutput, EngineRequest, FinishReason, Resume
 from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
@@ -86,6 +88,16 @@ class RequestState:
         self.metrics.num_generation_tokens += len(choice.token_ids) - before
         self._news[output.choice] = choice
         return stopped
+
+    def resumed(self, request: EngineRequest) -> EngineRequest | None:
+        """One choice of this request as it goes on from what it has got; None when it has ended."""
+        choice = self._choices[request.choice]
+        if choice.finished:
+            return None
+        if not choice.token_ids:
+            return request
+        resume = Resume(list(choice.token_ids), self.num_cached_tokens)
+        return msgspec.structs.replace(request, resume=resume)
 
     def fail(self, index: int, reason: str) -> None:
         """End one choice with an error."""
@@ -184,6 +196,14 @@ class OutputProcessor:
         for state in touched.values():
             self._collect(state, processed.outputs)
         return processed
+
+    def resumed(self, requests: Sequence[EngineRequest]) -> list[EngineRequest]:
+        """The choices of one request that have not ended, each as it goes on from what was processed of it."""
+        state = self._requests.get(requests[0].request_id)
+        if state is None:
+            return []
+        going = [state.resumed(request) for request in requests]
+        return [request for request in going if request is not None]
 
     def abort(
         self, request_ids: Iterable[str], reason: FinishReason = "abort", sentence: str | None = None

@@ -61,19 +61,16 @@ class QueueLimit:
         finally:
             arrival.end()
 
-    def enter(self, num_tokens: Mapping[str, int]) -> None:
+    def enter(self, num_tokens: Mapping[str, int], *, again: bool = False) -> None:
         """Requests begin to wait, all or none; num_tokens: of each one's prompt, by id. Those that wait already stay.
 
+        again: they were taken by an earlier server, so they are not refused.
         Raises RequestError (429) when there is no room. One request always may wait, however long it is.
         """
         new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
-        self.check(len(new))
         total = sum(new.values())
-        if self.max_tokens and self._waiting and self._num_tokens + total > self.max_tokens:
-            self._refuse(
-                f"{self._num_tokens} prompt tokens wait already, and this request has {total}; at most "
-                f"{self.max_tokens} may wait (--max-num-queued-tokens)."
-            )
+        if not again:
+            self._check_room(len(new), total)
         if not self._waiting:
             self._since = self._clock()
         self._waiting |= new
@@ -87,6 +84,15 @@ class QueueLimit:
             now = self._clock()
             self._gaps.append(now - self._since)
             self._since = now
+
+    def _check_room(self, num_requests: int, total: int) -> None:
+        """total: their prompt tokens. Raises RequestError (429)."""
+        self.check(num_requests)
+        if self.max_tokens and self._waiting and self._num_tokens + total > self.max_tokens:
+            self._refuse(
+                f"{self._num_tokens} prompt tokens wait already, and this request has {total}; at most "
+                f"{self.max_tokens} may wait (--max-num-queued-tokens)."
+            )
 
     def _refuse(self, why: str) -> None:
         seconds = self._seconds_per_request() * max(1, len(self) // 2)

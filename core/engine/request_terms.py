@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from core.api.explanation import Source
+from core.engine.recording import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class RequestTerms:
     arrival:       monotonic seconds from which on they count; None: now.
     marks_specials: special tokens stay in the text, and outputs tell where they are.
     explain:       None: nobody asks how the answer came about.
+    recorder:      keeps what the request gets, and knows what it has got already; None: nobody does.
     """
 
     priority: int = 0
@@ -47,6 +49,7 @@ class RequestTerms:
     arrival: float | None = None
     marks_specials: bool = False
     explain: ExplainTerms | None = None
+    recorder: Recorder | None = None
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.
