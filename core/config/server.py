@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import ServerConfig, ServerLimits
+from core.api.config import JournalSettings, ServerConfig, ServerLimits
 from core.args.schema import flag_of
 from core.args.sources import Merged
 
@@ -52,7 +52,20 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         root_path=root,
         chat_template=template,
         limits=limits,
+        journal=_journal(merged),
         **values,
+    )
+
+
+def _journal(merged: Merged) -> JournalSettings | None:
+    directory = merged.value("request_journal")
+    if directory is None:
+        return None
+    return JournalSettings(
+        directory=directory,
+        max_bytes=merged.value("request_journal_size"),
+        lifetime_s=merged.value("request_journal_lifetime"),
+        patience_s=merged.value("request_journal_patience"),
     )
 
 

@@ -241,6 +241,8 @@ class AsyncEngine:
         for step in recorder.past:
             outputs = [msgspec.structs.replace(output, request_id=request_id) for output in step]
             self._streams.deliver(self._output.process(outputs).outputs)
+        if recorder.past:
+            self.queue.leave(request_id)
         self._recorders[request_id] = recorder
         return self._output.resumed(entry.requests)
 

@@ -70,7 +70,9 @@ class JournalDirectory:
     def _check(self) -> None:
         found = self.path.stat()
         if found.st_uid != os.geteuid():
-            raise UserError(f"--request-journal {self.path}: it belongs to another user; expected a directory of your own.")
+            raise UserError(
+                f"--request-journal {self.path}: it belongs to another user; expected a directory of your own."
+            )
         others = stat.S_IMODE(found.st_mode) & 0o077
         if others:
             raise UserError(

@@ -45,6 +45,11 @@ class EntryLog:
         self._journal = journal
         self._num_records = num_records
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the journal has not forgotten it."""
+        return self._journal.has(self.number)
+
     def begun(self, prompt: int, seed: int) -> None:
         """A prompt of the request is about to enter the engine."""
         self._add(Kind.BEGUN, Begun(prompt, seed))
@@ -198,6 +203,10 @@ class Journal:
             self._num_bytes -= num_bytes
             self._ended.pop(number, None)
             self._put(framed(number, 0, Kind.DROPPED, b""))
+
+    def has(self, number: int) -> bool:
+        """Whether the entry with this number is kept."""
+        return number in self._live
 
     async def written(self) -> None:
         """Until all records so far are written, or were refused."""

@@ -20,6 +20,8 @@ from core.serving.authentication import Authentication
 from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
+from core.serving.durable.kept_responses import ResponseKeeper
+from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
@@ -37,8 +39,9 @@ def create_app(
     server_config: ServerConfig,
     model_config: ModelConfig,
     cache_config: CacheConfig | None = None,
+    durable: DurableStreams | None = None,
 ) -> FastAPI:
-    """The API of `engine`. cache_config: reported by /metrics.
+    """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
 
     Raises UserError when the chat template of `server_config` cannot be read.
     """
@@ -50,7 +53,7 @@ def create_app(
         redoc_url="/redoc" if docs else None,
         openapi_url="/openapi.json" if docs else None,
     )
-    app.state.context = _context(engine, server_config, model_config, cache_config)
+    app.state.context = _context(engine, server_config, model_config, cache_config, durable)
     paths: list[str] = []
     for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
         app.include_router(module.router)
@@ -84,7 +87,11 @@ def create_app(
 
 
 def _context(
-    engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
+    engine: ServingEngine,
+    server: ServerConfig,
+    model: ModelConfig,
+    cache: CacheConfig | None,
+    durable: DurableStreams | None,
 ) -> ServingContext:
     own = read_template(server.chat_template)
     tokenizer = engine.tokenizer
@@ -102,6 +109,7 @@ def _context(
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
+    keeper = None if durable is None else ResponseKeeper(durable.journal, durable.tenants)
     return ServingContext(
         engine=engine,
         server=server,
@@ -109,5 +117,6 @@ def _context(
         preparer=Preparer(settings, engine.tokenizer),
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
-        responses=ResponseStore(server.limits),
+        responses=ResponseStore(server.limits, keeper=keeper),
+        durable=durable,
     )

@@ -12,6 +12,7 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
+from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
@@ -38,11 +40,13 @@ async def run_prompts(
     response_id: str,
     user: str,
     arrival: Arrival,
+    recorder: RequestRecorder | None = None,
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
     user: whose request it is, for the fair policy.
     arrival: its place in the queue until here.
+    recorder: keeps what the prompts get, and knows what they have got already.
 
     Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
@@ -56,7 +60,7 @@ async def run_prompts(
     try:
         arrival.end()
         num_tokens = [len(prompt.token_ids) for prompt in prompts]
-        queue.enter(dict(zip(ids, num_tokens, strict=True)))
+        queue.enter(dict(zip(ids, num_tokens, strict=True)), again=recorder is not None and recorder.again)
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
             user=user,
@@ -67,12 +71,15 @@ async def run_prompts(
             explain=explain_terms(prepared, context.model),
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
-        for request_id, prompt in zip(ids, prompts, strict=True):
+        for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
             given = prompt.as_input(prepared.body.cache_salt)
-            runs.append(_run_one(context, given, copy.copy(params), request_id, terms))
+            own = terms if recorder is None else replace(terms, recorder=recorder.part(index))
+            runs.append(_run_one(context, given, copy.copy(params), request_id, own))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
         async with aclosing(together) as outputs:
             async for item in outputs:
+                if recorder is not None:
+                    recorder.count(item[1])
                 yield item
     except RequestError as error:
         raise renamed(error, prepared.names) from error

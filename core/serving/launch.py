@@ -27,9 +27,12 @@ from core.serving.sockets import bind, check_tls_files, url
 from core.serving.stop_signals import StopSignals
 
 if TYPE_CHECKING:
+    from core.api.config import JournalSettings
     from core.config.resolve import Resolution
     from core.engine.async_engine import AsyncEngine
     from core.engine.child import EngineProcess
+    from core.journal.journal import Journal
+    from core.serving.context import ServingContext
     from core.serving.http_server import HttpServer
 
 logger = logging.getLogger(__name__)
@@ -48,15 +51,24 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
     check_tls_files(resolution.server)
     read_template(resolution.server.chat_template)
     listener = bind(resolution.server.host, resolution.server.port)
+    journal = _open_journal(resolution.server.journal)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(resolution, listener, process, signals))
+            return runner.run(_serve(resolution, listener, process, signals, journal))
         except EngineDeadError as error:
             print(f"core serve: the engine died: {error}", file=sys.stderr, flush=True)
             return 1
         finally:
             runner.close()  # the loop gives signals back
             signals.ignore()
+
+
+def _open_journal(settings: JournalSettings | None) -> Journal | None:
+    if settings is None:
+        return None
+    from core.journal.journal import Journal
+
+    return Journal(settings.directory, settings.max_bytes)
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -68,7 +80,13 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         logger.error("%s", context["message"], exc_info=error)
 
 
-async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> int:
+async def _serve(
+    resolution: Resolution,
+    listener: socket.socket,
+    process: EngineProcess,
+    signals: StopSignals,
+    journal: Journal | None,
+) -> int:
     begin = time.perf_counter()
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
     first, second = asyncio.Event(), asyncio.Event()
@@ -86,7 +104,7 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
     try:
-        return await _run(resolution, listener, engine, (first, second), begin)
+        return await _run(resolution, listener, engine, (first, second), begin, journal)
     finally:
         await engine.close()
 
@@ -111,19 +129,25 @@ async def _run(
     engine: AsyncEngine,
     signals: tuple[asyncio.Event, asyncio.Event],
     begin: float,
+    journal: Journal | None,
 ) -> int:
     from core.serving.app import create_app
+    from core.serving.durable.restoring import restore
+    from core.serving.durable.streams import durable_streams
     from core.serving.http_server import HttpServer
 
     model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
     settings = fit_connections(resolution.server)
-    app = create_app(engine, settings, model, cache)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics)
+    app = create_app(engine, settings, model, cache, durable)
+    context = app.state.context
     server = HttpServer(app, settings)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:
         died.set()
+    restore(context)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     watching = [asyncio.ensure_future(event.wait()) for event in (*signals, died)]
     stop, hurry, death = watching
@@ -142,9 +166,9 @@ async def _run(
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        await _shut_down(server, serving, hurry, engine)
+        await _shut_down(server, serving, hurry, engine, context)
     finally:
-        await app.state.context.close()
+        await context.close()
         for task in (*watching, watching_files):
             task.cancel()
     if engine.dead_error is not None:
@@ -153,12 +177,20 @@ async def _run(
 
 
 async def _shut_down(
-    server: HttpServer, serving: asyncio.Future[None], hurry: asyncio.Future[Any], engine: AsyncEngine
+    server: HttpServer,
+    serving: asyncio.Future[None],
+    hurry: asyncio.Future[Any],
+    engine: AsyncEngine,
+    context: ServingContext,
 ) -> None:
-    """Take no more connections, let running requests end for a while, then end them with an error object."""
+    """Take no more connections, let running requests end for a while, then end them with an error object.
+
+    What the journal keeps ends without one: the next server goes on with it.
+    """
     server.should_exit = True
     await asyncio.wait((serving, hurry), timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
+        await context.suspend()
         await engine.close()
         await asyncio.wait((serving,), timeout=1.0)
         server.force_exit = True

@@ -1,4 +1,4 @@
-"""Answers of /v1/models, /version and /reset_prefix_cache. Owns: their Structs. Called by: their routes."""
+"""Answers of /v1/models, /version, /health and /reset_prefix_cache. Owns: their Structs. Called by: their routes."""
 
 from __future__ import annotations
 
@@ -40,3 +40,9 @@ class ResetAnswer(msgspec.Struct):
     """The prefix cache is empty."""
 
     reset: bool
+
+
+class HealthAnswer(msgspec.Struct):
+    """What is wrong although requests are served. journal: why it takes no requests."""
+
+    journal: str

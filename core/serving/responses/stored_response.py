@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from core.journal.journal import EntryLog
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.conversation import Item
 from core.serving.responses.event_log import EventLog
@@ -36,6 +37,9 @@ class StoredResponse:
     background: whether it can be cancelled.
     log:      of a stream.
     task:     runs it in the background, for as long as it runs.
+    journaled: its records, where it outlives the server.
+    num_sure: events of earlier servers that are known to be the same now.
+    is_suspended: it has not ended, but a later server goes on with it.
     final:    the response as JSON, once it has ended. output: its items as a list in JSON.
     num_bytes, used: what the store knows of it: bytes that are counted, and when it was last used.
     """
@@ -49,6 +53,9 @@ class StoredResponse:
     background: bool
     log: EventLog | None = None
     task: asyncio.Task[None] | None = None
+    journaled: EntryLog | None = None
+    num_sure: int = 0
+    is_suspended: bool = False
     final: bytes = b""
     output: bytes = b"[]"
     num_bytes: int = 0
@@ -69,6 +76,11 @@ class StoredResponse:
         self.output = _encode(response.output)
         self.item_ids += tuple(item.id for item in response.output)
         self.response = self.task = None
+
+    def cancel(self) -> None:
+        """End what runs of it, if anything does."""
+        if self.task is not None:
+            self.task.cancel()
 
     def body(self) -> bytes:
         """The response as JSON, as it is now."""

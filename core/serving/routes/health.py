@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
-from core.serving.protocol.operation import VersionAnswer
+from core.serving.protocol.operation import HealthAnswer, VersionAnswer
 from core.version import __version__
 
 router = APIRouter(tags=["operation"])
@@ -16,8 +16,15 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs and moves, else 503: it is gone, or since when it has been silent. Never takes long."""
-    await context_of(request).engine.check_health()
+    """200 while the engine runs and moves, else 503: it is gone, or since when it has been silent. Never takes long.
+
+    A journal that cannot be written is told in the body.
+    """
+    context = context_of(request)
+    await context.engine.check_health()
+    problem = None if context.durable is None else context.durable.journal.problem
+    if problem is not None:
+        return json_response(HealthAnswer(f"The request journal takes no requests now: {problem}."))
     return Response(status_code=200)
 
 
