@@ -1,7 +1,7 @@
 """A journal: what was accepted and what it was given, in a directory that outlives the server.
 
-Owns: `Journal` (its size, which records still count, who may have more) and `EntryLog` (the records of one request). Never does:
-know what bodies mean, or run requests. Called by: the server (`core.serving.durable`).
+Owns: `Journal` (its size, which records still count, who may have more) and `EntryLog` (the records of one request).
+Never does: know what bodies mean, or run requests. Called by: the server (`core.serving.durable`).
 """
 
 from __future__ import annotations
@@ -257,7 +257,8 @@ class Journal:
 def unavailable(why: str) -> RequestError:
     """The error of a request that is to survive the server, but could not."""
     return RequestError(
-        f"The request journal takes no requests now: {why}. Try again in {RETRY_AFTER_S} s, or ask without stream and background.",
+        f"The request journal takes no requests now: {why}. Try again in {RETRY_AFTER_S} s, or leave out stream and "
+        "background.",
         status=503,
         code="journal_unavailable",
         retry_after=RETRY_AFTER_S,

@@ -4,7 +4,8 @@ Owns: the frame around each record, and reading frames back out of bytes that ma
 what the bodies of requests mean. Called by: the journal's other parts.
 
 A frame is a mark, the payload's length, a checksum, the number of the entry, the number of the record within the entry, its
-kind, and the payload (msgpack). Where a frame does not hold, the next mark is looked for: damage costs the records that it hits.
+kind, and the payload (msgpack). Where a frame does not hold, the next mark is looked for: damage costs the records that it
+hits.
 """
 
 from __future__ import annotations

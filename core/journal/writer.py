@@ -155,7 +155,8 @@ class Writer:
                 self._work.wait()
                 self._work.clear()
                 self._sync()
-                self._stopping.wait(SYNC_S)
+                if not self._is_sparse():
+                    self._stopping.wait(SYNC_S)
             elif not self._stopping.wait(RETRY_S):
                 self._try_again()
 
@@ -163,11 +164,13 @@ class Writer:
         count = self._num_written
         try:
             self._segments.sync()
+            self._loop.call_soon_threadsafe(self.synced.reach, count)
             if self._is_sparse():
                 self._segments.carry_on(self._counts)
+                self._work.set()  # there may be more such files, and they come at once
         except OSError as error:
             self._fail(error)
-        self._loop.call_soon_threadsafe(self.synced.reach, count)
+            self._loop.call_soon_threadsafe(self.synced.reach, count)
 
     def _try_again(self) -> None:
         try:
