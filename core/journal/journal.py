@@ -17,7 +17,7 @@ from core.api.errors import RequestError, UserError
 from core.api.messages import EngineOutput
 from core.journal.directory import JournalDirectory
 from core.journal.reader import Entry, read
-from core.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, framed
+from core.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, framed
 from core.journal.segments import Segments
 from core.journal.writer import Writer
 
@@ -61,6 +61,10 @@ class EntryLog:
             plain.append(msgspec.structs.replace(output, request_id="", handle=0))
         self._add(Kind.GIVEN, Given(prompt, plain))
 
+    def shown(self, prompt: int) -> None:
+        """An output of a prompt, one of several, is about to be shown."""
+        self._add(Kind.SHOWN, Shown(prompt))
+
     def ended(self, ended: Ended) -> None:
         """The request has ended; this is all that is kept of it."""
         self._journal.end(self, ended, self._num_records)
@@ -77,7 +81,7 @@ class EntryLog:
             self._journal.check()
             raise unavailable("the disk refused the request")
 
-    def _add(self, kind: Kind, payload: Begun | Given) -> None:
+    def _add(self, kind: Kind, payload: Begun | Given | Shown) -> None:
         if not self.is_lost:
             self._journal.add(self, framed(self.number, self._num_records, kind, _encode(payload)))
             self._num_records += 1

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from core.api.messages import EngineOutput
-from core.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, frames
+from core.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, frames
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Entry:
 
     number:   of the entry, never used twice.
     seeds:    of the prompts that had begun, by their places.
+    shown:    the prompts whose outputs were shown, one after the other; empty where there is only one.
     steps:    what each prompt got, step by step.
     num_records: so far; the next one has this number.
     num_bytes: of the records that count.
@@ -38,6 +39,7 @@ class Entry:
     ended: Ended | None = None
     seeds: dict[int, int] = field(default_factory=dict)
     steps: dict[int, list[list[EngineOutput]]] = field(default_factory=dict)
+    shown: list[int] = field(default_factory=list)
     num_records: int = 0
     num_bytes: int = 0
 
@@ -110,6 +112,11 @@ def _take(entry: Entry, frame: Frame) -> bool:
         if given is None:
             return False
         entry.steps.setdefault(given.prompt, []).append(given.outputs)
+    elif frame.kind is Kind.SHOWN:
+        shown = _decoded(frame, Shown)
+        if shown is None:
+            return False
+        entry.shown.append(shown.prompt)
     return True
 
 

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     GIVEN:    tokens of a prompt.
     ENDED:    all that is kept of an entry that has ended. It stands for all earlier records of the entry.
     DROPPED:  nothing of an entry is wanted any more.
+    SHOWN:    an output of a prompt is about to be shown, where there are several prompts.
     """
 
     FILE = 0
@@ -51,6 +52,7 @@ class Kind(IntEnum):
     GIVEN = 3
     ENDED = 4
     DROPPED = 5
+    SHOWN = 6
 
 
 class FileHead(msgspec.Struct, array_like=True):
@@ -95,6 +97,12 @@ class Given(msgspec.Struct, array_like=True):
 
     prompt: int
     outputs: list[EngineOutput]
+
+
+class Shown(msgspec.Struct, array_like=True):
+    """prompt: whose output came next. The order of several prompts cannot be told from what each was given."""
+
+    prompt: int
 
 
 class Ended(msgspec.Struct, array_like=True):

@@ -18,8 +18,9 @@ from core.serving.disconnect import until_disconnect
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.streams import Job
 from core.serving.event_stream import EventStream
-from core.serving.generation import PromptOutput, run_prompts
+from core.serving.generation import run_prompts
 from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
+from core.serving.prompt_output import PromptOutput
 from core.serving.streamed_answers import Outputs, streamed_events
 
 Prepared = PreparedChat | PreparedCompletion | PreparedResponse

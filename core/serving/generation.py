@@ -28,10 +28,9 @@ from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
+from core.serving.prompt_output import PromptOutput
 
 logger = logging.getLogger("core.serving")
-
-PromptOutput = tuple[int, RequestOutput]
 
 
 async def run_prompts(
@@ -76,6 +75,8 @@ async def run_prompts(
             own = terms if recorder is None else replace(terms, recorder=recorder.part(index))
             runs.append(_run_one(context, given, copy.copy(params), request_id, own))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
+        if recorder is not None and len(runs) > 1:
+            together = recorder.in_order(together)
         async with aclosing(together) as outputs:
             async for item in outputs:
                 if recorder is not None:

@@ -12,8 +12,8 @@ from core.serving.answer_stream import AnswerStream
 from core.serving.chat_writer import ChatWriter
 from core.serving.completion_writer import CompletionWriter
 from core.serving.context import ServingContext
-from core.serving.generation import PromptOutput
 from core.serving.prepared import PreparedChat, PreparedCompletion
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.chat import ChatChunk
 from core.serving.protocol.completions import CompletionResponse
 

@@ -52,27 +52,5 @@ def last_event_id(request: Request) -> EventId | None:
     return EventId(answer_id, int(epoch), int(rest))
 
 
-def first_after(last: EventId, answer_id: str, epoch: int, num_sure: int) -> int:
-    """The number of the first event behind `last`, the last one that a client has read. Raises RequestError (400, 409).
-
-    answer_id: of the stream that is asked for. epoch: of the journal now.
-    num_sure:  events of earlier servers that are known to be the same now.
-    """
-    if last.answer_id != answer_id:
-        raise RequestError(
-            f"The header Last-Event-ID names an event of '{last.answer_id}', but the path names '{answer_id}'.",
-            param="Last-Event-ID",
-        )
-    if last.epoch != epoch and last.number >= num_sure:
-        raise RequestError(
-            f"The event {last.number} of '{answer_id}' was sent before it was on disk, and was lost with an earlier server; "
-            f"{num_sure} events are known. Read the stream again from its beginning.",
-            param="Last-Event-ID",
-            status=409,
-            code="event_lost",
-        )
-    return last.number + 1
-
-
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text[:12]) < LARGEST and len(text) < 12

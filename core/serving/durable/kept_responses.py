@@ -13,6 +13,7 @@ import msgspec
 from core.journal.journal import Journal, now
 from core.journal.records import Ended
 from core.serving.durable.event_ids import LARGEST
+from core.serving.durable.sureness import Sureness
 from core.serving.durable.tenants import Tenants
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.stored_response import StoredResponse, Tenant
@@ -95,7 +96,7 @@ def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
         item_ids=kept.item_ids,
         background=kept.background,
         log=log,
-        num_sure=LARGEST,
+        sure=Sureness(LARGEST, is_final=True),
         final=kept.final,
         output=kept.output,
     )

@@ -6,12 +6,15 @@ Called by: `run_prompts`, which hands the parts to the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from core.api.messages import EngineOutput
 from core.api.outputs import RequestOutput
 from core.journal.journal import EntryLog
 from core.journal.reader import Entry
+from core.serving.prompt_output import PromptOutput
 
 
 class PromptRecorder:
@@ -59,6 +62,34 @@ class RequestRecorder:
         seed = self._entry.seeds.get(prompt)
         return PromptRecorder(self.log, prompt, seed, self._entry.steps.get(prompt, ()))
 
+    async def in_order(self, outputs: AsyncGenerator[PromptOutput, None]) -> AsyncGenerator[PromptOutput, None]:
+        """The outputs of several prompts, first those that earlier servers showed, in that order. Closes `outputs`."""
+        held: deque[PromptOutput] = deque()
+        async with aclosing(outputs):
+            for prompt in self._entry.shown:
+                while (item := _first_of(held, prompt)) is None:
+                    news = await anext(outputs, None)
+                    if news is None:
+                        break
+                    held.append(news)
+                if item is not None:
+                    yield item
+            for item in held:
+                self.log.shown(item[0])
+                yield item
+            async for item in outputs:
+                self.log.shown(item[0])
+                yield item
+
     def count(self, output: RequestOutput) -> None:
         """Another output is about to be written."""
         self._num_past -= sum(len(completion.token_ids) for completion in output.outputs)
+
+
+def _first_of(held: deque[PromptOutput], prompt: int) -> PromptOutput | None:
+    """Take out the first output of a prompt; None when there is none."""
+    for place, item in enumerate(held):
+        if item[0] == prompt:
+            del held[place]
+            return item
+    return None

@@ -28,6 +28,5 @@ class ResponseTrail:
         """As in `Trail`."""
         noted = with_ids(self._entry.id, self._journal.epoch, self._num_events, events)
         self._num_events += len(events)
-        if self._recorder.repeats:
-            self._entry.num_sure = self._num_events
+        self._entry.sure.note(self._recorder, self._num_events)
         return noted

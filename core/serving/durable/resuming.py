@@ -15,22 +15,22 @@ from core.serving.durable.streams import DurableStreams
 from core.serving.event_stream import EventStream
 
 
-def resumed(request: Request, kind: EntryKind) -> Response | None:
+async def resumed(request: Request, kind: EntryKind) -> Response | None:
     """The rest of the stream whose last event a client names; None when it names none, or nothing is kept at all."""
     streams = context_of(request).durable
     last = None if streams is None else last_event_id(request)
     if streams is None or last is None:
         return None
-    events = streams.after(tenant_of(request), kind, last.answer_id, last)
+    events = await streams.after(tenant_of(request), kind, last.answer_id, last)
     return EventStream(events, done=b"")
 
 
-def read_again(request: Request, kind: EntryKind, answer_id: str) -> Response:
+async def read_again(request: Request, kind: EntryKind, answer_id: str) -> Response:
     """The events of a stream behind `starting_after` or the header's event; all of them without either. Raises RequestError."""
     streams = _kept(request)
     last = last_event_id(request)
     if last is not None:
-        return EventStream(streams.after(tenant_of(request), kind, answer_id, last), done=b"")
+        return EventStream(await streams.after(tenant_of(request), kind, answer_id, last), done=b"")
     stream = streams.find(tenant_of(request), kind, answer_id)
     start = 0 if stream.is_broken else number_of(request, "starting_after", -1, least=-1) + 1
     return EventStream(stream.follow(start), done=b"")

@@ -19,9 +19,10 @@ import msgspec
 from core.api.errors import CoreError, EngineDeadError
 from core.journal.journal import EntryLog, Journal, now
 from core.journal.records import Ended, EntryKind
-from core.serving.durable.event_ids import LARGEST, EventId, first_after, with_ids
+from core.serving.durable.event_ids import LARGEST, EventId, with_ids
 from core.serving.durable.patient_log import PatientLog
 from core.serving.durable.recorder import RequestRecorder
+from core.serving.durable.sureness import Sureness, first_after
 from core.serving.errors import error_event
 from core.serving.event_stream import DONE
 from core.serving.responses.event_log import EventLog
@@ -40,7 +41,7 @@ class DurableStream:
 
     log:       of the journal.
     digest:    of its tenant in the journal.
-    num_sure:  events of earlier servers that are known to be the same now.
+    sure:      which events of earlier servers are the same now.
     is_broken: it could not go on: its only event says why.
     ended_at:  seconds since the epoch; None: it runs.
     packed:    its events, compressed, once it has ended.
@@ -52,7 +53,7 @@ class DurableStream:
         self.tenant = tenant
         self.digest = digest
         self.log = log
-        self.num_sure = 0
+        self.sure = Sureness()
         self.is_broken = False
         self.ended_at: float | None = None
         self.packed = b""
@@ -65,7 +66,7 @@ class DurableStream:
         stream = cls(ended.kind, ended.id, tenant, ended.tenant, log)
         stream.ended_at = ended.at
         stream.packed = ended.kept
-        stream.num_sure = LARGEST
+        stream.sure = Sureness(LARGEST, is_final=True)
         return stream
 
     def start(
@@ -85,7 +86,7 @@ class DurableStream:
 
         log = self._events = PatientLog(patience_s, abandon)
         self._task = asyncio.ensure_future(self._pump(journal, recorder, events, log))
-        self._task.add_done_callback(lambda task: log.close())
+        self._task.add_done_callback(lambda task: self._stop(log))
 
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
         """Its events from the number `start` on, until the last one."""
@@ -98,12 +99,12 @@ class DurableStream:
             async for piece in pieces:
                 yield piece
 
-    def after(self, last: EventId, epoch: int) -> int:
+    async def after(self, last: EventId, epoch: int) -> int:
         """The number of the first event behind the last one that a client has read. Raises RequestError (400, 409).
 
         epoch: of the journal now.
         """
-        return 0 if self.is_broken else first_after(last, self.id, epoch, self.num_sure)
+        return 0 if self.is_broken else await first_after(last, self.id, epoch, self.sure)
 
     def suspend(self) -> None:
         """Stop without an end: a later server goes on."""
@@ -121,8 +122,7 @@ class DurableStream:
                 async for event in events:
                     await journal.written()
                     self._add(log, journal.epoch, event)
-                    if recorder.repeats:
-                        self.num_sure = len(log.events)
+                    self.sure.note(recorder, len(log.events))
             last = DONE
         except EngineDeadError as error:
             log.append([error_event(error)])  # not its end: the next server goes on
@@ -133,6 +133,11 @@ class DurableStream:
             logger.exception("A stream failed.")
             last = error_event(error)
         await self._end(log, journal.epoch, last)
+
+    def _stop(self, log: EventLog) -> None:
+        """Nothing more comes, whether it has ended or not."""
+        log.close()
+        self.sure.settle()
 
     async def _end(self, log: EventLog, epoch: int, last: bytes) -> None:
         """The last event, and what is kept of all."""

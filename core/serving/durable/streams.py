@@ -102,10 +102,11 @@ class DurableStreams:
             )
         return stream
 
-    def after(self, tenant: Tenant, kind: EntryKind, answer_id: str, last: EventId) -> Events:
+    async def after(self, tenant: Tenant, kind: EntryKind, answer_id: str, last: EventId) -> Events:
         """What follows the last event that a client has read. Raises RequestError (400, 404, 409)."""
         stream = self.find(tenant, kind, answer_id)
-        return stream.follow(stream.after(last, self.journal.epoch))
+        start = await stream.after(last, self.journal.epoch)
+        return stream.follow(start)
 
     async def suspend(self) -> None:
         """Stop all streams without an end, so that the next server goes on with them."""

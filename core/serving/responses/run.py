@@ -17,7 +17,7 @@ from core.api.errors import CoreError, EngineDeadError
 from core.api.outputs import RequestOutput
 from core.serving.answer_stream import written
 from core.serving.errors import error_event
-from core.serving.generation import PromptOutput
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import StoredResponse

@@ -7,11 +7,12 @@ which keeps it, and the run, which makes it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from core.journal.journal import EntryLog
+from core.serving.durable.sureness import Sureness
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.conversation import Item
 from core.serving.responses.event_log import EventLog
@@ -38,7 +39,7 @@ class StoredResponse:
     log:      of a stream.
     task:     runs it in the background, for as long as it runs.
     journaled: its records, where it outlives the server.
-    num_sure: events of earlier servers that are known to be the same now.
+    sure:     which events of earlier servers are the same now.
     is_suspended: it has not ended, but a later server goes on with it.
     final:    the response as JSON, once it has ended. output: its items as a list in JSON.
     num_bytes, used: what the store knows of it: bytes that are counted, and when it was last used.
@@ -54,7 +55,7 @@ class StoredResponse:
     log: EventLog | None = None
     task: asyncio.Task[None] | None = None
     journaled: EntryLog | None = None
-    num_sure: int = 0
+    sure: Sureness = field(default_factory=Sureness)
     is_suspended: bool = False
     final: bytes = b""
     output: bytes = b"[]"
@@ -76,6 +77,7 @@ class StoredResponse:
         self.output = _encode(response.output)
         self.item_ids += tuple(item.id for item in response.output)
         self.response = self.task = None
+        self.sure.settle()
 
     def cancel(self) -> None:
         """End what runs of it, if anything does."""

@@ -26,7 +26,7 @@ PATH = "/v1/chat/completions"
 @router.post(PATH)
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
-    rest = resumed(request, "chat")
+    rest = await resumed(request, "chat")
     if rest is not None:
         return rest
     context = context_of(request)
@@ -47,4 +47,4 @@ async def create_chat_completion(request: Request) -> Response:
 @router.get(PATH + "/{answer_id}")
 async def read_chat_completion(request: Request, answer_id: str) -> Response:
     """The events of a kept stream."""
-    return read_again(request, "chat", answer_id)
+    return await read_again(request, "chat", answer_id)

@@ -20,8 +20,9 @@ from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.durable.resuming import read_again, resumed
 from core.serving.explaining import Explanations, wants_explanation
-from core.serving.generation import PromptOutput, run_prompts
+from core.serving.generation import run_prompts
 from core.serving.intake import intake
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.completions import CompletionChoice, CompletionResponse
 
 router = APIRouter(tags=["generation"])
@@ -32,7 +33,7 @@ PATH = "/v1/completions"
 @router.post(PATH)
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
-    rest = resumed(request, "completion")
+    rest = await resumed(request, "completion")
     if rest is not None:
         return rest
     context = context_of(request)
@@ -59,7 +60,7 @@ async def create_completion(request: Request) -> Response:
 @router.get(PATH + "/{answer_id}")
 async def read_completion(request: Request, answer_id: str) -> Response:
     """The events of a kept stream."""
-    return read_again(request, "completion", answer_id)
+    return await read_again(request, "completion", answer_id)
 
 
 async def _whole(

@@ -17,9 +17,10 @@ from core.serving.answering import first_output, kept
 from core.serving.body import json_response
 from core.serving.context import ServingContext, context_of, tenant_of, user_of
 from core.serving.disconnect import until_disconnect
-from core.serving.durable.event_ids import first_after, last_event_id
+from core.serving.durable.event_ids import last_event_id
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.resuming import number_of
+from core.serving.durable.sureness import first_after
 from core.serving.event_stream import EventStream
 from core.serving.explaining import wants_explanation
 from core.serving.generation import run_prompts
@@ -83,7 +84,7 @@ async def retrieve_response(request: Request, response_id: str) -> Response:
             f"The response '{response_id}' has no events: it was not made with stream: true. Leave stream out.",
             param="stream",
         )
-    return EventStream(entry.log.follow(_start(request, entry)), done=b"")
+    return EventStream(entry.log.follow(await _start(request, entry)), done=b"")
 
 
 @router.delete(PATH + "/{response_id}")
@@ -180,13 +181,13 @@ async def _begin_apart(run: ResponseRun, recorder: RequestRecorder | None) -> No
     run.start()
 
 
-def _start(request: Request, entry: StoredResponse) -> int:
+async def _start(request: Request, entry: StoredResponse) -> int:
     """The number of the first event that a client wants. Raises RequestError."""
     streams = context_of(request).durable
     last = None if streams is None else last_event_id(request)
     if streams is None or last is None or "starting_after" in request.query_params:
         return number_of(request, "starting_after", -1, least=-1) + 1
-    return first_after(last, entry.id, streams.journal.epoch, entry.num_sure)
+    return await first_after(last, entry.id, streams.journal.epoch, entry.sure)
 
 
 def _kept(request: Request, response_id: str) -> StoredResponse:

@@ -78,7 +78,9 @@ def events_of(answer: httpx.Response) -> Iterator[Event]:
         setattr(event, {"id": "id", "event": "name", "data": "data"}[key], value)
 
 
-def read(http: httpx.Client, path: str, body: dict[str, Any], into: Reading, most: int = 10**9, **headers: str) -> Reading:
+def read(
+    http: httpx.Client, path: str, body: dict[str, Any], into: Reading, most: int = 10**9, **headers: str
+) -> Reading:
     """Read a stream, which goes on behind what was read already, until its end or until `most` events are there."""
     if into.events:
         headers["Last-Event-ID"] = into.last_id

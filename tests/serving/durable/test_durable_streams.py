@@ -134,13 +134,9 @@ def test_another_engine_does_not_go_on(tmp_path: Path) -> None:
     with run_server(config(tmp_path)) as server:
         reading = read(server.http, CHAT, ASK, Reading(), 4)
         made = server.http.post(RESPONSE, json={"input": "SLOW", "background": True}).json()
-    with run_server(config(tmp_path), max_logprobs=20, generation={}, texts=True) as server:
-        server.fake.ready.numerics = "fake"
     with run_server(config(tmp_path), client=_OtherNumerics) as server:
         read(server.http, CHAT, ASK, reading)
         response = server.http.get(f"{RESPONSE}/{made['id']}").json()
-    if reading.done:
-        pytest.skip("it ended before the engine changed")
     assert "computes differently" in reading.events[-1].body["error"]["message"]
     assert response["status"] == "failed"
     assert "computes differently" in response["error"]["message"]
@@ -154,7 +150,13 @@ class _OtherNumerics(fake_engine.FakeClient):
 
 @pytest.mark.parametrize(
     ("header", "status"),
-    [("nonsense", 400), ("chatcmpl-x:1:-3", 400), ("chatcmpl-unknown:1:3", 404), (":1:1", 400), ("x:1:" + "9" * 40, 400)],
+    [
+        ("nonsense", 400),
+        ("chatcmpl-x:1:-3", 400),
+        ("chatcmpl-unknown:1:3", 404),
+        (":1:1", 400),
+        ("x:1:" + "9" * 40, 400),
+    ],
 )
 def test_headers_that_name_no_event(tmp_path: Path, header: str, status: int) -> None:
     with run_server(config(tmp_path)) as server:
@@ -278,5 +280,3 @@ def _wait(condition: Any, seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
-
-
