@@ -244,7 +244,8 @@ class AsyncEngine:
         if recorder.past:
             self.queue.leave(request_id)
         self._recorders[request_id] = recorder
-        return self._output.resumed(entry.requests)
+        state = self._output.find(request_id)
+        return [] if state is None else state.resumed()
 
     def _record(self, outputs: Sequence[EngineOutput]) -> None:
         """Hand the news of recorded requests to their recorders."""

@@ -45,6 +45,7 @@ class RequestState:
 
     def __init__(self, entry: ProcessedInput, tokenizer: Tokenizer | None) -> None:
         first = entry.requests[0]
+        self.requests = entry.requests
         self.request_id = first.request_id
         self.prompt = entry.prompt
         self.prompt_token_ids = first.prompt_token_ids
@@ -71,6 +72,17 @@ class RequestState:
         """Whether all choices have ended."""
         return all(choice.finished for choice in self._choices.values())
 
+    def resumed(self) -> list[EngineRequest]:
+        """What another engine needs in order to go on where this one ended: the choices that still run."""
+        rest: list[EngineRequest] = []
+        for request in self.requests:
+            choice = self._choices[request.choice]
+            if choice.finished:
+                continue
+            past = Resume(list(choice.token_ids), self.num_cached_tokens) if choice.token_ids else None
+            rest.append(msgspec.structs.replace(request, resume=past))
+        return rest
+
     def update(self, output: EngineOutput, now: float) -> bool:
         """Take in one choice's tokens at the time `now`. Returns whether the engine must forget that choice."""
         choice = self._choices.get(output.choice)
@@ -88,16 +100,6 @@ class RequestState:
         self.metrics.num_generation_tokens += len(choice.token_ids) - before
         self._news[output.choice] = choice
         return stopped
-
-    def resumed(self, request: EngineRequest) -> EngineRequest | None:
-        """One choice of this request as it goes on from what it has got; None when it has ended."""
-        choice = self._choices[request.choice]
-        if choice.finished:
-            return None
-        if not choice.token_ids:
-            return request
-        resume = Resume(list(choice.token_ids), self.num_cached_tokens)
-        return msgspec.structs.replace(request, resume=resume)
 
     def fail(self, index: int, reason: str) -> None:
         """End one choice with an error."""
@@ -171,6 +173,10 @@ class OutputProcessor:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
 
+    def find(self, request_id: str) -> RequestState | None:
+        """The state of a live request."""
+        return self._requests.get(request_id)
+
     def add(self, entry: ProcessedInput) -> None:
         """Expect outputs of a request. Its id must not be live."""
         if entry.asked is None:
@@ -196,14 +202,6 @@ class OutputProcessor:
         for state in touched.values():
             self._collect(state, processed.outputs)
         return processed
-
-    def resumed(self, requests: Sequence[EngineRequest]) -> list[EngineRequest]:
-        """The choices of one request that have not ended, each as it goes on from what was processed of it."""
-        state = self._requests.get(requests[0].request_id)
-        if state is None:
-            return []
-        going = [state.resumed(request) for request in requests]
-        return [request for request in going if request is not None]
 
     def abort(
         self, request_ids: Iterable[str], reason: FinishReason = "abort", sentence: str | None = None

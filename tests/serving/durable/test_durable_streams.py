@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.api.config import JournalSettings, ServerConfig
+from core.journal import segments as segment_files
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.durable.reading import Reading, read, read_again
@@ -191,6 +194,59 @@ def test_a_journal_that_is_full_refuses_only_what_it_would_keep(tmp_path: Path) 
         assert running.texts() == {0: ANSWERS[0]}
         _wait(lambda: not server.http.get("/health").content)
         assert server.http.post(CHAT, json={**ASK, "stream": True}).status_code == 200
+
+
+def test_a_full_disk_stops_nothing_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with run_server(config(tmp_path)) as server:
+        running = read(server.http, CHAT, ASK, Reading(), 3)
+        left = read(server.http, CHAT, ASK, Reading(), 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_files, "_write", refuse)
+            refused = server.http.post(CHAT, json={**ASK, "stream": True})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "journal_unavailable")
+            assert "No space left" in server.http.get("/health").json()["journal"]
+            assert server.http.post(COMPLETION, json={"prompt": "Hi"}).status_code == 200
+            read(server.http, CHAT, ASK, running)
+            assert running.texts() == {0: ANSWERS[0]}
+            read(server.http, CHAT, ASK, left, 15)
+        _wait(lambda: not server.http.get("/health").content)
+        assert read(server.http, CHAT, ASK, Reading()).texts() == {0: ANSWERS[0]}
+    with run_server(config(tmp_path)) as server:
+        again = read_again(server.http, f"{CHAT}/{left.answer_id}")
+        assert again.texts() == {0: ANSWERS[0]}
+
+
+def test_the_death_of_the_engine_is_not_the_end(tmp_path: Path) -> None:
+    ask = {"messages": [{"role": "user", "content": "SLOW DIE"}]}
+    with run_server(config(tmp_path)) as server:
+        reading = read(server.http, CHAT, ask, Reading())
+        told = reading.events.pop()
+        assert (told.id, told.body["error"]["code"]) == ("", "engine_dead")
+    with run_server(config(tmp_path), client=_Survivor) as server:
+        read(server.http, CHAT, ask, reading)
+    reading.check_numbers()
+    assert reading.texts() == {0: ANSWERS[0]}
+
+
+def test_the_death_of_the_engine_is_not_the_end_of_a_response(tmp_path: Path) -> None:
+    with run_server(config(tmp_path)) as server:
+        reading = read(server.http, RESPONSE, {"input": "SLOW DIE"}, Reading())
+        told = reading.events.pop()
+        assert (told.id, told.body["error"]["code"]) == ("", "engine_dead")
+    with run_server(config(tmp_path), client=_Survivor) as server:
+        path = f"{RESPONSE}/{reading.answer_id}?stream=true"
+        rest = read_again(server.http, path, **{"Last-Event-ID": reading.last_id})
+    numbers = [event.number for event in [*reading.events, *rest.events]]
+    assert numbers == list(range(len(numbers)))
+    assert rest.events[-1].body["response"]["output"][0]["content"][0]["text"] == ANSWERS[0]
+
+
+class _Survivor(fake_engine.FakeClient):
+    def steering(self, prompt: str) -> str:
+        return prompt.replace("DIE", "")
 
 
 def test_requests_that_fail_are_not_kept(tmp_path: Path) -> None:
