@@ -76,10 +76,10 @@ class EntryLog:
     async def accepted(self) -> None:
         """Until the disk has all records so far. Raises RequestError (503) when it refused them."""
         await self._journal.synced()
-        if self.is_lost:
+        problem = self._journal.trouble
+        if self.is_lost or problem is not None:
             self.dropped()
-            self._journal.check()
-            raise unavailable("the disk refused the request")
+            raise unavailable(problem or "the disk refuses it")
 
     def _add(self, kind: Kind, payload: Begun | Given | Shown) -> None:
         if not self.is_lost:
@@ -145,11 +145,18 @@ class Journal:
     @property
     def problem(self) -> str | None:
         """Why nothing new is kept now; None: it is."""
-        if self._writer is not None and self._writer.problem is not None:
-            return f"the disk refuses it: {self._writer.problem}"
+        if self.trouble is not None:
+            return self.trouble
         if self._num_bytes > self.max_bytes // 2:
             return f"it is full of requests that run (--request-journal-size {self.max_bytes})"
         return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written now; None: it can."""
+        if self._writer is None or self._writer.problem is None:
+            return None
+        return f"the disk refuses it: {self._writer.problem}"
 
     def check(self) -> None:
         """Raise RequestError (503) when nothing new can be kept now."""
@@ -215,12 +222,12 @@ class Journal:
     async def written(self) -> None:
         """Until all records so far are written, or were refused."""
         writer = self._started()
-        await writer.written.wait(writer.num_records)
+        await writer.until(writer.written)
 
     async def synced(self) -> None:
         """Until all records so far are on the disk, or were refused."""
         writer = self._started()
-        await writer.synced.wait(writer.num_records)
+        await writer.until(writer.synced)
 
     def _log(self, number: int, num_records: int) -> EntryLog:
         log = self._logs.get(number)

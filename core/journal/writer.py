@@ -21,10 +21,12 @@ from core.journal.segments import Segments
 
 logger = logging.getLogger(__name__)
 
-SYNC_S = 0.05
+SYNC_S = 0.02
 """Seconds between two syncs, at least."""
 RETRY_S = 1.0
 """Seconds until a disk that refused is tried again."""
+STALL_S = 5.0
+"""Seconds after which a disk that does not answer counts as one that refuses."""
 GROUP = 512
 """Most records of one write."""
 
@@ -96,6 +98,16 @@ class Writer:
         self.num_records += 1
         self._queue.put(frame)
 
+    async def until(self, milestone: Milestone) -> None:
+        """Until all records so far have come there, or the disk has refused them, or it does not answer."""
+        if self.problem is not None:
+            return
+        try:
+            async with asyncio.timeout(STALL_S):
+                await milestone.wait(self.num_records)
+        except TimeoutError:
+            self._fail(f"it has not answered for {STALL_S:g} s")
+
     async def close(self) -> None:
         """Write what is left, and end the threads."""
         self._queue.put(None)
@@ -132,17 +144,17 @@ class Writer:
     def _write(self, group: list[Frame]) -> None:
         try:
             self._segments.append(b"".join(frame.data for frame in group))
-        except OSError as error:
-            self._fail(error)
+        except Exception as error:  # a thread that ended would leave everybody waiting
+            self._fail(_why(error))
             self._lose(group)
 
     def _lose(self, group: list[Frame]) -> None:
         entries = {frame.entry for frame in group}
         self._loop.call_soon_threadsafe(self._on_failed, entries)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, why: str) -> None:
         if self.problem is None:
-            self.problem = error.strerror or str(error)
+            self.problem = why
             logger.error(
                 "The request journal cannot be written (%s). What runs goes on, but would not survive the end of the server; "
                 "new requests that it would keep are refused with 503 until it can be written again.",
@@ -168,8 +180,8 @@ class Writer:
             if self._is_sparse():
                 self._segments.carry_on(self._counts)
                 self._work.set()  # there may be more such files, and they come at once
-        except OSError as error:
-            self._fail(error)
+        except Exception as error:
+            self._fail(_why(error))
             self._loop.call_soon_threadsafe(self.synced.reach, count)
 
     def _try_again(self) -> None:
@@ -177,8 +189,15 @@ class Writer:
             if self._is_sparse():
                 self._segments.carry_on(self._counts)
             self._segments.begin_anew()
-        except OSError:
+        except Exception:
             self._loop.call_soon_threadsafe(self.synced.reach, self._num_written)
             return
         self.problem = None
         logger.warning("The request journal is written again.")
+
+
+def _why(error: Exception) -> str:
+    """What a failure says of the disk, or of us."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"{type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from core.api.errors import RequestError, UserError
 from core.api.messages import EngineOutput, TokenLogprobs
 from core.journal import segments as segment_files
+from core.journal import writer as writing
 from core.journal.journal import EntryLog, Journal, now
 from core.journal.records import Accepted, Ended, Kind, framed, frames
 
@@ -234,6 +236,37 @@ async def test_a_journal_full_of_what_runs_takes_no_more(tmp_path: Path) -> None
     log.dropped()
     journal.accept(accepted("b"))
     await journal.close()
+
+
+async def test_a_disk_that_hangs_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "STALL_S", 0.2)
+    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    journal = opened(tmp_path / "j")
+    running = await begun(journal, "a", 1)
+    write = segment_files._write
+    awake = threading.Event()
+
+    def hang(descriptor: int, data: bytes) -> None:
+        awake.wait(10)
+        write(descriptor, data)
+
+    monkeypatch.setattr(segment_files, "_write", hang)
+    running.given(0, [output(1, 6)])
+    async with asyncio.timeout(2):
+        await journal.written()
+        running.given(0, [output(2, 7)])
+        await journal.written()
+    with pytest.raises(RequestError, match="not answered"):
+        journal.check()
+    awake.set()
+    async with asyncio.timeout(5):
+        while journal.problem is not None:
+            await asyncio.sleep(0.02)
+    await (await begun(journal, "b", 1)).accepted()
+    await journal.close()
+    again = await read_again(tmp_path / "j")
+    assert tokens(again, "a") == [5, 6]
+    assert tokens(again, "b") == [5]
 
 
 async def test_a_full_disk_is_told_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
