@@ -303,6 +303,21 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stored_response_lifetime: float = 24 * 3600.0
 
 
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests are kept so that they outlive the server.
+
+    directory:  of the journal.
+    max_bytes:  that it takes.
+    lifetime_s: seconds for which a stream that has ended can be read.
+    patience_s: seconds that a stream goes on without a reader.
+    """
+
+    directory: str
+    max_bytes: int = 256 * 1024 * 1024
+    lifetime_s: float = 3600.0
+    patience_s: float = 60.0
+
+
 class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How answers are taken apart into reasoning, text and calls.
 
@@ -324,6 +339,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
+    journal:          None: nothing outlives the server.
     """
 
     host: str = "127.0.0.1"
@@ -352,3 +368,4 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_server_count: int = 1
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()
+    journal: JournalSettings | None = None

@@ -27,6 +27,7 @@ from core.args.attention import AttentionArgs
 from core.args.cache import CacheArgs
 from core.args.engine import EngineArgs
 from core.args.frontend import FrontendArgs
+from core.args.journal import JournalArgs
 from core.args.kernel import KernelArgs
 from core.args.limits import LimitsArgs
 from core.args.load import LoadArgs
@@ -50,6 +51,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     FrontendArgs,
     AnswersArgs,
     LimitsArgs,
+    JournalArgs,
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import ServerConfig, ServerLimits
+from core.api.config import JournalSettings, ServerConfig, ServerLimits
 from core.args.schema import flag_of
 from core.args.sources import Merged
 
@@ -46,6 +46,10 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     problems += _key_problems(keys)
     public_prompts = merged.value("public_prompt") or []
     problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
+    if merged.value("request_journal") is not None and merged.value("api_server_count") > 1:
+        problems.append(
+            "--request-journal: one process writes it, and --api-server-count asks for several; leave one of them out."
+        )
     root = (merged.value("root_path") or "").rstrip("/")
     if root and not root.startswith("/"):
         problems.append(f"--root-path {root}: expected a path that starts with '/'.")
@@ -57,12 +61,25 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         root_path=root,
         chat_template=template,
         limits=limits,
+        journal=_journal(merged),
         **values,
     )
 
 
 def _is_file(path: str) -> bool:
     return Path(path).expanduser().is_file()
+
+
+def _journal(merged: Merged) -> JournalSettings | None:
+    directory = merged.value("request_journal")
+    if directory is None:
+        return None
+    return JournalSettings(
+        directory=directory,
+        max_bytes=merged.value("request_journal_size"),
+        lifetime_s=merged.value("request_journal_lifetime"),
+        patience_s=merged.value("request_journal_patience"),
+    )
 
 
 def _tls_problems(merged: Merged) -> list[str]:

@@ -13,18 +13,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError
-from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
 from core.engine.health import check_pause, check_silence
-from core.engine.input_processor import InputProcessor
+from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import queue_limit
+from core.engine.recording import Recorder
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
@@ -86,6 +89,7 @@ class AsyncEngine:
         self.queue = queue_limit(config.scheduler)
         self.grammars: GrammarCompiler = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
+        self._recorders: dict[str, Recorder] = {}
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self.restarts = RestartLog()
         self._totals = StatTotals()
@@ -142,13 +146,18 @@ class AsyncEngine:
             grammar = await self._grammar(params, deadline)
         if grammar is not None:
             terms = terms.with_grammar(begin)
+        recorder = terms.recorder
+        if recorder is not None and recorder.seed is not None:
+            params = msgspec.structs.replace(params, seed=recorder.seed)
         entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
         with self._streams.open(request_id) as stream:
             self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
             self._output.add(entry)
             alarm = self._set_alarm(request_id, deadline)
             try:
-                await self._send(entry.requests)
+                requests = entry.requests if recorder is None else self._recalled(entry, recorder)
+                if requests:
+                    await self._send(requests)
                 while True:
                     output = await stream.next()
                     yield output
@@ -158,6 +167,7 @@ class AsyncEngine:
                 if alarm is not None:
                     alarm.cancel()
                 self.queue.end(request_id)
+                self._recorders.pop(request_id, None)
                 self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
@@ -277,6 +287,28 @@ class AsyncEngine:
                 code="request_timeout",
             ) from None
 
+    def _recalled(self, entry: ProcessedInput, recorder: Recorder) -> list[EngineRequest]:
+        """Repeat what a request has got already, and record what follows; returns the choices that are not finished."""
+        request_id = entry.requests[0].request_id
+        recorder.begin(entry.requests[0].seed)
+        for step in recorder.past:
+            outputs = [msgspec.structs.replace(output, request_id=request_id) for output in step]
+            self._streams.deliver(self._output.process(outputs).outputs)
+        if recorder.past:
+            self.queue.leave(request_id)
+        self._recorders[request_id] = recorder
+        state = self._output.find(request_id)
+        return [] if state is None else state.resumed()
+
+    def _record(self, outputs: Sequence[EngineOutput]) -> None:
+        """Hand the news of recorded requests to their recorders."""
+        news: dict[str, list[EngineOutput]] = {}
+        for output in outputs:
+            if output.request_id in self._recorders:
+                news.setdefault(output.request_id, []).append(output)
+        for request_id, own in news.items():
+            self._recorders[request_id].record(own)
+
     def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
         """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""
         if not deadline:
@@ -317,6 +349,8 @@ class AsyncEngine:
         for news in message.outputs:
             if news.start == 0:
                 self.queue.leave(news.request_id)
+        if self._recorders:
+            self._record(message.outputs)
         processed = self._output.process(message.outputs)
         self._streams.deliver(processed.outputs)
         if processed.stopped:

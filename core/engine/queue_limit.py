@@ -86,19 +86,21 @@ class QueueLimit:
         finally:
             arrival.end()
 
-    def enter(self, num_tokens: Mapping[str, int], key: int | None = None) -> None:
+    def enter(self, num_tokens: Mapping[str, int], key: int | None = None, *, again: bool = False) -> None:
         """Requests begin to wait, all or none; num_tokens: of each one's prompt, by id. Those that wait already stay.
 
+        again: they were taken by an earlier server, so they are not refused.
         Raises RequestError (429) when there is no room. One request always may wait, however long it is.
         """
         new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
         if not new:
             return
         shares = self._shares(key)
-        total = sum(new.values())
-        for share in shares:
-            share.check(len(new))
-            share.check_tokens(total)
+        if not again:
+            total = sum(new.values())
+            for share in shares:
+                share.check(len(new))
+                share.check_tokens(total)
         for request_id, count in new.items():
             place = Place(count, shares)
             self._waiting[request_id] = place

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from core.api.explanation import Source
+from core.engine.recording import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class RequestTerms:
     tenant:        whose cached prefixes it may use; empty: those of nobody's.
     num_public_tokens: of its prompt, whose cached prefix all tenants share.
     explain:       None: nobody asks how the answer came about.
+    recorder:      keeps what the request gets, and knows what it has got already; None: nobody does.
     """
 
     priority: int = 0
@@ -51,6 +53,7 @@ class RequestTerms:
     explain: ExplainTerms | None = None
     tenant: str = ""
     num_public_tokens: int = 0
+    recorder: Recorder | None = None
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

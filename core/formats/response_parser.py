@@ -14,6 +14,7 @@ learns from that. Without markers only the name of a tool makes it one. Without 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from random import Random
 
 from core.api.answer_events import AnswerEvent
 from core.formats.answer_sink import AnswerSink, Passage
@@ -35,6 +36,7 @@ class ResponseParser:
     prompt_tail:    the end of the prompt: what the template wrote after the last message is enough.
     new_id:         makes the id of a call that has none; None: ids of the row's form, drawn at random.
     special_tokens: of the vocabulary. Their places in the text are given to `push`.
+    draw:           what random ids are drawn from; None: the system.
     resumed:        the prompt ends within the answer's own reasoning or text, so white space at the beginning belongs to it.
     """
 
@@ -46,11 +48,12 @@ class ResponseParser:
         new_id: Callable[[], str] | None = None,
         special_tokens: Collection[str] = (),
         resumed: bool = False,
+        draw: Random | None = None,
     ) -> None:
         self._markers = row_markers(row, frozenset(special_tokens))
         self._tools = {tool.name: tool for tool in tools}
         self._reader = Reader()
-        self._sink = AnswerSink(self._tools, call_ids(row.ids, new_id))
+        self._sink = AnswerSink(self._tools, call_ids(row.ids, new_id, draw))
         self._complete = False
         self._in_section = False
         self._unclosed: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ API's bodies. Called by: the writers.
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 
 from core.api.answer_events import AnswerEvent, CallEnd, ReasoningDelta, TextDelta
 from core.api.outputs import CompletionOutput
@@ -18,12 +19,13 @@ from core.tokens.detokenizer import Span
 class AnswerParser:
     """One for each choice of an answer; it is given all outputs of that choice, deltas or one whole, in their order.
 
+    choice:    its number.
     num_calls: calls that have ended whole.
     cut:       whether the answer ended inside of a call.
     reasoning_tokens: of all tokens so far, those of reasoning.
     """
 
-    def __init__(self, prepared: PreparedChat) -> None:
+    def __init__(self, prepared: PreparedChat, choice: int = 0) -> None:
         self.prepared = prepared
         self.num_calls = 0
         self.cut = False
@@ -40,6 +42,7 @@ class AnswerParser:
                 prepared.prompt_tail,
                 special_tokens=prepared.format.special_tokens,
                 resumed=prepared.resumed,
+                draw=None if prepared.id_seed is None else Random(f"{prepared.id_seed} {choice}"),
             )
 
     def push(self, completion: CompletionOutput) -> list[AnswerEvent]:

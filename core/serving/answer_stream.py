@@ -19,7 +19,7 @@ from core.api.explanation import Explanation
 from core.api.outputs import RequestOutput
 from core.serving.context import ServingContext
 from core.serving.explaining import Explanations
-from core.serving.generation import PromptOutput
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.sampling import GenerationRequest
 from core.serving.protocol.usage import Usage, UsageCounter
 

@@ -21,6 +21,8 @@ from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.drain import DrainGate
+from core.serving.durable.kept_responses import ResponseKeeper
+from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
 from core.serving.openapi import document
@@ -39,8 +41,9 @@ def create_app(
     server_config: ServerConfig,
     model_config: ModelConfig,
     cache_config: CacheConfig | None = None,
+    durable: DurableStreams | None = None,
 ) -> FastAPI:
-    """The API of `engine`. cache_config: reported by /metrics.
+    """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
 
     Raises UserError when the chat template or a public prompt of `server_config` cannot be used.
     """
@@ -52,7 +55,7 @@ def create_app(
         redoc_url="/redoc" if docs else None,
         openapi_url="/openapi.json" if docs else None,
     )
-    context = _context(engine, server_config, model_config, cache_config)
+    context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
     for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
@@ -88,7 +91,11 @@ def create_app(
 
 
 def _context(
-    engine: ServingEngine, server: ServerConfig, model: ModelConfig, cache: CacheConfig | None
+    engine: ServingEngine,
+    server: ServerConfig,
+    model: ModelConfig,
+    cache: CacheConfig | None,
+    durable: DurableStreams | None,
 ) -> ServingContext:
     own = read_template(server.chat_template)
     tokenizer = engine.tokenizer
@@ -109,6 +116,7 @@ def _context(
     preparer = Preparer(settings, tokenizer)
     metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
     engine.restarts.on_recovered = metrics.recovery.observe
+    keeper = None if durable is None else ResponseKeeper(durable.journal, durable.tenants)
     return ServingContext(
         engine=engine,
         server=server,
@@ -116,6 +124,7 @@ def _context(
         preparer=preparer,
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
-        responses=ResponseStore(server.limits),
+        responses=ResponseStore(server.limits, keeper=keeper),
         tenants=Tenants.of(server.api_keys, server.public_prompts, preparer.here),
+        durable=durable,
     )

@@ -39,8 +39,8 @@ class ChoiceState:
     kinds:  the types of its calls by their index.
     """
 
-    def __init__(self, prepared: PreparedChat) -> None:
-        self.parser = AnswerParser(prepared)
+    def __init__(self, prepared: PreparedChat, number: int) -> None:
+        self.parser = AnswerParser(prepared, number)
         self.kinds: dict[int, str] = {}
 
 
@@ -55,7 +55,7 @@ class ChatWriter:
         self.custom = {tool.name for tool in prepared.tools if tool.kind == "custom"}
         self.shows_reasoning = request.include_reasoning is not False
         self.is_parsed = prepared.format is not None
-        self.choices = [ChoiceState(prepared) for _ in range(request.n or 1)]
+        self.choices = [ChoiceState(prepared, number) for number in range(request.n or 1)]
         self.role = str(last["role"])
         if request.opens_answer:
             self.role = context.server.response_role

@@ -16,6 +16,7 @@ from core.api.config import ModelConfig, ServerConfig
 from core.observe.metrics import ServerMetrics
 from core.serving.body import BodyRoom
 from core.serving.drain import Drain
+from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
@@ -33,6 +34,7 @@ class ServingContext:
     responses: those of /v1/responses that are kept.
     drain: whether the server takes requests, and which ones run.
     tenants: who shares cached prefixes with whom.
+    durable: streams that outlive their connections; None: none do.
     created: seconds since the epoch.
     """
 
@@ -45,6 +47,7 @@ class ServingContext:
     responses: ResponseStore
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
+    durable: DurableStreams | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 
@@ -54,9 +57,18 @@ class ServingContext:
         await self.responses.until_idle()
 
     async def close(self) -> None:
-        """End what runs beside the requests: responses in the background, the helper process."""
+        """End what runs beside the requests: responses in the background, the helper process; the journal is closed."""
+        await self.suspend()
         await self.responses.close()
+        if self.durable is not None:
+            await self.durable.journal.close()
         await self.preparer.close()
+
+    async def suspend(self) -> None:
+        """Stop what the next server goes on with, before the engine ends it."""
+        if self.durable is not None:
+            await self.responses.suspend()
+            await self.durable.suspend()
 
 
 def context_of(request: Request) -> ServingContext:

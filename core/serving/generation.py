@@ -23,15 +23,15 @@ from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
 from core.serving.context import ServingContext
+from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
+from core.serving.prompt_output import PromptOutput
 from core.serving.tenants import Tenants
 
 logger = logging.getLogger("core.serving")
-
-PromptOutput = tuple[int, RequestOutput]
 
 
 async def run_prompts(
@@ -40,11 +40,13 @@ async def run_prompts(
     response_id: str,
     user: str,
     arrival: Arrival,
+    recorder: RequestRecorder | None = None,
 ) -> AsyncGenerator[PromptOutput, None]:
     """Yield (prompt index, output) as outputs come, in any order of prompts.
 
     user: whose request it is, for the fair policy.
     arrival: its place in the queue until here.
+    recorder: keeps what the prompts get, and knows what they have got already.
 
     Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
@@ -59,7 +61,8 @@ async def run_prompts(
         arrival.end()
         num_tokens = [len(prompt.token_ids) for prompt in prompts]
         places = dict(zip(ids, num_tokens, strict=True))
-        queue.enter(places, arrival.key)
+        again = recorder is not None and recorder.again
+        queue.enter(places, arrival.key, again=again)
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
             user=user,
@@ -70,13 +73,19 @@ async def run_prompts(
             explain=explain_terms(prepared, context.model),
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
-        for request_id, prompt in zip(ids, prompts, strict=True):
+        for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
             given = prompt.as_input(prepared.body.cache_salt)
             own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
+            if recorder is not None:
+                own_terms = replace(own_terms, recorder=recorder.part(index))
             runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
+        if recorder is not None and len(runs) > 1:
+            together = recorder.in_order(together)
         async with aclosing(together) as outputs:
             async for item in outputs:
+                if recorder is not None:
+                    recorder.count(item[1])
                 yield item
     except RequestError as error:
         raise renamed(error, prepared.names) from error

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import uvloop
 
-from core.api.config import ServerConfig
+from core.api.config import JournalSettings, ServerConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from core.config.resolve import Resolution
     from core.engine.async_engine import AsyncEngine
     from core.engine.child import EngineProcess
+    from core.journal.journal import Journal
     from core.serving.context import ServingContext
+    from core.serving.http_server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -95,16 +97,41 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> None:
     begin = time.perf_counter()
     events = listen(signals)
-    engine = await unless_stopped(_start_engine(resolution, process), events[0])
-    if engine is None:
-        return
+    journal = _open_journal(resolution.server.journal)
+    try:
+        engine = await unless_stopped(_start_engine(resolution, process), events[0])
+        if engine is not None:
+            await _serve_with(engine, resolution.server, listener, events, journal, begin)
+    finally:
+        if journal is not None:
+            await journal.close()
+
+
+def _open_journal(settings: JournalSettings | None) -> Journal | None:
+    """The journal, locked for this process. Raises UserError where its directory cannot be used."""
+    if settings is None:
+        return None
+    from core.journal.journal import Journal
+
+    return Journal(settings.directory, settings.max_bytes)
+
+
+async def _serve_with(
+    engine: AsyncEngine,
+    settings: ServerConfig,
+    listener: socket.socket,
+    events: tuple[asyncio.Event, asyncio.Event],
+    journal: Journal | None,
+    begin: float,
+) -> None:
+    """Serve with an engine of our own, and end it. begin: of the start, as `time.perf_counter()` says."""
 
     def on_ready(context: ServingContext) -> None:
         name = context.model.served_names[0]
-        announce(listener, resolution.server, name, engine.ready.phases, begin)
+        announce(listener, settings, name, engine.ready.phases, begin)
 
     try:
-        await serve_requests(resolution.server, listener, engine, events, on_ready)
+        await serve_requests(settings, listener, engine, events, on_ready, journal)
     finally:
         await close_engine(engine, events[1])
 
@@ -166,21 +193,17 @@ async def serve_requests(
     engine: AsyncEngine,
     events: tuple[asyncio.Event, asyncio.Event],
     on_ready: Callable[[ServingContext], None],
+    journal: Journal | None = None,
 ) -> None:
     """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
 
     on_ready: called once, when requests are served.
+    journal: keeps what outlives this server; None: nothing does.
 
     Raises EngineDeadError when there is no engine any more.
     """
-    from core.serving.app import create_app
-    from core.serving.http_server import HttpServer
-
-    cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
     settings = fit_connections(settings)
-    app = create_app(engine, settings, engine.config.model, cache)
-    context: ServingContext = app.state.context
-    server = HttpServer(app, settings)
+    server, context = _application(settings, engine, journal)
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:
@@ -208,6 +231,7 @@ async def serve_requests(
         if not context.drain.num_running:
             await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
+            await context.suspend()  # the next server goes on with it
             await close_engine(engine, events[1])  # which ends what still runs with an error
             await asyncio.wait((serving,), timeout=1.0)
             server.force_exit = True
@@ -218,6 +242,24 @@ async def serve_requests(
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
+
+
+def _application(
+    settings: ServerConfig, engine: AsyncEngine, journal: Journal | None
+) -> tuple[HttpServer, ServingContext]:
+    """The HTTP server, and the context of its routes, in which everything that the journal kept goes on."""
+    from core.serving.app import create_app
+    from core.serving.durable.restoring import restore
+    from core.serving.durable.streams import durable_streams
+    from core.serving.http_server import HttpServer
+
+    model = engine.config.model
+    cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics)
+    app = create_app(engine, settings, model, cache, durable)
+    context: ServingContext = app.state.context
+    restore(context)
+    return HttpServer(app, settings), context
 
 
 def announce(listener: socket.socket, settings: ServerConfig, served_name: str, phases: Phases, begin: float) -> None:

@@ -33,16 +33,16 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model or response.",
+    404: "There is no such model, response or stream.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
-    409: "Requests that run stand in the way; try again when they have ended.",
+    409: "Requests that run stand in the way: try again when they have ended; or events of a stream were lost.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     429: "Too many requests wait; the header `Retry-After` says when to try again.",
     431: "The request's line and headers are too large.",
     500: "The server failed on this request.",
-    503: "The engine is not running, or all connections are busy.",
+    503: "The engine is not running, all connections are busy, or the request journal cannot be written.",
 }
 KEY_SCHEMES = {
     "ApiKey": {"type": "http", "scheme": "bearer"},
@@ -79,11 +79,13 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
     "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
     "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
+    "/v1/chat/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
     "/v1/responses": Operation(
         ResponseObject, ResponsesRequest, get_args(StreamedEvent), errors=(*BODY, 404, 409, 429)
     ),
     "/v1/responses/{response_id}": Operation(
-        ResponseObject, chunk=get_args(StreamedEvent), errors=(404,), deletion=DeletedResponse
+        ResponseObject, chunk=get_args(StreamedEvent), errors=(404, 409), deletion=DeletedResponse
     ),
     "/v1/responses/{response_id}/cancel": Operation(ResponseObject, errors=(404,)),
     "/v1/responses/{response_id}/input_items": Operation(ItemList, errors=(404,)),

@@ -75,6 +75,7 @@ class PreparedChat(msgspec.Struct):
     resumed: the answer goes on within the last message.
     first_turn: whether the conversation holds no answer yet.
     names: see `core.serving.field_names`; for errors of the engine.
+    id_seed: what the ids of its calls are drawn from; None: the system.
     """
 
     body: ChatRequest
@@ -87,6 +88,7 @@ class PreparedChat(msgspec.Struct):
     resumed: bool = False
     first_turn: bool = False
     names: dict[str, str] = {}
+    id_seed: int | None = None
 
 
 class PreparedCompletion(msgspec.Struct):

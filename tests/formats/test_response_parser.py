@@ -1,4 +1,5 @@
 import json
+from random import Random
 
 import pytest
 from formats.answers import SCHEMA, TOOLS, calls_of, parsed, text_of
@@ -205,6 +206,15 @@ def test_ids_are_the_models_own_or_of_the_rows_form():
     assert with_id[0].id == "abcdefghi"
     other = ResponseParser(row("hermes"), TOOLS, new_id=lambda: "mine").push('<tool_call>{"name": "now"}</tool_call>')
     assert other[0].id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("hermes", '<tool_call>{"name": "now"}</tool_call>'), ("mistral", "[TOOL_CALLS]now[ARGS]{}")],
+)
+def test_ids_that_are_drawn_from_a_seed_come_again(name, text):
+    drawn = [ResponseParser(row(name), TOOLS, draw=Random(seed)).push(text)[0].id for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ import pytest
 
 from core.api.config import ServerConfig
 from core.engine.async_engine import AsyncEngine
+from core.journal.journal import Journal
 from core.serving.app import create_app
+from core.serving.durable.restoring import restore
+from core.serving.durable.streams import durable_streams
 from core.serving.http_server import HttpServer
 from core.serving.preparer import Preparer
 from core.serving.sockets import bind, url
@@ -70,7 +73,12 @@ def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Ite
 
     async def main() -> None:
         engine = make_engine(**engine_options)
-        app = create_app(engine, config, engine.model_config, engine.config.cache)
+        journal = None
+        if config.journal is not None:
+            journal = Journal(config.journal.directory, config.journal.max_bytes)
+        durable = durable_streams(journal, config, engine.model_config, engine.ready.numerics)
+        app = create_app(engine, config, engine.model_config, engine.config.cache, durable)
+        restore(app.state.context)
         server = HttpServer(app, config)
         preparer = app.state.context.preparer
         started.append((engine, server, preparer, asyncio.get_running_loop()))

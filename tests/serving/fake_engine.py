@@ -103,7 +103,10 @@ class FakeClient:
         prompt, params = self.tokenizer.decode(request.prompt_token_ids), request.params
         ids = self.answer(prompt, request.choice)
         prompt = self.steering(prompt)
+        num_given = 0 if request.resume is None else len(request.resume.output_token_ids)
         for start, token in enumerate(ids):
+            if start < num_given:
+                continue
             await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
             if start == 3 and "DIE" in prompt:
                 self.die("The engine process ended with signal 9.")

@@ -49,11 +49,13 @@ class HealthAnswer(msgspec.Struct):
     state:           `serving`, or `recovering`: the engine is being started again, and requests wait for it.
     engine_restarts: engines that were started because one had died.
     last_deaths:     the newest of these deaths, oldest first.
+    journal:         why the request journal takes no requests, where that is so.
     """
 
     state: Literal["serving", "recovering"]
     engine_restarts: int
     last_deaths: list[EngineDeath]
+    journal: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class VersionAnswer(msgspec.Struct):

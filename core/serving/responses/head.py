@@ -5,14 +5,12 @@ Owns: that. Never does: change it later (the writer does). Called by: the route.
 
 from __future__ import annotations
 
-import time
-
 from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import ResponseObject
 
 
-def response_head(prepared: PreparedResponse, response_id: str) -> ResponseObject:
-    """The response of a request."""
+def response_head(prepared: PreparedResponse, response_id: str, created: int) -> ResponseObject:
+    """The response of a request. created: seconds since the epoch."""
     body = prepared.body
     params = prepared.chat.params
     background = bool(body.background)
@@ -20,7 +18,7 @@ def response_head(prepared: PreparedResponse, response_id: str) -> ResponseObjec
     text = body.text
     return ResponseObject(
         id=response_id,
-        created_at=int(time.time()),
+        created_at=created,
         status="queued" if background else "in_progress",
         model=prepared.chat.model,
         background=background,

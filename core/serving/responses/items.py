@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from core.api.errors import RequestError
 from core.serving.responses.conversation import Item, item_kind
@@ -26,6 +26,11 @@ REFERENCE = "item_reference"
 def new_id(kind: str) -> str:
     """An id for an item of this kind."""
     return f"{PREFIXES[kind]}_{uuid4().hex}"
+
+
+def output_id(kind: str, response_id: str, index: int) -> str:
+    """The id of an item of an output: the same whenever that response is written again."""
+    return f"{PREFIXES[kind]}_{uuid5(NAMESPACE_OID, f'{response_id} {index}').hex}"
 
 
 def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> list[Item]:

@@ -38,7 +38,7 @@ from core.serving.protocol.response_objects import (
     ReasoningText,
     SummaryText,
 )
-from core.serving.responses.items import new_id
+from core.serving.responses.items import output_id
 from core.serving.responses.reasoning import sealed
 from core.serving.responses.tools import OfferedTool
 
@@ -68,9 +68,9 @@ class OpenItem(Protocol):
 class OpenMessage:
     """A message. index: of the item in the output."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, response_id: str, index: int) -> None:
         self.index = index
-        self.id = new_id("message")
+        self.id = output_id("message", response_id, index)
         self.item = MessageItem(self.id, "in_progress", [])
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
@@ -117,10 +117,10 @@ class OpenMessage:
 class OpenReasoning:
     """Reasoning as content, as the model gave it. seals: also in the form that clients send back."""
 
-    def __init__(self, index: int, *, seals: bool) -> None:
+    def __init__(self, response_id: str, index: int, *, seals: bool) -> None:
         self.index = index
         self.seals = seals
-        self.id = new_id("reasoning")
+        self.id = output_id("reasoning", response_id, index)
         self.item = ReasoningItem(self.id, "in_progress", [], content=[])
         self._texts: list[str] = []
 
@@ -158,10 +158,10 @@ class OpenReasoning:
 class OpenSummary:
     """Reasoning as a summary: for clients that show nothing else. It is not shortened."""
 
-    def __init__(self, index: int, *, seals: bool) -> None:
+    def __init__(self, response_id: str, index: int, *, seals: bool) -> None:
         self.index = index
         self.seals = seals
-        self.id = new_id("reasoning")
+        self.id = output_id("reasoning", response_id, index)
         self.item = ReasoningItem(self.id, "in_progress", [])
         self._texts: list[str] = []
 
@@ -201,11 +201,12 @@ class OpenSummary:
 class OpenCall:
     """A call. tool: as the client knows it. call_id: what its output has to name."""
 
-    def __init__(self, index: int, tool: OfferedTool, call_id: str) -> None:
+    def __init__(self, response_id: str, index: int, tool: OfferedTool, call_id: str) -> None:
         self.index = index
         self.tool = tool
         self.call_id = call_id
-        self.id = new_id("custom_tool_call" if tool.kind == "custom" else "function_call")
+        kind = "custom_tool_call" if tool.kind == "custom" else "function_call"
+        self.id = output_id(kind, response_id, index)
         self._texts: list[str] = []
         self.item: CallItem = self._item("in_progress", "")
 

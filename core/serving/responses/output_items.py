@@ -21,8 +21,15 @@ class OutputItems:
     """
 
     def __init__(
-        self, tools: ToolTable, *, summarized: bool, sealed: bool, logprobs: MessageLogprobs | None = None
+        self,
+        response_id: str,
+        tools: ToolTable,
+        *,
+        summarized: bool,
+        sealed: bool,
+        logprobs: MessageLogprobs | None = None,
     ) -> None:
+        self._response_id = response_id
         self.whole: list[OutputItem] = []
         self._tools = tools
         self._summarized = summarized
@@ -43,7 +50,7 @@ class OutputItems:
         if isinstance(event, CallStart):
             tool = self._tools.get(event.name) or OfferedTool(event.name, "function")
             events = self.end(complete=True)
-            return events + self._begin(OpenCall(len(self.whole), tool, event.id))
+            return events + self._begin(OpenCall(self._response_id, len(self.whole), tool, event.id))
         call = self._open
         assert isinstance(call, OpenCall), "arguments of a call that has not begun"
         if isinstance(event, ArgumentsDelta):
@@ -53,7 +60,7 @@ class OutputItems:
     def finish(self, *, complete: bool) -> list[ResponseEvent]:
         """The end of the answer. complete: it was not cut."""
         if complete and self._open is None and not self.whole:
-            message = OpenMessage(0)
+            message = OpenMessage(self._response_id, 0)
             return [*self._begin(message), *self._say(message, self._space, begins=True), *self.end(complete=True)]
         return self.end(complete=complete)
 
@@ -80,7 +87,7 @@ class OutputItems:
             return []
         self._space = ""
         events = self.end(complete=True)
-        message = OpenMessage(len(self.whole))
+        message = OpenMessage(self._response_id, len(self.whole))
         return [*events, *self._begin(message), *self._say(message, text, begins=True)]
 
     def _say(self, message: OpenMessage, text: str, *, begins: bool) -> list[ResponseEvent]:
@@ -96,5 +103,5 @@ class OutputItems:
         events = self.end(complete=True)
         index = len(self.whole)
         kind = OpenSummary if self._summarized else OpenReasoning
-        new = kind(index, seals=self._sealed)
+        new = kind(self._response_id, index, seals=self._sealed)
         return [*events, *self._begin(new), *new.add(text)]

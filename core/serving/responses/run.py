@@ -11,11 +11,13 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
+from typing import Protocol
 
-from core.api.errors import CoreError
+from core.api.errors import CoreError, EngineDeadError
 from core.api.outputs import RequestOutput
 from core.serving.answer_stream import written
-from core.serving.generation import PromptOutput
+from core.serving.errors import error_event
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import StoredResponse
@@ -26,20 +28,39 @@ logger = logging.getLogger("core.serving")
 Outputs = AsyncGenerator[PromptOutput, None]
 
 
+class Trail(Protocol):
+    """What a response leaves behind for the next server while it runs."""
+
+    async def written(self) -> None:
+        """Until what the response has got is written."""
+        ...
+
+    def noted(self, events: list[bytes]) -> list[bytes]:
+        """Events that are about to be shown, with their ids."""
+        ...
+
+
 class ResponseRun:
     """One for each response.
 
     outputs: of the engine; closed with the run, which aborts what still runs.
     entry: what will be kept; None: nothing.
+    trail: lets it outlive the server; None: it ends with it.
     """
 
     def __init__(
-        self, writer: ResponseWriter, outputs: Outputs, store: ResponseStore, entry: StoredResponse | None
+        self,
+        writer: ResponseWriter,
+        outputs: Outputs,
+        store: ResponseStore,
+        entry: StoredResponse | None,
+        trail: Trail | None = None,
     ) -> None:
         self.writer = writer
         self.outputs = outputs
         self._store = store
         self.entry = entry
+        self._trail = trail
 
     async def whole(self) -> ResponseObject:
         """The response when it has ended. What fails is raised, and nothing is kept of it."""
@@ -61,6 +82,8 @@ class ResponseRun:
                     events += self.writer.push(first)
                 while True:
                     if events:
+                        if self._trail is not None:
+                            await self._trail.written()
                         yield self._noted(events)
                     item = await anext(outputs, None)
                     if item is None:
@@ -69,33 +92,48 @@ class ResponseRun:
         except Exception as error:
             if not isinstance(error, CoreError):
                 logger.exception("A response failed.")
-            if not self.writer.ended:
+            if self._trail is not None and isinstance(error, EngineDeadError):
+                self._suspend(error)
+            elif not self.writer.ended:
                 yield self._noted(self.writer.fail(error))
         finally:
-            if not self.writer.ended:
-                self._noted(self.writer.end("cancelled"))
+            self._cancel()
 
-    def start(self) -> None:
-        """Go on without a client. The entry is kept from now on."""
+    def start(self, first: RequestOutput | None = None) -> None:
+        """Go on without a client. The entry is kept from now on. first: see `events`."""
         entry = self.entry
         assert entry is not None, "a response in the background is kept"
-        entry.task = asyncio.ensure_future(self._pump())
-        entry.task.add_done_callback(self._on_done)
+        entry.task = asyncio.ensure_future(self._pump(first))
+        entry.task.add_done_callback(lambda task: self._cancel())
         self._store.add(entry)
 
-    async def _pump(self) -> None:
-        async with aclosing(self.events()) as events:
+    async def _pump(self, first: RequestOutput | None) -> None:
+        async with aclosing(self.events(first)) as events:
             async for _ in events:
                 pass
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step has no last one either."""
-        if not self.writer.ended:
+    def _suspend(self, error: EngineDeadError) -> None:
+        """The next server goes on. Its events will have the next numbers, so the one that tells readers why has none."""
+        entry = self.entry
+        assert entry is not None, "what outlives the server is kept"
+        entry.is_suspended = True
+        if entry.log is not None:
+            entry.log.append([error_event(error)])
+
+    def _cancel(self) -> None:
+        """The end, unless there has been one. A task that is cancelled before its first step has no last one either."""
+        entry = self.entry
+        if entry is not None and entry.is_suspended:
+            if entry.log is not None:
+                entry.log.close()
+        elif not self.writer.ended:
             self._noted(self.writer.end("cancelled"))
 
     def _noted(self, events: list[bytes]) -> bytes:
         """The events as one piece. They are kept before anybody sees them: the next request may be about them."""
         entry = self.entry
+        if self._trail is not None:
+            events = self._trail.noted(events)
         if entry is not None and entry.log is not None:
             entry.log.append(events)
         if self.writer.ended:
@@ -115,3 +153,5 @@ class ResponseRun:
             self._store.update(entry)
         else:
             self._store.add(entry)
+        if self._store.keeper is not None:
+            self._store.keeper.keep(entry)

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -23,11 +24,29 @@ from core.serving.responses.stored_response import StoredResponse, Tenant
 _decode_items = msgspec.json.Decoder(list[Item]).decode
 
 
-class ResponseStore:
-    """The responses of one server, ordered by their last use. clock: seconds."""
+class Keeper(Protocol):
+    """Whatever lets responses outlive the server."""
 
-    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def keep(self, entry: StoredResponse) -> None:
+        """A response that is kept has ended."""
+        ...
+
+    def forget(self, entry: StoredResponse) -> None:
+        """A response is not kept any more."""
+        ...
+
+
+class ResponseStore:
+    """The responses of one server, ordered by their last use.
+
+    keeper: None: nothing outlives the server. clock: seconds.
+    """
+
+    def __init__(
+        self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic, keeper: Keeper | None = None
+    ) -> None:
         self.limits = limits
+        self.keeper = keeper
         self.num_bytes = 0
         self._clock = clock
         self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
@@ -87,6 +106,8 @@ class ResponseStore:
 
     def remove(self, entry: StoredResponse) -> None:
         """Forget a response."""
+        if self.keeper is not None:
+            self.keeper.forget(entry)
         del self._entries[entry.id]
         self.num_bytes -= entry.num_bytes
         for name in entry.item_ids:
@@ -128,6 +149,16 @@ class ResponseStore:
         """Until nothing runs in the background."""
         while tasks := self._running():
             await asyncio.wait(tasks)
+
+    async def suspend(self) -> None:
+        """Stop those that a later server goes on with."""
+        tasks: list[asyncio.Task[None]] = []
+        for entry in self._entries.values():
+            if entry.task is not None and entry.journaled is not None:
+                entry.is_suspended = True
+                entry.task.cancel()
+                tasks.append(entry.task)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """End what runs in the background."""

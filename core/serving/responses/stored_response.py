@@ -7,10 +7,12 @@ which keeps it, and the run, which makes it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
+from core.journal.journal import EntryLog
+from core.serving.durable.sureness import Sureness
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.conversation import Item
 from core.serving.responses.event_log import EventLog
@@ -36,6 +38,9 @@ class StoredResponse:
     background: whether it can be cancelled.
     log:      of a stream.
     task:     runs it in the background, for as long as it runs.
+    journaled: its records, where it outlives the server.
+    sure:     which events of earlier servers are the same now.
+    is_suspended: it has not ended, but a later server goes on with it.
     final:    the response as JSON, once it has ended. output: its items as a list in JSON.
     num_bytes, used: what the store knows of it: bytes that are counted, and when it was last used.
     """
@@ -49,6 +54,9 @@ class StoredResponse:
     background: bool
     log: EventLog | None = None
     task: asyncio.Task[None] | None = None
+    journaled: EntryLog | None = None
+    sure: Sureness = field(default_factory=Sureness)
+    is_suspended: bool = False
     final: bytes = b""
     output: bytes = b"[]"
     num_bytes: int = 0
@@ -69,6 +77,12 @@ class StoredResponse:
         self.output = _encode(response.output)
         self.item_ids += tuple(item.id for item in response.output)
         self.response = self.task = None
+        self.sure.settle()
+
+    def cancel(self) -> None:
+        """End what runs of it, if anything does."""
+        if self.task is not None:
+            self.task.cancel()
 
     def body(self) -> bytes:
         """The response as JSON, as it is now."""

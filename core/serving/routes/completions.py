@@ -1,4 +1,7 @@
-"""POST /v1/completions. Owns: the order of its steps. Never does: format choices (`completion_writer` does)."""
+"""/v1/completions: continue prompts, read a stream again.
+
+Owns: the order of these steps. Never does: format choices (`completion_writer` does).
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,39 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from core.serving.answer_stream import AnswerStream, written
+from core.serving.answer_stream import written
+from core.serving.answering import stream_answer
 from core.serving.body import json_response
 from core.serving.completion_writer import CompletionWriter
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
-from core.serving.event_stream import EventStream
+from core.serving.durable.resuming import read_again, resumed
 from core.serving.explaining import Explanations, wants_explanation
-from core.serving.generation import PromptOutput, run_prompts
+from core.serving.generation import run_prompts
 from core.serving.intake import intake
+from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.completions import CompletionChoice, CompletionResponse
 
 router = APIRouter(tags=["generation"])
 
+PATH = "/v1/completions"
 
-@router.post("/v1/completions")
+
+@router.post(PATH)
 async def create_completion(request: Request) -> Response:
     """Continue one or several prompts."""
+    rest = await resumed(request, "completion")
+    if rest is not None:
+        return rest
     context = context_of(request)
     async with intake(request, context.preparer.completion) as (prepared, arrival):
         body = prepared.body
         body.explain = wants_explanation(body.explain, request.headers)
+        answer_id = response_id(request, "cmpl", body.request_id)
+        if body.stream:
+            return await stream_answer(request, prepared, answer_id, arrival)
         head = CompletionResponse(
-            id=response_id(request, "cmpl", body.request_id),
+            id=answer_id,
             object="text_completion",
             created=int(time.time()),
             model=prepared.model,
@@ -40,12 +53,14 @@ async def create_completion(request: Request) -> Response:
         user = user_of(request, body.user)
         outputs = run_prompts(context, prepared, head.id, user, arrival)
         writer = CompletionWriter(context, body, prepared.prompts)
-        if not body.stream:
-            whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
-            return json_response(whole)
-        first = await until_disconnect(request.receive, anext(outputs))
-        stream = AnswerStream(context, body, first, outputs)
-        return EventStream(stream.events(head, writer))
+        whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
+        return json_response(whole)
+
+
+@router.get(PATH + "/{answer_id}")
+async def read_completion(request: Request, answer_id: str) -> Response:
+    """The events of a kept stream."""
+    return await read_again(request, "completion", answer_id)
 
 
 async def _whole(

@@ -17,16 +17,22 @@ router = APIRouter(tags=["operation"])
 @router.post("/ping")
 async def health(request: Request) -> Response:
     """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, since when it has
-    been silent, or that the server is shutting down. Never takes long."""
+    been silent, or that the server is shutting down. Never takes long.
+
+    A journal that cannot be written is told in the body.
+    """
     context = context_of(request)
     await context.engine.check_health()
     context.drain.check()
     restarts = context.engine.restarts
+    problem = None if context.durable is None else context.durable.journal.problem
     answer = HealthAnswer(
         state="serving" if restarts.paused_since is None else "recovering",
         engine_restarts=restarts.num_restarts.total(),
         last_deaths=[EngineDeath(death.time, death.cause) for death in restarts.latest],
     )
+    if problem is not None:
+        answer.journal = f"The request journal takes no requests now: {problem}."
     return json_response(answer)
 
 

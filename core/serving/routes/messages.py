@@ -15,9 +15,10 @@ from core.serving.disconnect import until_disconnect
 from core.serving.errors import messages_error_event
 from core.serving.event_stream import EventStream
 from core.serving.explaining import wants_explanation
-from core.serving.generation import PromptOutput, final_output, run_prompts
+from core.serving.generation import final_output, run_prompts
 from core.serving.intake import intake
 from core.serving.middleware import request_id_of
+from core.serving.prompt_output import PromptOutput
 
 router = APIRouter(tags=["messages"])
 

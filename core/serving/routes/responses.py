@@ -6,32 +6,31 @@ Owns: the order of these steps. Never does: write items or events, or keep anyth
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
-from core.serving.answer_parsing import AnswerParser
+from core.serving.answering import first_output, kept
 from core.serving.body import json_response
 from core.serving.context import ServingContext, context_of, tenant_of, user_of
 from core.serving.disconnect import until_disconnect
+from core.serving.durable.event_ids import last_event_id
+from core.serving.durable.recorder import RequestRecorder
+from core.serving.durable.resuming import number_of
+from core.serving.durable.sureness import first_after
 from core.serving.event_stream import EventStream
 from core.serving.explaining import wants_explanation
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
-from core.serving.logprobs import LogprobsFormatter
 from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import DeletedResponse, ItemList
-from core.serving.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
-from core.serving.responses.event_log import EventLog
-from core.serving.responses.head import response_head
 from core.serving.responses.kept_items import packed, reference_of, referred
-from core.serving.responses.message_logprobs import MessageLogprobs
-from core.serving.responses.output_items import OutputItems
-from core.serving.responses.run import Outputs, ResponseRun
+from core.serving.responses.making import response_run
+from core.serving.responses.run import ResponseRun
 from core.serving.responses.stored_response import StoredResponse, Tenant
-from core.serving.responses.writer import ResponseWriter
 
 router = APIRouter(tags=["generation"])
 
@@ -54,19 +53,24 @@ async def create_response(request: Request) -> Response:
         _check_storing(context, prepared)
         response_id = f"resp_{uuid4().hex}"
         user = user_of(request, body.user)
-        outputs = run_prompts(context, chat, response_id, user, arrival)
-        run = _run(context, tenant, prepared, response_id, outputs)
+        created = int(time.time())
+        lasts = body.stored and bool(body.background or body.stream)
+        recorder = kept(request, "response", response_id, user, created, prepared) if lasts else None
+        outputs = run_prompts(context, chat, response_id, user, arrival, recorder)
+        run = response_run(context, tenant, prepared, response_id, outputs, recorder, created=created)
+        if not lasts:
+            return await _answer(request, run, streams=bool(body.stream))
         if body.background:
-            run.start()
-            if body.stream:
-                assert run.entry is not None and run.entry.log is not None
-                return EventStream(run.entry.log.follow(0), done=b"")
-            return json_response(run.writer.response)
-        if not body.stream:
-            whole = await until_disconnect(request.receive, run.whole())
-            return json_response(whole)
-        _, first = await until_disconnect(request.receive, anext(outputs))
-        return EventStream(run.events(first), done=b"")
+            await _begin_apart(run, recorder)
+            if not body.stream:
+                return json_response(run.writer.response)
+        elif recorder is None:
+            return await _answer(request, run, streams=True)
+        else:
+            _, first = await first_output(request, outputs, recorder)
+            run.start(first)
+        assert run.entry is not None and run.entry.log is not None
+        return EventStream(run.entry.log.follow(0), done=b"")
 
 
 @router.get(PATH + "/{response_id}")
@@ -80,8 +84,7 @@ async def retrieve_response(request: Request, response_id: str) -> Response:
             f"The response '{response_id}' has no events: it was not made with stream: true. Leave stream out.",
             param="stream",
         )
-    after = _number(request, "starting_after", -1, least=-1)
-    return EventStream(entry.log.follow(after + 1), done=b"")
+    return EventStream(entry.log.follow(await _start(request, entry)), done=b"")
 
 
 @router.delete(PATH + "/{response_id}")
@@ -116,7 +119,7 @@ async def list_input_items(request: Request, response_id: str) -> Response:
         raise RequestError(f"order is {order!r}; expected 'asc' or 'desc'.", param="order")
     if order == "desc":
         items.reverse()
-    limit = _number(request, "limit", DEFAULT_ITEMS, least=1, most=MOST_ITEMS)
+    limit = number_of(request, "limit", DEFAULT_ITEMS, least=1, most=MOST_ITEMS)
     after = request.query_params.get("after")
     names = [str(item["id"]) for item in items]
     start = 0
@@ -164,26 +167,28 @@ def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
         context.responses.check_background()
 
 
-def _run(
-    context: ServingContext, tenant: Tenant, prepared: PreparedResponse, response_id: str, outputs: Outputs
-) -> ResponseRun:
-    body = prepared.body
-    head = response_head(prepared, response_id)
-    logprobs: MessageLogprobs | None = None
-    if body.includes(LOGPROBS):
-        formatter = LogprobsFormatter.of(context, prepared.chat.body)
-        logprobs = MessageLogprobs(formatter, body.top_logprobs or 0)
-    items = OutputItems(
-        prepared.tools,
-        summarized=body.tells_summary,
-        sealed=body.includes(ENCRYPTED_REASONING),
-        logprobs=logprobs,
-    )
-    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs)
-    entry: StoredResponse | None = None
-    if body.stored:
-        entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)
-    return ResponseRun(writer, outputs, context.responses, entry)
+async def _answer(request: Request, run: ResponseRun, *, streams: bool) -> Response:
+    """An answer that ends with its connection."""
+    if not streams:
+        return json_response(await until_disconnect(request.receive, run.whole()))
+    _, first = await first_output(request, run.outputs, None)
+    return EventStream(run.events(first), done=b"")
+
+
+async def _begin_apart(run: ResponseRun, recorder: RequestRecorder | None) -> None:
+    """Go on without the client. What is to outlive the server is on disk before the client hears of it."""
+    if recorder is not None:
+        await recorder.log.accepted()
+    run.start()
+
+
+async def _start(request: Request, entry: StoredResponse) -> int:
+    """The number of the first event that a client wants. Raises RequestError."""
+    streams = context_of(request).durable
+    last = None if streams is None else last_event_id(request)
+    if streams is None or last is None or "starting_after" in request.query_params:
+        return number_of(request, "starting_after", -1, least=-1) + 1
+    return await first_after(last, entry.id, streams.journal.epoch, entry.sure)
 
 
 def _kept(request: Request, response_id: str) -> StoredResponse:
@@ -203,13 +208,3 @@ def _flag(request: Request, name: str) -> bool:
     if given not in ("true", "false"):
         raise RequestError(f"{name} is {given!r}; expected true or false.", param=name)
     return given == "true"
-
-
-def _number(request: Request, name: str, default: int, *, least: int, most: int = 2**31) -> int:
-    given = request.query_params.get(name)
-    if given is None:
-        return default
-    number = int(given) if given.isascii() and given.isdigit() and len(given) < 12 else least - 1
-    if not least <= number <= most:
-        raise RequestError(f"{name} is {given[:100]!r}; expected a number from {max(least, 0)} to {most}.", param=name)
-    return number

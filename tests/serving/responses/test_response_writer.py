@@ -37,7 +37,7 @@ class Scripted:
 
 def writer_of(pushes: list[list[AnswerEvent]], *, summarized: bool = False, sealed: bool = False) -> ResponseWriter:
     response = ResponseObject(id="resp_1", created_at=1, status="in_progress", model="m")
-    items = OutputItems(TOOLS, summarized=summarized, sealed=sealed)
+    items = OutputItems("resp_1", TOOLS, summarized=summarized, sealed=sealed)
     return ResponseWriter(response, Scripted(pushes), items, None)  # type: ignore[arg-type]
 
 

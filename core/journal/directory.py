@@ -1,0 +1,81 @@
+"""The directory of a journal: whose it is, who may read it, and the files in it.
+
+Owns: the lock, modes, and names of files. Never does: read or write records. Called by: the journal.
+
+Only one process has a journal open at a time. The system gives the lock up when that process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from core.api.errors import UserError
+
+LOCK = "lock"
+PATTERN = "*.journal"
+_MODE = 0o600
+_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class JournalDirectory:
+    """A directory that this process has locked. Raises UserError where that cannot be.
+
+    It is made when it is not there; only its owner may enter it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).expanduser()
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check()
+            self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        except OSError as error:
+            raise UserError(
+                f"--request-journal {path}: {error.strerror or error}; expected a directory to write to."
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise UserError(
+                f"--request-journal {path}: another server uses this journal; give each server a directory of its own."
+            ) from None
+
+    def files(self) -> list[Path]:
+        """The files with records, oldest first."""
+        return sorted(self.path.glob(PATTERN))
+
+    def create(self, number: int) -> tuple[Path, int]:
+        """A new file, which only the owner may read, and its descriptor. Raises OSError."""
+        path = self.path / f"{number:012d}.journal"
+        descriptor = os.open(path, _NEW, _MODE)
+        self.sync()
+        return path, descriptor
+
+    def sync(self) -> None:
+        """Names of new and removed files reach the disk. Raises OSError."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Give up the lock."""
+        os.close(self._lock)
+
+    def _check(self) -> None:
+        found = self.path.stat()
+        if found.st_uid != os.geteuid():
+            raise UserError(
+                f"--request-journal {self.path}: it belongs to another user; expected a directory of your own."
+            )
+        others = stat.S_IMODE(found.st_mode) & 0o077
+        if others:
+            raise UserError(
+                f"--request-journal {self.path}: others may enter it (mode {stat.S_IMODE(found.st_mode):o}), and it will hold "
+                "what clients wrote; run chmod 700 on it, or name a directory that does not exist yet."
+            )

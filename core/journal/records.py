@@ -1,0 +1,169 @@
+"""The records of the journal, and their form in bytes.
+
+Owns: the frame around each record, and reading frames back out of bytes that may be damaged. Never does: touch files, or know
+what the bodies of requests mean. Called by: the journal's other parts.
+
+A frame is a mark, the payload's length, a checksum, the number of the entry, the number of the record within the entry, its
+kind, and the payload (msgpack). Where a frame does not hold, the next mark is looked for: damage costs the records that it
+hits.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+from core.api.messages import EngineOutput
+
+MARK = b"\xc1jr1"
+"""Begins with a byte that msgpack never uses."""
+
+_HEAD = struct.Struct("<4sII")
+_NAME = struct.Struct("<QIB")
+HEAD_BYTES = _HEAD.size + _NAME.size
+
+LONGEST = 1 << 30
+"""Bytes of a payload; a longer one is damage."""
+
+EntryKind = Literal["chat", "completion", "response"]
+
+
+class Kind(IntEnum):
+    """The kinds of records.
+
+    FILE:     the first record of a file; of entry 0.
+    ACCEPTED: a request was accepted: the first record of its entry, number 0.
+    BEGUN:    a prompt of it is about to enter the engine.
+    GIVEN:    tokens of a prompt.
+    ENDED:    all that is kept of an entry that has ended. It stands for all earlier records of the entry.
+    DROPPED:  nothing of an entry is wanted any more.
+    SHOWN:    an output of a prompt is about to be shown, where there are several prompts.
+    """
+
+    FILE = 0
+    ACCEPTED = 1
+    BEGUN = 2
+    GIVEN = 3
+    ENDED = 4
+    DROPPED = 5
+    SHOWN = 6
+
+
+class FileHead(msgspec.Struct, array_like=True):
+    """salt: keys the digests of tenants; the same in all files of a directory. epoch: how often the journal was opened."""
+
+    salt: bytes
+    epoch: int
+
+
+class Accepted(msgspec.Struct, array_like=True):
+    """A request as it was accepted.
+
+    kind:     whose answer it asks for.
+    id:       of the answer, as clients know it.
+    tenant:   digest of the API key; empty where there are no keys.
+    created:  seconds since the epoch, as the answer tells them.
+    arrived:  seconds since the epoch from which on its time counts.
+    user:     whose request it is, for the fair policy.
+    origin:   names all that its tokens depend on besides itself.
+    body:     the prepared request, msgpack.
+    """
+
+    kind: EntryKind
+    id: str
+    tenant: bytes
+    created: int
+    arrived: float
+    user: str
+    origin: str
+    body: bytes
+
+
+class Begun(msgspec.Struct, array_like=True):
+    """prompt: its place in the request. seed: of its noise, whoever drew it."""
+
+    prompt: int
+    seed: int
+
+
+class Given(msgspec.Struct, array_like=True):
+    """outputs: of one step of the engine for the prompt with the number `prompt`, without ids and handles."""
+
+    prompt: int
+    outputs: list[EngineOutput]
+
+
+class Shown(msgspec.Struct, array_like=True):
+    """prompt: whose output came next. The order of several prompts cannot be told from what each was given."""
+
+    prompt: int
+
+
+class Ended(msgspec.Struct, array_like=True):
+    """kind, id, tenant: as accepted. at: seconds since the epoch. kept: what is to be shown of it from now on."""
+
+    kind: EntryKind
+    id: str
+    tenant: bytes
+    at: float
+    kept: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One record. entry, number, kind: see above. data: the whole frame; start: its place in what was read."""
+
+    entry: int
+    number: int
+    kind: Kind
+    data: bytes
+    start: int = 0
+
+    @property
+    def payload(self) -> memoryview:
+        """Without the frame."""
+        return memoryview(self.data)[HEAD_BYTES:]
+
+
+def framed(entry: int, number: int, kind: Kind, payload: bytes) -> Frame:
+    """A record in its frame."""
+    name = _NAME.pack(entry, number, kind)
+    checksum = zlib.crc32(payload, zlib.crc32(name))
+    head = _HEAD.pack(MARK, len(payload), checksum)
+    return Frame(entry, number, kind, b"".join((head, name, payload)))
+
+
+def frames(data: bytes) -> Iterator[Frame]:
+    """All records in the contents of a file, whatever else is in it."""
+    position = data.find(MARK)
+    while position >= 0:
+        frame = _frame_at(data, position)
+        after = position + 1
+        if frame is not None:
+            yield frame
+            after = position + len(frame.data)
+        position = data.find(MARK, after)
+
+
+def _frame_at(data: bytes, start: int) -> Frame | None:
+    """The record that begins there; None when it is cut or damaged."""
+    body = start + HEAD_BYTES
+    if body > len(data):
+        return None
+    _, length, checksum = _HEAD.unpack_from(data, start)
+    end = body + length
+    if length > LONGEST or end > len(data):
+        return None
+    view = memoryview(data)[start + _HEAD.size : end]
+    if zlib.crc32(view) != checksum:
+        return None
+    entry, number, kind = _NAME.unpack_from(data, start + _HEAD.size)
+    if kind not in Kind.__members__.values():
+        return None
+    return Frame(entry, number, Kind(kind), data[start:end], start)

@@ -1,0 +1,102 @@
+"""Responses as the journal keeps them once they have ended.
+
+Owns: that form, and who asks the journal to keep them. Never does: know the store. Called by: the store, runs, `restoring`.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+import msgspec
+
+from core.journal.journal import Journal, now
+from core.journal.records import Ended
+from core.serving.durable.event_ids import LARGEST
+from core.serving.durable.sureness import Sureness
+from core.serving.durable.tenants import Tenants
+from core.serving.responses.event_log import EventLog
+from core.serving.responses.stored_response import StoredResponse, Tenant
+
+logger = logging.getLogger("core.serving")
+
+
+class KeptResponse(msgspec.Struct, array_like=True):
+    """A response that has ended; fields as in `StoredResponse`. events: a compressed list; None: it has none."""
+
+    previous: str | None
+    items: bytes
+    item_ids: tuple[str, ...]
+    background: bool
+    final: bytes
+    output: bytes
+    events: bytes | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(KeptResponse).decode
+_decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+class ResponseKeeper:
+    """Keeps the responses of one server. Called by the store and by runs."""
+
+    def __init__(self, journal: Journal, tenants: Tenants) -> None:
+        self._journal = journal
+        self._tenants = tenants
+
+    def keep(self, entry: StoredResponse) -> None:
+        """Keep a response that has ended."""
+        ended = kept_response(entry, self._tenants.digest(entry.tenant))
+        if entry.journaled is None:
+            entry.journaled = self._journal.keep(ended)
+        else:
+            entry.journaled.ended(ended)
+
+    def forget(self, entry: StoredResponse) -> None:
+        """Keep nothing of a response."""
+        if entry.journaled is not None:
+            entry.journaled.dropped()
+
+
+def kept_response(entry: StoredResponse, digest: bytes) -> Ended:
+    """An entry of the store, which has ended. digest: of its tenant."""
+    events = None if entry.log is None else zlib.compress(_encode(entry.log.events), 1)
+    kept = KeptResponse(
+        previous=entry.previous,
+        items=entry.items,
+        item_ids=entry.item_ids,
+        background=entry.background,
+        final=entry.final,
+        output=entry.output,
+        events=events,
+    )
+    return Ended("response", entry.id, digest, now(), _encode(kept))
+
+
+def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
+    """The entry again; None for a form that this version does not know."""
+    try:
+        kept = _decode(ended.kept)
+        events = None if kept.events is None else _decode_events(zlib.decompress(kept.events))
+    except (msgspec.DecodeError, zlib.error) as error:
+        logger.error("The response %s was kept in a form that this version does not know: %s.", ended.id, error)
+        return None
+    log: EventLog | None = None
+    if events is not None:
+        log = EventLog()
+        log.append(events)
+        log.close()
+    return StoredResponse(
+        id=ended.id,
+        tenant=tenant,
+        response=None,
+        previous=kept.previous,
+        items=kept.items,
+        item_ids=kept.item_ids,
+        background=kept.background,
+        log=log,
+        sure=Sureness(LARGEST, is_final=True),
+        final=kept.final,
+        output=kept.output,
+    )

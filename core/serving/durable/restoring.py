@@ -1,0 +1,168 @@
+"""What an earlier server left in the journal is taken up again.
+
+Owns: which entries go on, which are only shown, and which cannot go on and say why. Never does: run or write answers itself.
+Called by: whoever starts the server, once, before requests come.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from core.engine.queue_limit import Arrival
+from core.journal.journal import now
+from core.journal.reader import Entry
+from core.journal.records import Accepted
+from core.serving.context import ServingContext
+from core.serving.durable.kept_responses import restored_response
+from core.serving.durable.recorder import RequestRecorder
+from core.serving.durable.stream import Events
+from core.serving.durable.streams import DurableStreams
+from core.serving.errors import GenerationError
+from core.serving.generation import run_prompts
+from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
+from core.serving.responses.making import response_run
+from core.serving.responses.run import Outputs
+from core.serving.streamed_answers import streamed_events
+
+logger = logging.getLogger("core.serving")
+
+FORMS = {"chat": PreparedChat, "completion": PreparedCompletion}
+
+
+def restore(context: ServingContext) -> None:
+    """Take up all entries of the journal, if there is one; the running ones that have least to do come first."""
+    streams = context.durable
+    if streams is None:
+        return
+    journal = streams.journal
+    entries, journal.entries = journal.entries, []
+    running = [entry for entry in entries if entry.ended is None]
+    num_strange = 0
+    for entry in entries:
+        if entry.ended is not None:
+            num_strange += not _show(context, streams, entry)
+    for entry in _shortest_first(running):
+        num_strange += not _go_on(context, streams, entry)
+    if running:
+        logger.info("%d requests of an earlier server go on.", len(running))
+    if num_strange:
+        logger.warning(
+            "%d entries of the request journal belong to API keys that this server does not have.", num_strange
+        )
+
+
+def _shortest_first(entries: Iterable[Entry]) -> list[Entry]:
+    """By how much must be computed anew before the first new token."""
+
+    def size(entry: Entry) -> int:
+        return entry.num_bytes
+
+    return sorted(entries, key=size)
+
+
+def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> bool:
+    """What has ended can be read again. Returns whether its tenant is known."""
+    ended = entry.ended
+    assert ended is not None
+    if not streams.tenants.knows(ended.tenant):
+        return False
+    log = streams.journal.go_on(entry)
+    if ended.kind != "response":
+        streams.restore(entry, log)
+        return True
+    kept = restored_response(ended, streams.tenants.tenant(ended.tenant))
+    if kept is None:
+        log.dropped()
+    else:
+        kept.journaled = log
+        context.responses.add(kept)
+    return True
+
+
+def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> bool:
+    """Run what has not ended. Returns whether its tenant is known."""
+    accepted = entry.accepted
+    assert accepted is not None
+    if not streams.tenants.knows(accepted.tenant):
+        return False
+    log = streams.journal.go_on(entry)
+    try:
+        if accepted.kind == "response":
+            _go_on_with_response(context, streams, entry, accepted)
+        else:
+            _go_on_with_stream(context, streams, entry, accepted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        logger.error("The request %s was kept in a form that this version does not know: %s.", accepted.id, error)
+        log.dropped()
+    return True
+
+
+def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:
+    prepared = msgspec.msgpack.decode(accepted.body, type=FORMS[accepted.kind])
+    recorder = RequestRecorder(streams.journal.go_on(entry), entry)
+    sentence = _obstacle(streams, accepted)
+    if sentence:
+        events = _failing(sentence)
+    else:
+        outputs = run_prompts(context, prepared, accepted.id, accepted.user, _arrival(context, accepted), recorder)
+        events = _events(context, prepared, accepted, outputs)
+    tenant = streams.tenants.tenant(accepted.tenant)
+    stream = streams.run(accepted.kind, accepted.id, tenant, recorder, events)
+    stream.is_broken = bool(sentence)
+
+
+def _go_on_with_response(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:
+    prepared = msgspec.msgpack.decode(accepted.body, type=PreparedResponse)
+    recorder = RequestRecorder(streams.journal.go_on(entry), entry)
+    sentence = _obstacle(streams, accepted)
+    if sentence:
+        outputs = _failing(sentence)
+    else:
+        arrival = _arrival(context, accepted)
+        outputs = run_prompts(context, prepared.chat, accepted.id, accepted.user, arrival, recorder)
+    tenant = streams.tenants.tenant(accepted.tenant)
+    run = response_run(context, tenant, prepared, accepted.id, outputs, recorder, created=accepted.created)
+    run.start()
+
+
+def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
+    """Why a request cannot go on; empty when it can."""
+    if accepted.origin == streams.origin:
+        return ""
+    return (
+        "The server was started again with another model, or one that computes differently, so the rest of this answer would "
+        "not be that of its beginning; send the request again."
+    )
+
+
+def _arrival(context: ServingContext, accepted: Accepted) -> Arrival:
+    """The request's time goes on, the time without a server included."""
+    assert context.durable is not None
+    key = context.durable.tenants.tenant(accepted.tenant)
+    arrival = Arrival(key, ())
+    age = max(0.0, now() - accepted.arrived)
+    arrival.begin = time.monotonic() - age
+    return arrival
+
+
+async def _events(
+    context: ServingContext, prepared: PreparedChat | PreparedCompletion, accepted: Accepted, outputs: Outputs
+) -> Events:
+    """The events of a stream from its beginning; the first output is waited for here."""
+    first = await anext(outputs)
+    events = streamed_events(context, prepared, accepted.id, accepted.created, first, outputs)
+    async with aclosing(events):
+        async for event in events:
+            yield event
+
+
+async def _failing(sentence: str) -> AsyncGenerator[Any, None]:
+    """Fails at once, in place of events or outputs."""
+    raise GenerationError(sentence)
+    yield

@@ -1,0 +1,144 @@
+"""The streams of one server that outlive their connections.
+
+Owns: `DurableStreams`: whose streams there are, what they are called in the journal, and until when they are kept. Never does:
+answer requests, or write events. Called by: the routes, and whoever starts and ends the server.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from core.api.config import JournalSettings, ModelConfig, ServerConfig
+from core.api.errors import RequestError
+from core.journal.journal import EntryLog, Journal, now
+from core.journal.reader import Entry
+from core.journal.records import Accepted, EntryKind
+from core.serving.durable.event_ids import EventId
+from core.serving.durable.origin import origin_of
+from core.serving.durable.recorder import RequestRecorder
+from core.serving.durable.stream import DurableStream, Events
+from core.serving.durable.tenants import Tenants
+from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
+from core.serving.responses.stored_response import Tenant
+
+Prepared = PreparedChat | PreparedCompletion | PreparedResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request to be kept. created, arrived: seconds since the epoch; see `Accepted`."""
+
+    kind: EntryKind
+    answer_id: str
+    tenant: Tenant
+    created: int
+    arrived: float
+    user: str
+
+
+class DurableStreams:
+    """journal: open. keys: API keys in their order. numerics: of the engine."""
+
+    def __init__(
+        self, journal: Journal, settings: JournalSettings, keys: Sequence[str], model: ModelConfig, numerics: str
+    ) -> None:
+        self.journal = journal
+        self.settings = settings
+        self.tenants = Tenants(journal.salt, keys)
+        self.origin = origin_of(model, numerics)
+        self._streams: dict[tuple[Tenant, str], DurableStream] = {}
+
+    def accept(self, job: Job, prepared: Prepared) -> RequestRecorder:
+        """Keep a request from now on. Raises RequestError (503) when that cannot be.
+
+        Its calls get ids that the next server will give them as well.
+        """
+        chat = prepared.chat if isinstance(prepared, PreparedResponse) else prepared
+        if isinstance(chat, PreparedChat):
+            chat.id_seed = secrets.randbits(63)
+        accepted = Accepted(
+            kind=job.kind,
+            id=job.answer_id,
+            tenant=self.tenants.digest(job.tenant),
+            created=job.created,
+            arrived=job.arrived,
+            user=job.user,
+            origin=self.origin,
+            body=msgspec.msgpack.encode(prepared),
+        )
+        return RequestRecorder(self.journal.accept(accepted))
+
+    def run(
+        self, kind: EntryKind, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
+    ) -> DurableStream:
+        """Run a stream from now on. events: blocks without ids."""
+        stream = DurableStream(kind, answer_id, tenant, self.tenants.digest(tenant), recorder.log)
+        stream.start(self.journal, recorder, events, self.settings.patience_s, lambda: self._forget(stream))
+        self._add(stream)
+        return stream
+
+    def restore(self, entry: Entry, log: EntryLog) -> None:
+        """Take back a stream that ended in an earlier server."""
+        ended = entry.ended
+        assert ended is not None, "it has ended"
+        self._add(DurableStream.restored(ended, self.tenants.tenant(ended.tenant), log))
+
+    def find(self, tenant: Tenant, kind: EntryKind, answer_id: str) -> DurableStream:
+        """A stream of this tenant. Raises RequestError (404)."""
+        self._expire()
+        stream = self._streams.get((tenant, answer_id))
+        if stream is None or stream.kind != kind:
+            raise RequestError(
+                f"There is no stream '{answer_id}': it was never kept, nobody read it for longer than "
+                f"{self.settings.patience_s:g} s (--request-journal-patience), or it ended more than "
+                f"{self.settings.lifetime_s:g} s ago (--request-journal-lifetime). Send the request again.",
+                param="Last-Event-ID",
+                status=404,
+                code="stream_not_found",
+            )
+        return stream
+
+    async def after(self, tenant: Tenant, kind: EntryKind, answer_id: str, last: EventId) -> Events:
+        """What follows the last event that a client has read. Raises RequestError (400, 404, 409)."""
+        stream = self.find(tenant, kind, answer_id)
+        start = await stream.after(last, self.journal.epoch)
+        return stream.follow(start)
+
+    async def suspend(self) -> None:
+        """Stop all streams without an end, so that the next server goes on with them."""
+        streams = list(self._streams.values())
+        for stream in streams:
+            stream.suspend()
+        for stream in streams:
+            await stream.stopped()
+
+    def _add(self, stream: DurableStream) -> None:
+        self._expire()
+        self._streams[stream.tenant, stream.id] = stream
+
+    def _forget(self, stream: DurableStream) -> None:
+        stream.log.dropped()
+        key = (stream.tenant, stream.id)
+        if self._streams.get(key) is stream:
+            del self._streams[key]
+
+    def _expire(self) -> None:
+        """Forget what ended too long ago, or has lost its place in the journal to newer ones."""
+        oldest = now() - self.settings.lifetime_s
+        for stream in list(self._streams.values()):
+            if stream.ended_at is not None and (stream.ended_at < oldest or not stream.log.is_kept):
+                self._forget(stream)
+
+
+def durable_streams(
+    journal: Journal | None, server: ServerConfig, model: ModelConfig, numerics: str
+) -> DurableStreams | None:
+    """Those of a server with an open journal, which is written from now on. numerics: of the engine."""
+    if journal is None or server.journal is None:
+        return None
+    journal.start()
+    return DurableStreams(journal, server.journal, server.api_keys, model, numerics)

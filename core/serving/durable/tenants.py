@@ -1,0 +1,40 @@
+"""Whose an entry of the journal is, in a form that outlives the order of API keys and tells nobody the keys.
+
+Owns: the digests. Never does: check keys (`core.serving.authentication` does). Called by: `core.serving.durable`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from core.serving.responses.stored_response import Tenant
+
+NOBODY = b""
+"""The digest where there are no keys."""
+
+
+class Tenants:
+    """The tenants of one server. salt: of the journal. keys: API keys in their order."""
+
+    def __init__(self, salt: bytes, keys: Sequence[str]) -> None:
+        self._digests: dict[Tenant, bytes] = {None: NOBODY}
+        if keys:
+            self._digests = {number: _digest(salt, key) for number, key in enumerate(keys)}
+        self._numbers = {digest: tenant for tenant, digest in self._digests.items()}
+
+    def digest(self, tenant: Tenant) -> bytes:
+        """What the journal calls a tenant."""
+        return self._digests[tenant]
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether it is one of this server's tenants."""
+        return digest in self._numbers
+
+    def tenant(self, digest: bytes) -> Tenant:
+        """The tenant of a known digest."""
+        return self._numbers[digest]
+
+
+def _digest(salt: bytes, key: str) -> bytes:
+    return hmac.digest(salt, key.encode("utf-8", "surrogateescape"), "sha256")
