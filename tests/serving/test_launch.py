@@ -101,7 +101,7 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
 
 AT_THE_SENDING = """
 import asyncio, os, sys
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 from core.cli.main import main
 from core.engine.child import EngineProcess
 from core.engine.owned_engine import OwnedEngine
@@ -110,7 +110,7 @@ async def send(self, parts):
     os.write(1, " ".join(sys.modules).encode())
     os._exit(0)
 
-child = SimpleNamespace(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
+child = MagicMock(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
 EngineProcess.spawn = lambda: child
 OwnedEngine._send_greeting = send
 main(["serve", sys.argv[1], "--port", "0"])
