@@ -46,6 +46,9 @@ START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 
+LAST_OUTPUTS_S = 0.02
+ENDED_BY_ITSELF = ("exit", "failure")
+
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
 
@@ -275,7 +278,9 @@ class ZmqClient:
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
         error = await self._engine.until_ended(self)
-        await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
+        # Only an engine that ended by itself has more to say than outputs, which the next one can give as well.
+        patience_s = LAST_WORDS_S if error.cause in ENDED_BY_ITSELF else LAST_OUTPUTS_S
+        await asyncio.wait({self._tasks[0]}, timeout=patience_s)
         self._die(error)
 
     def _die(self, error: EngineDeadError) -> None:
