@@ -19,13 +19,13 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from core import __version__
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, UserError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.executor import Executor
 from core.kv.tiers.fingerprint import fingerprint
+from core.version import __version__
 
 logger = logging.getLogger(__name__)
 
