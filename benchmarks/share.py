@@ -42,40 +42,40 @@ long sysconf(int name) {
 
 
 class Group:
-    """A control group for processor time. quota: processors' worth. Raises OSError where none can be made."""
+    """A control group for processor time. quota: processors' worth. path: its folder. Raises OSError where none can be made."""
 
     kind = "control group"
 
     def __init__(self, quota: float | None) -> None:
         name = f"core-quota-{os.getpid()}-{time.monotonic_ns()}"
-        self._path = _version_1() / name if _is_version_1() else GROUPS / name
-        self._path.mkdir()
+        self.path = _version_1() / name if _is_version_1() else GROUPS / name
+        self.path.mkdir()
         try:
             self._limit(quota)
         except OSError:
-            self._path.rmdir()
+            self.path.rmdir()
             raise
 
     def _limit(self, quota: float | None) -> None:
         period = round(PERIOD_S * 1e6)
         allowed = None if quota is None else round(quota * period)
         if _is_version_1():
-            (self._path / "cpu.cfs_period_us").write_text(str(period))
-            (self._path / "cpu.cfs_quota_us").write_text(str(allowed or -1))
+            (self.path / "cpu.cfs_period_us").write_text(str(period))
+            (self.path / "cpu.cfs_quota_us").write_text(str(allowed or -1))
         else:
             (GROUPS / "cgroup.subtree_control").write_text("+cpu")
-            (self._path / "cpu.max").write_text(f"{allowed or 'max'} {period}")
+            (self.path / "cpu.max").write_text(f"{allowed or 'max'} {period}")
 
     def watch(self, pid: int) -> None:
         """Nothing: the system does it."""
 
     def prefix(self) -> list[str]:
         """Words before a command that put it into the group before it starts."""
-        return ["sh", "-c", f'echo $$ > {self._path}/cgroup.procs && exec "$@"', "sh"]
+        return ["sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh"]
 
     def throttled(self) -> int:
         """Periods in which the group had to wait."""
-        for line in (self._path / "cpu.stat").read_text().splitlines():
+        for line in (self.path / "cpu.stat").read_text().splitlines():
             if line.startswith("nr_throttled "):
                 return int(line.split()[1])
         return 0
@@ -83,7 +83,7 @@ class Group:
     def close(self) -> None:
         for _ in range(100):
             with contextlib.suppress(OSError):
-                self._path.rmdir()
+                self.path.rmdir()
                 return
             time.sleep(0.05)
 
