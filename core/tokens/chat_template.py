@@ -23,6 +23,7 @@ from core.tokens.message_forms import (
     functions_of,
     has_text,
     probe_conversation,
+    shows_as_one,
 )
 from core.tokens.template_sandbox import TemplateSandbox
 
@@ -122,23 +123,33 @@ class ChatTemplate:
         return self._template
 
     def _takes_objects(self) -> bool:
-        """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged: then
-        the next prompt begins with what the model wrote. Found by rendering a conversation once."""
+        """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged and has no
+        form of its own for objects: then the next prompt begins with what the model wrote. Found by rendering a
+        conversation in both ways, once."""
         if self._wants_objects is None:
-            template, forms = self._compiled()
-            adapting = MessageForms(forms, lambda: False)
-            values = {
-                **self.special_tokens,
-                "messages": [adapting.adapt(message) for message in probe_conversation()],
-                "tools": [_plain(PROBE_TOOL)],
-                "documents": None,
-                "add_generation_prompt": False,
-            }
-            try:
-                self._wants_objects = PROBE_ARGUMENTS not in _run(template, values)
-            except RequestError:
+            as_text = self._probed(objects=False)
+            if as_text is None or PROBE_ARGUMENTS not in as_text:
                 self._wants_objects = True  # most templates that refuse text take it apart
+            else:
+                as_objects = self._probed(objects=True)
+                self._wants_objects = as_objects is not None and not shows_as_one(as_objects)
         return self._wants_objects
+
+    def _probed(self, *, objects: bool) -> str | None:
+        """A conversation with a call; None where the template refuses it. objects: of arguments."""
+        template, forms = self._compiled()
+        adapting = MessageForms(forms, lambda: objects)
+        values = {
+            **self.special_tokens,
+            "messages": [adapting.adapt(message) for message in probe_conversation()],
+            "tools": [_plain(PROBE_TOOL)],
+            "documents": None,
+            "add_generation_prompt": False,
+        }
+        try:
+            return _run(template, values)
+        except RequestError:
+            return None
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,8 @@ CUSTOM_INPUT = "input"
 """The only argument of a custom tool where a template knows functions alone."""
 
 PROBE_ARGUMENTS = '{"city": "Paris"}'
+PROBE_SHOWN = ('{"city":"Paris"}', "{'city':'Paris'}")
+"""The same without white space, as JSON and as Python show it."""
 PROBE_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -67,6 +69,12 @@ def probe_conversation() -> list[dict[str, Any]]:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call12345", "name": "weather", "content": "It is."},
     ]
+
+
+def shows_as_one(text: str) -> bool:
+    """Whether a rendered `probe_conversation` holds the arguments as one value, and not in a form of the template's own."""
+    bare = "".join(text.split())
+    return any(shown in bare for shown in PROBE_SHOWN)
 
 
 class MessageForms:

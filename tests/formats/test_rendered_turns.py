@@ -32,7 +32,7 @@ ENDS += [
     "[e~[",
     "<|EOT|>",
 ]
-ENDS += ["<|observation|>", "<|endofassistant|>", "<turn|>", "<end_of_turn>", "<|assistant_end|>"]
+ENDS += ["<|observation|>", "<|endofassistant|>", "<turn|>", "<end_of_turn>", "<|assistant_end|>", "<SPECIAL_12>"]
 
 
 def whole(name, calls, content="Let me <look> {up} [that].", reasoning="The user < wants </thi\nan answer."):

@@ -22,6 +22,11 @@ SPELLINGS = {
     "{{ c.function | tojson }}": '{"name": "f", "arguments": {"b": 1, "a": "é"}}',
     "{% for k, v in c.function.arguments.items() %}<{{ k }}>{{ v }}{% endfor %}": "<b>1<a>é",
     "{% for k, v in c.function.arguments | items %}<{{ k }}>{{ v }}{% endfor %}": "<b>1<a>é",
+    (
+        "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+        "{% for k, v in c.function.arguments | items %}<{{ k }}>{{ v }}{% endfor %}{% endif %}"
+    ): "<b>1<a>é",
+    "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson(indent=2) }}": ARGUMENTS,
     "{{ '{\"arguments\": ' + c.function.arguments + '}' }}": '{"arguments": ' + ARGUMENTS + "}",
 }
 
