@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz import client_end, engine_end, steps
+from tests.fuzz import client_end, engine_end, heads, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -236,4 +236,5 @@ TARGETS = {
     "results": Target(steps.make_results, ("1-result", "2-result"), steps.read_results),
     "to_engine": Target(engine_end.make_messages, engine_end.NAMES, engine_end.read_messages),
     "to_client": Target(client_end.make_messages, client_end.NAMES, client_end.read_messages),
+    "heads": Target(heads.make_requests, heads.NAMES, heads.read_requests),
 }
