@@ -212,15 +212,30 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_size: int = 64 << 20
 
 
+class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine that died is started again.
+
+    limit:     restarts within `window_s` seconds; one more death is final. 0: every death is.
+    window_s:  see `limit`.
+    backoff_s: seconds before the second restart in a row; each further one waits twice as long.
+    """
+
+    limit: int = 20
+    window_s: float = 600.0
+    backoff_s: float = 0.5
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine is built from.
 
     device:            `cpu`, `cuda:0`, ...
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
+    wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     structured_outputs: limits and defaults of grammars.
+    restarts:          what follows when the engine dies.
     """
 
     model: ModelConfig
@@ -230,9 +245,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0
+    wedge_timeout_s: float = 0.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
+    restarts: RestartConfig = RestartConfig()
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

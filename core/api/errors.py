@@ -77,7 +77,17 @@ class PluginError(CoreError):
 
 
 class EngineDeadError(CoreError):
-    """The engine process is gone; the sentence carries its own cause."""
+    """The engine process is gone; the sentence carries its own cause.
+
+    cause:    the same in a word, as `core.engine.death` has it.
+    suspects: handles of the sequences that the engine was computing; none where that says nothing; None: nobody has
+              looked yet.
+    """
+
+    def __init__(self, message: str, *, cause: str = "failure", suspects: Sequence[int] | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.suspects = suspects
 
 
 class EngineStalledError(CoreError):

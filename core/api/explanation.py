@@ -188,6 +188,7 @@ class Explanation(msgspec.Struct):
     recomputed_tokens: tokens that were computed again.
     drafts:      tokens of speculative decoding.
     steps:       steps of the engine in which a choice had a part.
+    restarts:    how often another engine went on with it because the one before had died.
     """
 
     times: Times
@@ -198,3 +199,4 @@ class Explanation(msgspec.Struct):
     recomputed_tokens: int
     drafts: Drafts
     steps: int
+    restarts: int = 0

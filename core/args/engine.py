@@ -26,3 +26,29 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
             gt=0,
         ),
     ] = 120.0
+    engine_restarts: Annotated[
+        int,
+        Arg(
+            "How often an engine that dies is started again within --engine-restart-window; running requests then go on "
+            "where they were. One death more ends the server. 0: every death does.",
+            ge=0,
+        ),
+    ] = 20
+    engine_restart_window: Annotated[float, Arg("Seconds in which --engine-restarts are counted.", gt=0)] = 600.0
+    engine_restart_backoff: Annotated[
+        float,
+        Arg(
+            "Seconds before the second restart in a row; each further one waits twice as long, up to 30 s. An engine that "
+            "has run for 5 s begins a new row, and the first restart does not wait.",
+            ge=0,
+        ),
+    ] = 0.5
+    engine_wedge_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds after which an engine hangs, when one step lasts longer than that and than ten times what steps like it "
+            "take, or when it says nothing between two steps. It is then killed, with its stacks in the log, and started "
+            "again. 0, or --engine-restarts 0: never.",
+            ge=0,
+        ),
+    ] = 10.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, SchedulerConfig
+from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
@@ -46,9 +46,16 @@ def engine_config(
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
+        # Where a death is final, an engine that hangs may still go on.
+        wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
         structured_outputs=structured_outputs_config(settings),
+        restarts=RestartConfig(
+            limit=settings["engine_restarts"],
+            window_s=settings["engine_restart_window"],
+            backoff_s=settings["engine_restart_backoff"],
+        ),
     )
 
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, PluginError, RequestError
-from core.api.messages import EngineOutputs, EngineReady, FinishReason, SchedulerStats
+from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
-from core.engine.health import check_silence
+from core.engine.health import check_pause, check_silence
 from core.engine.input_processor import InputProcessor
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import QueueLimit
+from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
+from core.engine.restart_log import RestartLog
+from core.engine.revival import EngineSource, OwnedEngineSource
+from core.engine.stat_totals import StatTotals
 from core.engine.startup import Resolved, start_engine_and_tokenizer
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
@@ -53,10 +57,14 @@ class AsyncEngine:
     grammars:     compiles what requests want of their answers' form.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
-    on_death:     called once when the engine dies.
+    on_death:     called once when the engine dies and is not started again.
+    restarts:     deaths after which it was started again.
+    source:       gives further engines; None: the first death is final.
     """
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient) -> None:
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient, source: EngineSource | None = None
+    ) -> None:
         self.config = config
         self.model_config = config.model
         self.tokenizer = tokenizer
@@ -74,6 +82,12 @@ class AsyncEngine:
         self.grammars = GrammarCompiler(config, tokenizer)
         self._streams = RequestStreams()
         self._stats_log = None if config.disable_log_stats else StatsLog()
+        self.restarts = RestartLog()
+        self._totals = StatTotals()
+        self._recovery: Recovery | None = None
+        if source is not None:
+            num_drafts = config.scheduler.num_speculative_tokens
+            self._recovery = Recovery(source, self, self._output, self._streams, self.restarts, num_drafts)
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -90,12 +104,13 @@ class AsyncEngine:
         """
         while True:
             try:
-                client, tokenizer = await start_engine_and_tokenizer(resolution, executor, process)
+                source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
+                client, tokenizer = await start_engine_and_tokenizer(resolution, source)
             except PluginError as error:
                 resolution = await asyncio.to_thread(resolution.without, error)
                 process = None
             else:
-                return cls(resolution.engine, tokenizer, client)
+                return cls(resolution.engine, tokenizer, client, source)
 
     @property
     def ready(self) -> EngineReady:
@@ -121,7 +136,7 @@ class AsyncEngine:
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """
-        client = self._live_client()
+        self._check_open()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
         with nullcontext() if request_id in self.queue else self.queue.arriving():
             prompt = await self._tokenized(prompt)
@@ -135,7 +150,7 @@ class AsyncEngine:
             self._output.add(entry)
             alarm = self._set_alarm(request_id, deadline)
             try:
-                await client.add(entry.requests)
+                await self._send(entry.requests)
                 while True:
                     output = await stream.next()
                     yield output
@@ -174,9 +189,15 @@ class AsyncEngine:
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long.
 
-        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word.
+        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word. One that is
+        being started again after its death counts as silent since then.
         """
-        await check_silence(self._live_client(), self.config.stall_timeout_s, len(self._output))
+        limit = self.config.stall_timeout_s
+        self._check_open()
+        if self._pauses:
+            check_pause(self.restarts, limit)
+        else:
+            await check_silence(self._client, limit, len(self._output))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""
@@ -184,14 +205,44 @@ class AsyncEngine:
             self._closed = True
             self._streams.end(EngineDeadError("The engine was closed."))
             await asyncio.to_thread(self.grammars.close)
+            if self._recovery is not None:
+                await self._recovery.close()
             await self._client.close()
 
-    def _live_client(self) -> ZmqClient:
+    def adopt(self, client: ZmqClient) -> None:
+        """Use another client, after the death of the last one's engine. Called by the recovery."""
+        self._client = client
+        client.listen(self._on_step, self._on_dead)
+
+    def give_up(self, error: EngineDeadError) -> None:
+        """The engine is dead for good. Called by the recovery."""
+        self.dead_error = error
+        logger.error("%s", error)
+        self._streams.end(error)
+        if self.on_death is not None:
+            self.on_death(error)
+
+    def _check_open(self) -> None:
         if self.dead_error is not None:
             raise self.dead_error
         if self._closed:
             raise EngineDeadError("The engine was closed; start another one.")
+
+    def _live_client(self) -> ZmqClient:
+        self._check_open()
+        if self._pauses:
+            raise EngineStalledError("The engine died and is being started again; ask again in a few seconds.")
         return self._client
+
+    @property
+    def _pauses(self) -> bool:
+        return self.restarts.paused_since is not None
+
+    async def _send(self, requests: Sequence[EngineRequest]) -> None:
+        """Send the choices of a request, which is live already. While the engine pauses, they are sent when it goes on."""
+        self._check_open()
+        if not self._pauses:
+            await self._client.add(requests)
 
     async def _tokenized(self, prompt: PromptInput) -> PromptInput:
         """The prompt, with token ids when its text is long: then it is tokenized outside the event loop."""
@@ -234,11 +285,14 @@ class AsyncEngine:
 
     def _time_out(self, request_id: str, begin: float) -> None:
         """End a request whose deadline has passed. begin: monotonic seconds at which it began."""
+        why = "it is busy with a long step, or it hangs (/health tells)"
+        if self._pauses:
+            why = "it died and is being started again"
         sentence = (
-            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: it is "
-            "busy with a long step, or it hangs (/health tells). Give the request a longer timeout."
+            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: {why}. "
+            "Give the request a longer timeout."
         )
-        if self.is_running:
+        if self.is_running and not self._pauses:
             self._client.ping()  # so that the engine owes an answer even when no request is left
         last = self._forget(request_id, "timeout", sentence)
         self._num_overdue += len(last)
@@ -256,6 +310,7 @@ class AsyncEngine:
 
     def _on_step(self, message: EngineOutputs) -> None:
         self.stats = message.stats
+        self._totals.add_to(self.stats)
         self.stats.num_timeouts += self._num_overdue
         for news in message.outputs:
             if news.start == 0:
@@ -273,8 +328,8 @@ class AsyncEngine:
                 logger.error("The hook on_outputs failed.", exc_info=error)
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        self.dead_error = error
-        logger.error("%s", error)
-        self._streams.end(error)
-        if self.on_death is not None:
-            self.on_death(error)
+        if self._recovery is None:
+            self.give_up(error)
+            return
+        self.stats = self._totals.end_engine(self.stats, self._num_overdue, len(self._output))
+        self._recovery.begin(self._client, error)

@@ -1,6 +1,6 @@
 """The engine process as its parent sees it.
 
-Owns: spawning, the tail of its output, its end. Never does: talk to it. Called by: the ZMQ client.
+Owns: spawning, the tail of its output, its end and the cause of it. Never does: talk to it. Called by: the ZMQ client.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from core.api.errors import EngineDeadError
+from core.engine import breadcrumbs
+from core.engine.breadcrumbs import LastStep
+from core.engine.death import Death, death_of, how_ended
+from core.engine.oom_kills import count_oom_kills
+from core.engine.shared_file import anonymous_file
 from core.engine.socket_directory import SocketDirectory
 from core.processes import child_environment, python_command
 
@@ -25,11 +31,19 @@ LAST_WORDS_S = 0.2
 
 class EngineProcess:
     """A running child, which may be spawned before there is an event loop. What it prints goes on to our standard error;
-    the last bytes are kept for the cause of death."""
+    the last bytes are kept for the cause of death.
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory) -> None:
+    crumbs: descriptor of the file in which the process tells of its steps, ours from now on; None: there is none.
+    wedge:  why it is being killed, once it has hung: a clause.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory, crumbs: int | None = None) -> None:
         self._process = process
         self._directory = directory
+        self.wedge: str | None = None
+        self._crumbs = crumbs
+        self._last_step: LastStep | None = None
+        self._num_oom_kills = count_oom_kills()
         self._tail = b""
         self._ended: Future[None] = Future()
         self._relayed: Future[None] = Future()
@@ -43,7 +57,8 @@ class EngineProcess:
     def spawn(cls, executor: str | None = None) -> EngineProcess:
         """Start the engine process; `executor` names another executor class, MODULE:CLASS."""
         directory = SocketDirectory()
-        command = python_command("core.engine.process", "--address", directory.address)
+        crumbs = anonymous_file("core-engine-steps", breadcrumbs.NBYTES)
+        command = python_command("core.engine.process", "--address", directory.address, "--breadcrumbs", str(crumbs))
         if executor is not None:
             command += ["--executor", executor]
         pipe = subprocess.PIPE
@@ -54,12 +69,14 @@ class EngineProcess:
                 stdout=pipe,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
+                pass_fds=(crumbs,),
                 process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:
             directory.remove()
+            os.close(crumbs)
             raise
-        return cls(process, directory)
+        return cls(process, directory, crumbs)
 
     @property
     def address(self) -> str:
@@ -82,13 +99,14 @@ class EngineProcess:
 
     def obituary(self) -> str:
         """How the process ended, and the last lines that it printed."""
-        code = self._process.returncode
-        if code is None:
-            how = "still runs"
-        elif code < 0:
-            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
-        else:
-            how = f"exited with code {code}"
+        return self._with_last_words(how_ended(self._process.returncode))
+
+    def dead_error(self) -> EngineDeadError:
+        """The death of a process that was not to end, with its cause, its last words and those that it was computing."""
+        death = self.death()
+        return EngineDeadError(self._with_last_words(death.sentence), cause=death.cause, suspects=death.suspects)
+
+    def _with_last_words(self, how: str) -> str:
         text = self._tail.decode(errors="replace").strip()
         lines = text.split("\n")[-LAST_LINES:]
         words = []
@@ -98,7 +116,23 @@ class EngineProcess:
                 words.append(shown)
         if not words:
             return how
-        return f"{how}; its last words:\n" + "\n".join(words)
+        return f"{how.removesuffix('.')}; its last words:\n" + "\n".join(words)
+
+    def last_step(self) -> LastStep | None:
+        """The last step that the process began; None when it has not told of any. After the end too."""
+        if self._crumbs is not None:
+            self._last_step = breadcrumbs.read(self._crumbs)
+        return self._last_step
+
+    def death(self) -> Death:
+        """Why the process has ended."""
+        num_oom_kills = count_oom_kills() - self._num_oom_kills
+        return death_of(self._process.returncode, self.last_step(), wedge=self.wedge, num_oom_kills=num_oom_kills)
+
+    def abort(self) -> None:
+        """Have a process that hangs, or is stopped, write its threads' stacks to the log and end."""
+        for number in (signal.SIGABRT, signal.SIGCONT):
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the process at once; harmless when it has ended."""
@@ -131,8 +165,12 @@ class EngineProcess:
             self.remove_directory()
 
     def remove_directory(self) -> None:
-        """Remove the socket directory; harmless when it is gone."""
+        """Remove the socket directory, and what it told of its steps but for the last; harmless when it is gone."""
         self._directory.remove()
+        self.last_step()
+        if self._crumbs is not None:
+            os.close(self._crumbs)
+            self._crumbs = None
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:

@@ -18,6 +18,7 @@ from core.api.errors import EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem
+from core.engine.wedge import Voice
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +70,17 @@ class EngineConnection:
         """Send. Messages leave in the order of the calls, and the socket's queue has no limit: awaiting it is optional."""
         return self._socket.send(payload)
 
-    async def until_ended(self) -> str:
-        """Until the engine is gone; returns how it ended, as far as can be told from here."""
+    async def until_ended(self, voice: Voice) -> EngineDeadError:
+        """Until the engine is gone; returns how it ended, as far as can be told from here.
+
+        voice: what is heard of it.
+        """
         await recv_monitor_message(self._monitor)
-        return "The engine has closed the connection: its process ended."
+        return EngineDeadError("The engine has closed the connection: its process ended.", cause="exit")
+
+    def suspects(self) -> tuple[int, ...] | None:
+        """Handles of the sequences that the engine is computing; None: that is not known here."""
+        return None
 
     async def leave(self, grace_s: float) -> None:
         """Say that this client goes away, unless there is no time for that."""

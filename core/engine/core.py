@@ -19,6 +19,7 @@ from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
 from core.engine.scheduling import build_scheduler
 from core.engine.step_queue import step_queue
+from core.engine.step_trace import StepTrace
 from core.engine.utilities import call_utility
 from core.kv.services import KVServices
 from core.plugin.table import PluginTable
@@ -45,9 +46,13 @@ class EngineCore:
 
     A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with
     finish reason `error`, and no number of such requests ends the engine (see `Faults`).
+
+    trace: is told of each step; None: nobody is.
     """
 
-    def __init__(self, config: EngineConfig, executor: Executor, epoch: int = 0) -> None:
+    def __init__(
+        self, config: EngineConfig, executor: Executor, epoch: int = 0, trace: StepTrace | None = None
+    ) -> None:
         self.config = config
         self.executor = executor
         self.epoch = epoch
@@ -55,7 +60,7 @@ class EngineCore:
         self._plugins = PluginTable(config.plugins.table)
         # A step with drafts needs the tokens of the one before.
         ahead = config.scheduler.async_scheduling and not config.scheduler.num_speculative_tokens
-        self._queue = step_queue(executor, ahead=ahead)
+        self._queue = step_queue(executor, ahead=ahead, trace=trace)
         self.scheduler = build_scheduler(config, self._queue, self.kv_services, self._plugins)
         self._faults = Faults()
         self._held = HeldRequests(executor)

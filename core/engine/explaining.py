@@ -9,10 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from core.api.explanation import CacheUse, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
 from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
 from core.tokens.tokenizer import Tokenizer
+
+SUMMED = ("num_preemptions", "num_recomputed_tokens", "num_drafts", "num_accepted", "num_steps")
+"""Counts of a record, which go on when another engine takes a sequence over."""
 
 TEXT_TOKENS = 16
 """Tokens shown before and behind the first miss."""
@@ -26,11 +31,20 @@ class Explainer:
         self._prompt = prompt_token_ids
         self._tokenizer = None if tokenizer is None or tokenizer.refusal else tokenizer
         self._records: dict[int, SequenceRecord] = {}
+        self._earlier: dict[int, SequenceRecord] = {}
+        self._num_restarts = 0
+
+    def resume(self) -> None:
+        """The engine has died. What comes next of a choice is another engine's record, of the rest of it."""
+        self._num_restarts += 1
+        self._earlier = dict(self._records)
 
     def add(self, choice: int, record: SequenceRecord | None) -> None:
         """The newest record of a choice."""
-        if record is not None:
-            self._records[choice] = record
+        if record is None:
+            return
+        earlier = self._earlier.get(choice)
+        self._records[choice] = record if earlier is None else _joined(earlier, record)
 
     def explain(self, choices: Iterable[CompletionState], num_cached_tokens: int) -> Explanation:
         """All choices have ended, just now."""
@@ -48,6 +62,7 @@ class Explainer:
                 accepted=sum(record.num_accepted for record in records),
             ),
             steps=sum(record.num_steps for record in records),
+            restarts=self._num_restarts,
         )
 
     def _times(self, records: Sequence[SequenceRecord], now: float) -> Times:
@@ -133,6 +148,12 @@ class Explainer:
         if record is None or not record.started:
             return "before the request started"
         return "while tokens were generated" if record.first_token else "while the prompt was computed"
+
+
+def _joined(earlier: SequenceRecord, later: SequenceRecord) -> SequenceRecord:
+    """The record of a sequence that two engines computed one after the other."""
+    sums = {name: getattr(earlier, name) + getattr(later, name) for name in SUMMED}
+    return msgspec.structs.replace(earlier, ended=later.ended, **sums)
 
 
 def _earliest(times: Iterable[float]) -> float:

@@ -1,6 +1,6 @@
 """Whether an engine that lives also moves.
 
-Owns: `check_silence`. Never does: decide what follows. Called by: `AsyncEngine`.
+Owns: `check_silence`, `check_pause`. Never does: decide what follows. Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from core.api.errors import EngineStalledError
+from core.engine.restart_log import RestartLog
 from core.engine.zmq_client import ZmqClient
 
 LISTEN_S = 0.25
@@ -37,3 +38,17 @@ async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> 
         f"than {limit_s:g} s count as a fault (--engine-stall-timeout): restart the server, unless single steps of long "
         "prompts may take that long; then raise the limit."
     )
+
+
+def check_pause(restarts: RestartLog, limit_s: float) -> None:
+    """Look for how long requests have waited for another engine.
+
+    limit_s: seconds that they may.
+
+    Raises EngineStalledError when it was longer.
+    """
+    if restarts.paused_s > limit_s:
+        raise EngineStalledError(
+            f"The engine died, and for {restarts.paused_s:.0f} s no other runs in its place; more than {limit_s:g} s count as "
+            "a fault (--engine-stall-timeout). The server's log says why."
+        )

@@ -45,6 +45,11 @@ class Ledger:
             self._live.setdefault(request.request_id, {})[request.choice] = expected
             self._by_handle[request.handle] = expected
 
+    def name_of(self, handle: int) -> str | None:
+        """The request id of a live sequence."""
+        expected = self._by_handle.get(handle)
+        return None if expected is None else expected.key[0]
+
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop what still comes of these requests."""
         for request_id in request_ids:

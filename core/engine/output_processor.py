@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from core.api.messages import EngineOutput, FinishReason
+import msgspec
+
+from core.api.messages import EngineOutput, EngineRequest, FinishReason, Resume
 from core.api.outputs import RequestMetrics, RequestOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
@@ -43,6 +45,7 @@ class RequestState:
 
     def __init__(self, entry: ProcessedInput, tokenizer: Tokenizer | None) -> None:
         first = entry.requests[0]
+        self.requests = entry.requests
         self.request_id = first.request_id
         self.prompt = entry.prompt
         self.prompt_token_ids = first.prompt_token_ids
@@ -68,6 +71,21 @@ class RequestState:
     def finished(self) -> bool:
         """Whether all choices have ended."""
         return all(choice.finished for choice in self._choices.values())
+
+    def num_given(self) -> dict[int, int]:
+        """Output tokens that the engine has given so far, by choices that still run."""
+        return {index: len(choice.token_ids) for index, choice in self._choices.items() if not choice.finished}
+
+    def resumed(self) -> list[EngineRequest]:
+        """What another engine needs in order to go on where this one ended: the choices that still run."""
+        rest: list[EngineRequest] = []
+        for request in self.requests:
+            choice = self._choices[request.choice]
+            if choice.finished:
+                continue
+            past = Resume(list(choice.token_ids), self.num_cached_tokens) if choice.token_ids else None
+            rest.append(msgspec.structs.replace(request, resume=past))
+        return rest
 
     def update(self, output: EngineOutput, now: float) -> bool:
         """Take in one choice's tokens at the time `now`. Returns whether the engine must forget that choice."""
@@ -137,6 +155,11 @@ class ExplainedState(RequestState):
         self._explainer.add(output.choice, output.record)
         return super().update(output, now)
 
+    def resumed(self) -> list[EngineRequest]:
+        """As for others."""
+        self._explainer.resume()
+        return super().resumed()
+
     def take(self, interval: int = 1) -> RequestOutput | None:
         """As for others."""
         output = super().take(interval)
@@ -158,6 +181,13 @@ class OutputProcessor:
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._requests.values())
+
+    def find(self, request_id: str) -> RequestState | None:
+        """The state of a live request."""
+        return self._requests.get(request_id)
 
     def add(self, entry: ProcessedInput) -> None:
         """Expect outputs of a request. Its id must not be live."""

@@ -1,6 +1,6 @@
 """The connection to an engine process that is ours: we start it, and we end it.
 
-Owns: `OwnedEngine`: the start, with an eye on the process, and the end. Never does: know requests, or spawn the process.
+Owns: `OwnedEngine`: the start, the end, and an eye on the process in between. Never does: know requests, or spawn the process.
 Called by: `ZmqClient`.
 """
 
@@ -13,6 +13,8 @@ from core.api.messages import EngineReady, Shutdown
 from core.engine import wire
 from core.engine.child import LAST_WORDS_S, EngineProcess
 from core.engine.connection import EngineConnection
+from core.engine.death import suspects_in
+from core.engine.wedge import Voice, WedgeWatch
 
 
 class OwnedEngine(EngineConnection):
@@ -23,6 +25,7 @@ class OwnedEngine(EngineConnection):
     def __init__(self, process: EngineProcess) -> None:
         super().__init__(process.address)
         self._process = process
+        self._wedge_timeout_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -44,12 +47,26 @@ class OwnedEngine(EngineConnection):
                 self.close()
             raise
         self._process.forget_output()
+        self._wedge_timeout_s = start.config.wedge_timeout_s
         return ready
 
-    async def until_ended(self) -> str:
-        """Until the process has ended; returns how."""
-        await self._process.wait()
-        return f"The engine process ended unexpectedly: it {self._process.obituary()}"
+    async def until_ended(self, voice: Voice) -> EngineDeadError:
+        """As above; a process that hangs is ended."""
+        watching: asyncio.Task[None] | None = None
+        if self._wedge_timeout_s:
+            watch = WedgeWatch(self._process, voice, self._wedge_timeout_s)
+            watching = asyncio.create_task(watch.run())
+        try:
+            await self._process.wait()
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        return self._process.dead_error()
+
+    def suspects(self) -> tuple[int, ...]:
+        """As above."""
+        return suspects_in(self._process.last_step())
 
     async def leave(self, grace_s: float) -> None:
         """Ask the engine to end, wait `grace_s` seconds, terminate it if it does not; remove its sockets."""

@@ -8,6 +8,7 @@ child whose standard input stays open while the parent lives.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import importlib
 import os
@@ -28,17 +29,22 @@ from core.api.config import EngineConfig
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineReady
 from core.engine import wire
+from core.engine.breadcrumbs import Breadcrumbs
 from core.engine.clients import Clients
 from core.engine.core import EngineCore
 from core.engine.executor import Executor
 from core.engine.loop import EngineLoop
+from core.engine.step_trace import StepTrace
 from core.observe.logging import setup_logging
 
 DEFAULT_EXECUTOR = "core.executor.uniproc:UniprocExecutor"
 
 
-def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
-    """Wait for the owner, build, loop. Returns the exit code; failures are reported to all clients."""
+def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = None) -> int:
+    """Wait for the owner, build, loop. Returns the exit code; failures are reported to all clients.
+
+    crumbs: descriptor of the file that is told of steps; None: there is none.
+    """
     epoch = 0
     clients = Clients(socket)
     gc.disable()  # what a start makes is there to stay: looking for garbage among it takes a fifth of a second
@@ -47,7 +53,10 @@ def serve(socket: zmq.Socket[bytes], executor_target: str) -> int:
         start = await_owner(clients)
         epoch = start.epoch
         setup_logging(start.log_level, "engine")
-        core, phases = build(start.config, epoch, *importing.result())
+        trace = None
+        if crumbs is not None:
+            trace = StepTrace(Breadcrumbs(crumbs, epoch), start.config.scheduler.max_num_seqs)
+        core, phases = build(start.config, epoch, *importing.result(), trace)
         try:
             ready = EngineReady(
                 epoch=epoch,
@@ -91,11 +100,11 @@ def import_executor(target: str) -> tuple[ExecutorFactory, float]:
 
 
 def build(
-    config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float
+    config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float, trace: StepTrace | None = None
 ) -> tuple[EngineCore, list[tuple[str, float]]]:
     """The engine core with its executor, and the phases of the start."""
     executor = factory(config)
-    core = EngineCore(config, executor, epoch)
+    core = EngineCore(config, executor, epoch, trace)
     gc.freeze()
     gc.enable()
     return core, [("import", import_s), *executor.phases]
@@ -118,9 +127,11 @@ def end_with_parent(address: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the engine process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()  # a crash, and the signal that ends a step without end, leave the stacks in the log
     parser = argparse.ArgumentParser(prog="core.engine.process", description="One engine; started by its client.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--executor", default=DEFAULT_EXECUTOR, help="MODULE:CLASS of the executor")
+    parser.add_argument("--breadcrumbs", type=int, help="descriptor of the file that is told of steps")
     options = parser.parse_args(arguments)
     context: zmq.Context[Any] = zmq.Context()
     socket = context.socket(zmq.ROUTER)
@@ -128,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     socket.bind(options.address)
     end_with_parent(options.address)  # after the socket was made: what it removes must be all there
     try:
-        return serve(socket, options.executor)
+        return serve(socket, options.executor, options.breadcrumbs)
     finally:
         socket.close()
         context.term()

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import PluginError, UserError
-from core.engine.child import EngineProcess
+from core.engine.revival import EngineSource
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
@@ -35,19 +35,15 @@ class Resolved(Protocol):
         ...
 
 
-async def start_engine_and_tokenizer(
-    resolution: Resolved, executor: str | None, process: EngineProcess | None
-) -> tuple[ZmqClient, Tokenizer]:
-    """The client that owns a new engine, and the tokenizer of its model, which is loaded meanwhile.
+async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:
+    """The first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
 
-    executor: MODULE:CLASS of another executor than the default.
-    process: one that was spawned already.
-
-    Raises what `ZmqClient.start` raises, and UserError when there is no tokenizer. Then no engine is left behind.
+    Raises what the source raises, and UserError when there is no tokenizer. Then no engine is left behind.
     """
-    config, source = resolution.engine, resolution.manifest.tokenizer
-    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, source, config.model))
-    starting = asyncio.create_task(ZmqClient.start(config, executor=executor, process=process))
+    config = resolution.engine
+    files = resolution.manifest.tokenizer
+    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, files, config.model))
+    starting = asyncio.create_task(source.first())
     try:
         tokenizer, client = await asyncio.gather(loading, starting)
     except BaseException:

@@ -14,6 +14,7 @@ from typing import cast
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.step_plan import StepPlan, StepResult
 from core.engine.executor import Executor, QueueingExecutor
+from core.engine.step_trace import StepTrace
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +24,13 @@ class StepQueue:
 
     max_in_flight: how many steps may be submitted before the result of the first is asked for.
     lockstep:      whether steps that compute nothing are submitted too.
+    trace:         is told of each step; None: nobody is.
     """
 
-    def __init__(self, executor: Executor, max_in_flight: int = 1) -> None:
+    def __init__(self, executor: Executor, max_in_flight: int = 1, trace: StepTrace | None = None) -> None:
         self.executor = executor
         self.max_in_flight = max_in_flight
+        self.trace = trace
         self.lockstep = bool(getattr(executor, "lockstep", False))
 
     def submit(self, plan: StepPlan) -> object:
@@ -36,7 +39,7 @@ class StepQueue:
 
     def result(self, ticket: object) -> StepResult:
         """Wait for a step, in the order of the tickets. Raises what the executor raised."""
-        return self.executor.execute(cast(StepPlan, ticket))
+        return self._compute(cast(StepPlan, ticket))
 
     def give_up(self) -> None:
         """Nobody will ask for the results of the steps submitted: steps that have not begun need not begin."""
@@ -52,12 +55,21 @@ class StepQueue:
     def close(self) -> None:
         """Wait for what is under way. The executor stays open."""
 
+    def _compute(self, plan: StepPlan) -> StepResult:
+        if self.trace is None:
+            return self.executor.execute(plan)
+        self.trace.begin(plan)
+        try:
+            return self.executor.execute(plan)
+        finally:
+            self.trace.end()
+
 
 class ThreadQueue(StepQueue):
     """Steps of an executor that only knows `execute`, computed by a thread while the engine's own plans the next one."""
 
-    def __init__(self, executor: Executor) -> None:
-        super().__init__(executor, max_in_flight=2)
+    def __init__(self, executor: Executor, trace: StepTrace | None = None) -> None:
+        super().__init__(executor, max_in_flight=2, trace=trace)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
         self._series = 0
         self._failed_series = -1
@@ -83,7 +95,7 @@ class ThreadQueue(StepQueue):
         if series == self._failed_series:
             raise RuntimeError("the step before this one failed")
         try:
-            return self.executor.execute(plan)
+            return self._compute(plan)
         except BaseException:
             self._failed_series = series
             raise
@@ -99,12 +111,14 @@ class Refused:
 class OwnQueue(StepQueue):
     """Steps of an executor with a queue of its own."""
 
-    def __init__(self, executor: QueueingExecutor, max_in_flight: int) -> None:
-        super().__init__(executor, max_in_flight)
+    def __init__(self, executor: QueueingExecutor, max_in_flight: int, trace: StepTrace | None = None) -> None:
+        super().__init__(executor, max_in_flight, trace)
         self._queueing = executor
 
     def submit(self, plan: StepPlan) -> object:
         """As above."""
+        if self.trace is not None:
+            self.trace.begin(plan)
         try:
             return self._queueing.submit(plan)
         except Exception as error:
@@ -112,13 +126,22 @@ class OwnQueue(StepQueue):
 
     def result(self, ticket: object) -> StepResult:
         """As above."""
-        if isinstance(ticket, Refused):
-            raise ticket.error
-        return self._queueing.result(ticket)
+        try:
+            if isinstance(ticket, Refused):
+                raise ticket.error
+            return self._queueing.result(ticket)
+        finally:
+            if self.trace is not None:
+                self.trace.end()
+
+    def give_up(self) -> None:
+        """As above."""
+        if self.trace is not None:
+            self.trace.forget()
 
 
-def step_queue(executor: Executor, *, ahead: bool) -> StepQueue:
+def step_queue(executor: Executor, *, ahead: bool, trace: StepTrace | None = None) -> StepQueue:
     """The queue for an executor. ahead: whether steps may be planned before the result of the one before is there."""
     if isinstance(executor, QueueingExecutor):
-        return OwnQueue(executor, executor.max_in_flight if ahead else 1)
-    return ThreadQueue(executor) if ahead else StepQueue(executor)
+        return OwnQueue(executor, executor.max_in_flight if ahead else 1, trace)
+    return ThreadQueue(executor, trace) if ahead else StepQueue(executor, trace=trace)

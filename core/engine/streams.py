@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from core.api.errors import EngineDeadError, RequestError
+from core.api.errors import CoreError, EngineDeadError, RequestError
 from core.api.outputs import RequestOutput
 
 
@@ -18,16 +18,16 @@ class RequestStream:
     """The outputs of one request."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[RequestOutput | EngineDeadError] = asyncio.Queue()
+        self._queue: asyncio.Queue[RequestOutput | CoreError] = asyncio.Queue()
 
-    def put(self, item: RequestOutput | EngineDeadError) -> None:
+    def put(self, item: RequestOutput | CoreError) -> None:
         """The next output, or why there will be none."""
         self._queue.put_nowait(item)
 
     async def next(self) -> RequestOutput:
-        """The next output; after one with `finished` there is none. Raises EngineDeadError when the engine dies."""
+        """The next output; after one with `finished` there is none. Raises the error that ends it, such as EngineDeadError."""
         item = await self._queue.get()
-        if isinstance(item, EngineDeadError):
+        if isinstance(item, CoreError):
             raise item
         return item
 
@@ -55,6 +55,12 @@ class RequestStreams:
             stream = self._streams.get(output.request_id)
             if stream is not None:
                 stream.put(output)
+
+    def fail(self, request_id: str, error: CoreError) -> None:
+        """End one stream, if it is open, with an error."""
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.put(error)
 
     def end(self, error: EngineDeadError) -> None:
         """End every stream with this error."""

@@ -1,6 +1,6 @@
 """The asyncio client for an engine in a process of its own.
 
-Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies. Never does: text, or restarting.
+Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies, and why. Never does: text, or restarting.
 Called by: `AsyncEngine`.
 
 The client that starts an engine owns it and ends it. Others connect to the same engine and leave again.
@@ -172,6 +172,10 @@ class ZmqClient:
             self._ping = self._ask("ping", {})
         return self._ping
 
+    def name_of(self, handle: int) -> str:
+        """The id of the live request of ours that has this handle; else something that is no id of ours."""
+        return self._ledger.name_of(handle) or f"handle {handle}"
+
     @property
     def silence_s(self) -> float:
         """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
@@ -229,12 +233,14 @@ class ZmqClient:
             while self.dead_error is None:
                 message = await self._engine.receive()
                 self._heard_at = time.monotonic()
-                self._dispatch(message)
+                if self.dead_error is None:
+                    self._dispatch(message)
         except EngineDeadError as error:
             self._die(error)
         except Exception as error:
             logger.error("The engine's outputs could not be handled.", exc_info=error)
-            self._die(EngineDeadError(f"The engine's outputs could not be handled ({type(error).__name__}: {error})."))
+            cause = f"The engine's outputs could not be handled ({type(error).__name__}: {error})."
+            self._die(EngineDeadError(cause))
 
     def _dispatch(self, message: EngineMessage) -> None:
         match message:
@@ -252,13 +258,15 @@ class ZmqClient:
 
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
-        end = await self._engine.until_ended()
+        error = await self._engine.until_ended(self)
         await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
-        self._die(EngineDeadError(end))
+        self._die(error)
 
     def _die(self, error: EngineDeadError) -> None:
         if self.dead_error is not None or self._closing:
             return
+        if error.suspects is None:
+            error.suspects = self._engine.suspects()
         self.dead_error = error
         self._engine.give_up()
         self._calls.fail(error)

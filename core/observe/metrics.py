@@ -7,7 +7,8 @@ module-level collectors (each server has a registry of its own). Called by: the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -26,6 +27,7 @@ FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
 FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 REQUEST_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 320)
 LENGTH_BUCKETS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
 N_BUCKETS = (1, 2, 5, 10, 20)
 
@@ -54,12 +56,23 @@ class ServerMetrics:
 
     stats: gives the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
+    restarts: engines that were started because one had died, by cause.
     """
 
-    def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None = None) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], SchedulerStats],
+        cache: CacheConfig | None = None,
+        restarts: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.registry = CollectorRegistry()
         self.model_name = model_name
         self.registry.register(_SchedulerCollector(model_name, stats, cache))
+        self.registry.register(_RestartCollector(model_name, restarts))
+        self.recovery = self._histogram(
+            "engine_recovery_seconds", "Pauses between the death of an engine and the next.", RECOVERY_BUCKETS
+        )
         ProcessCollector(registry=self.registry)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to run.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
@@ -168,6 +181,21 @@ class RequestMeter:
             if self.num_tokens > n:
                 later_tokens = self.num_tokens - n  # each of the n completions has one first token
                 metrics.per_token.observe(decoding * n / later_tokens)
+
+
+class _RestartCollector(Collector):
+    """Turns the log of restarts into a metric at each scrape."""
+
+    def __init__(self, model_name: str, restarts: Mapping[str, int]) -> None:
+        self.model_name = model_name
+        self.restarts = restarts
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Engines that were started because one had died, by cause."
+        counter = CounterMetricFamily(PREFIX + "engine_restarts", text, labels=("model_name", "cause"))
+        for cause, count in sorted(self.restarts.items()):
+            counter.add_metric((self.model_name, cause), count)
+        yield counter
 
 
 class _SchedulerCollector(Collector):

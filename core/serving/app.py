@@ -102,12 +102,14 @@ def _context(
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
     )
+    metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
+    engine.restarts.on_recovered = metrics.recovery.observe
     return ServingContext(
         engine=engine,
         server=server,
         model=model,
         preparer=Preparer(settings, engine.tokenizer),
         bodies=BodyRoom(server.limits.max_body_size),
-        metrics=ServerMetrics(model.served_names[0], lambda: engine.stats, cache),
+        metrics=metrics,
         responses=ResponseStore(server.limits),
     )

@@ -14,6 +14,7 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import QueueLimit
 from core.engine.request_terms import RequestTerms
+from core.engine.restart_log import RestartLog
 from core.tokens.tokenizer import Tokenizer
 
 
@@ -35,6 +36,11 @@ class ServingEngine(Protocol):
         """The latest state of the scheduler."""
         ...
 
+    @property
+    def restarts(self) -> RestartLog:
+        """What became of engines that died."""
+        ...
+
     def generate(
         self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, terms: RequestTerms
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -49,5 +55,6 @@ class ServingEngine(Protocol):
         ...
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long."""
+        """Raise EngineDeadError when the engine is gone for good, EngineStalledError when it has been silent, or is being
+        started again, for too long."""
         ...

@@ -131,15 +131,15 @@ def killed_both(arena: Arena) -> None:
 
 
 def killed_engine(arena: Arena, phase: Phase) -> None:
-    """An engine process that is killed: clients are told, the server ends with 1 and leaves nothing."""
-    with arena.server() as server, open_stream(server.target, 1500) as connection:
-        connection.recv(4096)
-        server.engine.kill()
-        rest = b""
-        with suppress(OSError):
-            connection.settimeout(10.0)
-            while piece := connection.recv(65536):
-                rest += piece
+    """An engine process that is killed: a stream goes on with another one. Where none may be started, clients are told, the
+    server ends with 1 and leaves nothing."""
+    with arena.server() as server:
+        rest = killed_amid(server)
+        whole = b"[DONE]" in rest and b'"error"' not in rest
+        phase.check("a stream goes on when its engine was killed", whole, rest[-120:].decode(errors="replace"), "[DONE]")
+        arena.check_tokens(phase, server.target, "after the engine was killed")
+    with arena.server(engine_restarts=0) as server:
+        rest = killed_amid(server)
         phase.check(
             "a stream learns of a killed engine", b'"error"' in rest, rest[-120:].decode(errors="replace"), "an error"
         )
@@ -149,3 +149,18 @@ def killed_engine(arena: Arena, phase: Phase) -> None:
         phase.check("the server after its engine was killed", code == 1, code, 1)
         left = [*server.left_behind(), *server.wait_for_orphans()]
         phase.check("nothing is left after its engine was killed", not left, left, "nothing")
+
+
+def killed_amid(server: Server) -> bytes:
+    """What a stream gets after its engine was killed."""
+    rest = b""
+    with open_stream(server.target, 400) as connection:
+        connection.recv(4096)
+        server.engine.kill()
+        with suppress(OSError):
+            connection.settimeout(30.0)
+            while piece := connection.recv(65536):
+                rest += piece
+                if b"[DONE]" in rest:
+                    break
+    return rest

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ResolvedPlugin, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ResolvedPlugin,
+    RestartConfig,
+    SchedulerConfig,
+)
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.step_plan import StepPlan, StepResult
@@ -28,6 +36,10 @@ RAISE = 200
 """A prompt token: the step that computes it raises."""
 KILL = 201
 """A prompt token: the process kills itself."""
+CRASH = 203
+"""A prompt token: the process crashes, as by a wild pointer."""
+HANG = 204
+"""A prompt token: the step that computes it never ends."""
 FAIL = 202
 """A prompt token: the sequence alone fails."""
 
@@ -59,12 +71,17 @@ def byte_source(chat_template: str | None = None) -> TokenizerSource:
     return TokenizerSource(vocabulary=vocabulary, chat_template=chat_template)
 
 
+FINAL = RestartConfig(limit=0)
+"""An engine's death is its end."""
+
+
 def make_config(
     *,
     options: dict[str, Any] | None = None,
     max_model_len: int = 64,
     scheduler: dict[str, Any] | None = None,
     stall_timeout_s: float = 120.0,
+    restarts: RestartConfig = FINAL,
     **model: Any,
 ) -> EngineConfig:
     """options: of the fake executor: `script`, `num_blocks`, `delay_s`, `start_s`, `refuse`, `break`, `exit`, `always_fail`."""
@@ -78,6 +95,7 @@ def make_config(
             **{"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": max_model_len} | (scheduler or {})
         ),
         stall_timeout_s=stall_timeout_s,
+        restarts=restarts,
         plugins=PluginChoices(
             loader="none", platform="none", arguments={"executor.fake": options or {}}, table=POLICIES,
         ),
@@ -165,6 +183,10 @@ class FakeExecutor:
         sequence.num_computed += count
         if KILL in prompt:
             os.kill(os.getpid(), signal.SIGKILL)
+        if CRASH in prompt:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while HANG in prompt:
+            time.sleep(0.1)
         if RAISE in prompt:
             raise RuntimeError("a poisoned prompt")
         if FAIL in prompt:

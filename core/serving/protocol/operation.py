@@ -1,6 +1,8 @@
-"""Answers of /v1/models, /version and /reset_prefix_cache. Owns: their Structs. Called by: their routes."""
+"""Answers of /v1/models, /health, /version and /reset_prefix_cache. Owns: their Structs. Called by: their routes."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +30,30 @@ class ModelList(msgspec.Struct):
 
     data: list[ModelCard]
     object: str = "list"
+
+
+class EngineDeath(msgspec.Struct):
+    """A death of the engine.
+
+    time:  seconds since the epoch.
+    cause: in a word.
+    """
+
+    time: float
+    cause: str
+
+
+class HealthAnswer(msgspec.Struct):
+    """The server is well.
+
+    state:           `serving`, or `recovering`: the engine is being started again, and requests wait for it.
+    engine_restarts: engines that were started because one had died.
+    last_deaths:     the newest of these deaths, oldest first.
+    """
+
+    state: Literal["serving", "recovering"]
+    engine_restarts: int
+    last_deaths: list[EngineDeath]
 
 
 class VersionAnswer(msgspec.Struct):

@@ -1,0 +1,162 @@
+"""Where engines come from, also when one has died.
+
+Owns: `EngineSource`, what a user of engines needs of it; `Reviver`, whether and when a dead engine is started again;
+`OwnedEngineSource`, which starts processes. Never does: know requests. Called by: `AsyncEngine` and its recovery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import msgspec
+
+from core.api.config import EngineConfig, RestartConfig
+from core.api.errors import CoreError, EngineDeadError
+from core.engine.child import EngineProcess
+from core.engine.zmq_client import ZmqClient
+
+logger = logging.getLogger(__name__)
+
+CALM_S = 5.0
+"""Seconds after which an engine has run well: the next death is the first of a new row."""
+
+LONGEST_WAIT_S = 30.0
+
+OUT_OF_MEMORY = "out_of_memory"
+"""The cause of a death after which the next engine runs fewer sequences at a time."""
+
+
+class EngineSource(Protocol):
+    """Gives clients of engines that are all made from the same configuration, one at a time."""
+
+    async def first(self) -> ZmqClient:
+        """Raises UserError, PluginError or EngineDeadError when there is none."""
+        ...
+
+    async def next(self, dead: EngineDeadError) -> ZmqClient:
+        """A client of an engine that follows one that died of `dead`. Its client was closed.
+
+        Raises EngineDeadError, with the whole cause, when there will be none.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what is kept for further engines. Clients are closed by whoever got them."""
+        ...
+
+
+class Reviver:
+    """Counts deaths. clock: seconds."""
+
+    def __init__(self, terms: RestartConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._terms = terms
+        self._clock = clock
+        self._deaths: deque[float] = deque()
+        self._num_in_row = 0
+        self._up_since: float | None = None
+
+    def came_up(self) -> None:
+        """An engine runs."""
+        self._up_since = self._clock()
+
+    def delay(self) -> float | None:
+        """An engine has died, or could not be started: seconds until the next start; None: there is none."""
+        now = self._clock()
+        if self._up_since is not None and now - self._up_since >= CALM_S:
+            self._num_in_row = 0
+        self._up_since = None
+        self._num_in_row += 1
+        self._deaths.append(now)
+        while self._deaths[0] < now - self._terms.window_s:
+            self._deaths.popleft()
+        if len(self._deaths) > self._terms.limit:
+            return None
+        if self._num_in_row == 1:
+            return 0.0
+        exponent = min(self._num_in_row - 2, 30)
+        return min(LONGEST_WAIT_S, self._terms.backoff_s * 2.0**exponent)
+
+
+class OwnedEngineSource:
+    """Starts engine processes.
+
+    executor: MODULE:CLASS of another executor than the default.
+    process: for the first engine, spawned already.
+    """
+
+    def __init__(
+        self, config: EngineConfig, *, executor: str | None = None, process: EngineProcess | None = None
+    ) -> None:
+        self._config = config
+        self._executor = executor
+        self._process = process
+        self._epoch = 0
+        self._reviver = Reviver(config.restarts)
+        self._spawner = ThreadPoolExecutor(1, "engine-spawner")
+
+    async def first(self) -> ZmqClient:
+        """Raises what `ZmqClient.start` raises."""
+        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
+        # inherits the priority of the thread that spawns it.
+        self._spawner.submit(bool)
+        client = await ZmqClient.start(self._config, executor=self._executor, process=self._process)
+        self._process = None
+        self._reviver.came_up()
+        return client
+
+    async def next(self, dead: EngineDeadError) -> ZmqClient:
+        """Start another process, after a while if need be. Raises EngineDeadError when there were too many deaths."""
+        while True:
+            delay = self._reviver.delay()
+            if delay is None:
+                raise self._last_word(dead)
+            if dead.cause == OUT_OF_MEMORY:
+                self._lower_admission()
+            await asyncio.sleep(delay)
+            try:
+                return await self._start()
+            except (CoreError, OSError) as error:
+                logger.error("The engine could not be started again: %s", error)
+                cause = error.cause if isinstance(error, EngineDeadError) else "start_failed"
+                dead = EngineDeadError(f"The engine could not be started again: {error}", cause=cause)
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+    async def _start(self) -> ZmqClient:
+        self._epoch += 1
+        process = await self._spawn()
+        client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
+        self._reviver.came_up()
+        return client
+
+    async def _spawn(self) -> EngineProcess:
+        spawning = self._spawner.submit(EngineProcess.spawn, self._executor)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(spawning))
+        except asyncio.CancelledError:
+            spawning.result().discard()
+            raise
+
+    def _lower_admission(self) -> None:
+        scheduler = self._config.scheduler
+        fewer = max(1, scheduler.max_num_seqs // 2)
+        logger.warning("After the lack of memory at most %d sequences run at a time (--max-num-seqs).", fewer)
+        lowered = msgspec.structs.replace(scheduler, max_num_seqs=fewer)
+        self._config = msgspec.structs.replace(self._config, scheduler=lowered)
+
+    def _last_word(self, dead: EngineDeadError) -> EngineDeadError:
+        terms = self._config.restarts
+        if terms.limit == 0:
+            return dead
+        return EngineDeadError(
+            f"{dead}\nIt has died more than {terms.limit} times within {terms.window_s:g} s (--engine-restarts, "
+            "--engine-restart-window), so it is not started again.",
+            cause=dead.cause,
+        )

@@ -1,0 +1,76 @@
+"""Tells of an executor's steps while they are computed.
+
+Owns: `StepTrace`: which sequences the steps under way compute, by their handles, and how long they should take.
+Never does: compute, or read what it told. Called by: the step queue of an engine process, around each step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+import numpy as np
+
+from core.api.messages import NO_HANDLE
+from core.api.step_plan import StepPlan
+from core.engine.breadcrumbs import Breadcrumbs
+from core.scheduler.step_cost import StepCost, StepWork, work_of
+
+NUM_LEARNED = 8
+"""Steps of which the cost model must have learned before its predictions count."""
+
+
+class StepTrace:
+    """The steps of one executor. Of a decode of the same sequences it looks at nothing: the step is expected to take as long
+    as the one before, and nothing is learned from it.
+
+    crumbs:       where it tells of them.
+    max_num_seqs: number of slots.
+    """
+
+    def __init__(self, crumbs: Breadcrumbs, max_num_seqs: int) -> None:
+        self._crumbs = crumbs
+        self._cost = StepCost()
+        self._work: StepWork | None = None
+        self._begin_s = 0.0
+        self._handle_of_slot = np.full(max_num_seqs, NO_HANDLE, np.int64)
+        self._handles = b""
+        self._predicted_s = math.inf
+        self._under_way: deque[bytes] = deque()
+
+    def begin(self, plan: StepPlan) -> None:
+        """A plan is handed to the executor."""
+        told: bytes | None = None
+        if not plan.same_batch:
+            self._look_at(plan)
+            told = b"".join([*self._under_way, self._handles])
+        self._under_way.append(self._handles)
+        self._begin_s = time.monotonic()
+        self._crumbs.begin_step(self._begin_s, self._predicted_s, told)
+
+    def end(self) -> None:
+        """The oldest plan under way was computed, well or not."""
+        if self._under_way:
+            self._under_way.popleft()
+        now = time.monotonic()
+        self._crumbs.end_step(now, len(self._under_way))
+        if self._work is not None and not self._under_way:
+            self._cost.observe(self._work, now - self._begin_s)
+            self._work = None
+
+    def forget(self) -> None:
+        """Nobody asks for the results of the plans under way."""
+        self._under_way.clear()
+        self._work = None
+        self._crumbs.end_step(time.monotonic(), 0)
+
+    def _look_at(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            self._handle_of_slot[new.slot] = new.request.handle
+        self._handles = self._handle_of_slot[plan.slots].tobytes()
+        num_decodes = int((plan.query_lens == 1).sum())
+        work = self._work = work_of(plan, num_decodes)
+        self._predicted_s = math.inf
+        if self._cost.num_observed >= NUM_LEARNED:
+            self._predicted_s = self._cost.margin * self._cost.predict(*work)

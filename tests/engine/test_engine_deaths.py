@@ -1,0 +1,382 @@
+"""Engines die while requests run: every answer is the one of an engine that never died, to the bit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeExecutor, byte_source, make_config, reference
+from mortal import Deadly, MortalClient, MortalSource, mortal_engine
+
+from core.api.config import EngineConfig
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError
+from core.api.messages import EngineRequest
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.config.resolve import resolve
+from core.engine.async_engine import AsyncEngine
+from core.engine.request_terms import ExplainTerms, RequestTerms
+from core.engine.tokenizing import load_shared_tokenizer
+from core.executor.uniproc import UniprocExecutor
+from core.tokens.tokenizer import Tokenizer
+from tests.executor import regex_grammar
+
+Use = Callable[[AsyncEngine, MortalSource], Awaitable[None]]
+
+
+def tokenizer_of(config: EngineConfig) -> Tokenizer:
+    tokenizer = load_shared_tokenizer(byte_source(), config.model)
+    assert tokenizer is not None
+    return tokenizer
+
+
+def with_fakes(use: Use, lives: Sequence[int] = (), deadly: Deadly = lambda step, live: None, **options: Any) -> None:
+    async def run() -> None:
+        config = make_config(options=options)
+        source = MortalSource(config, FakeExecutor, lives, deadly)
+        engine = mortal_engine(source, tokenizer_of(config))
+        try:
+            async with asyncio.timeout(20):
+                await use(engine, source)
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
+
+
+def delta(**fields: Any) -> SamplingParams:
+    return SamplingParams(output_kind=RequestOutputKind.DELTA, **fields)
+
+
+async def tokens_of(stream: AsyncIterator[RequestOutput]) -> list[int]:
+    """Of the first choice, from its deltas."""
+    found: list[int] = []
+    async for output in stream:
+        for one in output.outputs:
+            assert one.finish_reason in (None, "length", "stop"), one.stop_reason
+            found += one.token_ids if one.index == 0 else ()
+    return found
+
+
+@pytest.mark.parametrize("step", range(1, 41))
+def test_a_death_at_any_step_changes_no_token(step: int) -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        streams = [engine.generate([i, 1, 2], delta(max_tokens=40), f"r{i}") for i in range(3)]
+        found = await asyncio.gather(*map(tokens_of, streams))
+        assert found == [reference([i, 1, 2], 40) for i in range(3)]
+        assert len(source.clients) == 2
+        await engine.check_integrity()
+
+    with_fakes(use, [step])
+
+
+def test_many_deaths_in_a_row() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        streams = [engine.generate([i, 1, 2], delta(max_tokens=30 + i), f"r{i}") for i in range(12)]
+        found = await asyncio.gather(*map(tokens_of, streams))
+        assert found == [reference([i, 1, 2], 30 + i) for i in range(12)]
+        assert engine.restarts.num_restarts == {"killed": 6}
+
+    with_fakes(use, [9, 1, 3, 8, 6, 15])
+
+
+def test_a_stop_string_is_met_across_the_cut() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        texts: list[str] = []
+        async for output in engine.generate("Q:", delta(stop="o wor", n=2), "a"):
+            texts += [one.text for one in output.outputs if one.index == 1]
+        assert "".join(texts) == "hell"
+        assert output.outputs[-1].stop_reason == "o wor"
+
+    for step in range(5, 12):
+        with_fakes(use, [step], script="hello world")
+
+
+def settings(path: Path, **more: Any) -> Any:
+    given = {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 16, "max_num_batched_tokens": 64}
+    given |= {"block_size": 4, "kv_cache_memory_bytes": 1 << 21, "device": "cpu", "use_tqdm_on_load": False}
+    return resolve({"model": str(path), **given, **more}, context="llm", environ={})
+
+
+PATTERN = r'(\{"name": "[a-z]{1,4}", "age": [0-9]{1,3}\}\n)+'
+LETTERS = [regex_grammar.byte_texts().index(letter) for letter in "abcdef"]
+PROMPT = "abcabcabcabc the quick brown fox"
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "seeded": {"temperature": 1.3, "top_p": 0.95, "seed": 5},
+    "choices": {"temperature": 1.3, "n": 3, "seed": 6, "logprobs": 1},
+    "penalties": {"temperature": 0.8, "seed": 7, "presence_penalty": 0.9, "repetition_penalty": 1.3},
+    "logprobs": {"temperature": 0.9, "seed": 8, "logprobs": 3, "prompt_logprobs": 2},
+    "stop": {"temperature": 0.9, "seed": 9, "stop": ["abc", "dd"], "min_tokens": 12, "allowed_token_ids": LETTERS},
+    "grammar": {"temperature": 0.9, "seed": 10},
+    "bad words": {"temperature": 0.7, "seed": 11, "bad_words": ["a", "e"], "logit_bias": {70: 3.0}},
+}
+
+
+class Compiled:
+    """Grammars of the plain backend of regular expressions."""
+
+    async def compiled(self, wanted: Any) -> Any:
+        return regex_grammar.compiled(wanted.regex)
+
+    def close(self) -> None:
+        pass
+
+
+async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, RequestOutput], MortalSource]:
+    """The last outputs of all cases, and the engines that gave them."""
+    from core.api.structured_outputs import StructuredOutputsParams
+
+    config = resolution.engine
+    source = MortalSource(config, UniprocExecutor, lives)
+    tokenizer = load_shared_tokenizer(resolution.manifest.tokenizer, config.model)
+    assert tokenizer is not None
+    engine = mortal_engine(source, tokenizer)
+    engine.grammars.close()
+    engine.grammars = Compiled()  # type: ignore[assignment]
+
+    async def answer(case: str) -> RequestOutput:
+        form = StructuredOutputsParams(regex=PATTERN) if case == "grammar" else None
+        params = SamplingParams(max_tokens=40, ignore_eos=True, structured_outputs=form, **CASES[case])
+        terms = RequestTerms(explain=ExplainTerms())
+        async for output in engine.generate(PROMPT, params, case, terms):
+            last = output
+        return last
+
+    try:
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*map(answer, CASES))
+            await engine.check_integrity()
+    finally:
+        await engine.close()
+    return dict(zip(CASES, found, strict=True)), source
+
+
+def facts(output: RequestOutput) -> Any:
+    """Everything that a user gets of an answer."""
+    choices = [
+        (one.text, one.token_ids, one.finish_reason, one.stop_reason, one.logprobs, one.cumulative_logprob)
+        for one in output.outputs
+    ]
+    prompt = None if output.prompt_logprobs is None else list(output.prompt_logprobs)
+    return choices, prompt, output.num_cached_tokens, output.metrics.num_generation_tokens
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+VARIANTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
+    "plain": ({}, [[1], [2], [11], [30], [7, 3, 12]]),
+    "drafts": ({"speculative_config": NGRAM}, [[6], [9, 4]]),
+    "planned ahead": ({"async_scheduling": True}, [[10, 7]]),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_request_goes_on_to_the_bit(
+    variant: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regex_grammar.install(monkeypatch)
+    more, all_lives = VARIANTS[variant]
+    resolution = settings(tiny_llama, **more)
+    undisturbed, _ = asyncio.run(answers(resolution, []))
+    assert undisturbed["stop"].outputs[0].finish_reason == "stop"
+    assert undisturbed["grammar"].outputs[0].text.startswith('{"name": "')
+    for lives in all_lives:
+        found, source = asyncio.run(answers(resolution, lives))
+        assert len(source.clients) == 1 + len(lives), lives
+        for case, output in found.items():
+            assert facts(output) == facts(undisturbed[case]), (case, lives)
+            explained = output.explain
+            assert explained is not None
+            assert explained.preemptions == 0
+            assert explained.cache == undisturbed[case].explain.cache  # type: ignore[union-attr]
+
+
+def dies_of(name: str, cause: str = "crash") -> Deadly:
+    """Engines that die when they compute this request's third step, or any later one."""
+    return lambda step, live: cause if any(one.request_id == name for one in live) and step >= 3 else None
+
+
+@pytest.mark.parametrize(("cause", "most"), [("crash", 6), ("killed", 8)])
+def test_the_request_that_engines_die_of_ends_alone(cause: str, most: int) -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        async def poison() -> RequestOutput:
+            async for output in engine.generate([9, 9], SamplingParams(max_tokens=50), "poison"):
+                last = output
+            return last
+
+        streams = [engine.generate([i, 1, 2], delta(max_tokens=40), f"r{i}") for i in range(7)]
+        last, *found = await asyncio.gather(poison(), *map(tokens_of, streams))
+        assert found == [reference([i, 1, 2], 40) for i in range(7)]
+        assert last.finished and last.outputs[0].finish_reason == "error"
+        assert f"alone at last (cause: {cause})" in str(last.outputs[0].stop_reason)
+        assert len(source.clients) - 1 <= most
+        late = await tokens_of(engine.generate([5], delta(max_tokens=5), "late"))
+        assert late == reference([5], 5)
+
+    with_fakes(use, deadly=dies_of("poison", cause))
+
+
+def test_two_of_them_end_and_nobody_else() -> None:
+    def deadly(step: int, live: Sequence[EngineRequest]) -> str | None:
+        return "wedge" if step > 1 and any(one.prompt_token_ids[0] == 77 for one in live) else None
+
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        async def end(index: int) -> str | None:
+            prompt = [77 if index in (2, 5) else index, 1]
+            async for output in engine.generate(prompt, SamplingParams(max_tokens=20), f"r{index}"):
+                last = output
+            return last.outputs[0].finish_reason
+
+        ends = await asyncio.gather(*map(end, range(8)))
+        assert [index for index, reason in enumerate(ends) if reason == "error"] == [2, 5]
+
+    with_fakes(use, deadly=deadly)
+
+
+def test_deaths_by_chance_are_nobodys_fault() -> None:
+    """A single request, alone in every step that was killed from outside; it gets on in between, if only a little."""
+
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        assert await tokens_of(engine.generate([1, 2], delta(max_tokens=60), "a")) == reference([1, 2], 60)
+        assert engine.restarts.num_restarts["killed"] == 11
+
+    with_fakes(use, [2, 1, 1, 5, 5, 2, 1, 6, 5, 5, 7])
+
+
+@asynccontextmanager
+async def pause(engine: AsyncEngine, source: MortalSource) -> AsyncIterator[None]:
+    """The engine is dead, and the next one does not come before the end of the block."""
+    source.gate.clear()
+    engine._client._die("crash")  # type: ignore[attr-defined]
+    await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        source.gate.set()
+
+
+def test_what_comes_and_goes_during_a_pause() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        kept = engine.generate([1, 2], delta(max_tokens=50), "kept")
+        aborted = engine.generate([3], delta(max_tokens=50), "aborted")
+        late = engine.generate([4], delta(max_tokens=50), "late", RequestTerms(timeout_s=0.05))
+        short = engine.generate([5], delta(max_tokens=20), "short")
+        begun = {stream: (await anext(stream)).outputs[0].token_ids for stream in (kept, aborted, late, short)}
+        async with pause(engine, source):
+            await engine.check_health()
+            assert engine.stats.num_waiting == 4
+            await engine.abort("aborted")
+            rest = [output async for output in aborted]
+            assert rest[-1].outputs[0].finish_reason == "abort"
+            again = asyncio.ensure_future(tokens_of(engine.generate([6], delta(max_tokens=30), "aborted")))
+            left = engine.generate([7], delta(max_tokens=9), "left")
+            waiting = asyncio.ensure_future(anext(left))
+            ends = [output.outputs[0] async for output in late]
+            assert ends[-1].finish_reason == "timeout"
+            assert "is being started again" in str(ends[-1].stop_reason)
+            with pytest.raises(EngineStalledError, match="started again"):
+                await engine.reset_prefix_cache()
+            with pytest.raises(RequestError, match="in use"):
+                await anext(engine.generate([1], SamplingParams(), "kept"))
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert begun[kept] + await tokens_of(kept) == reference([1, 2], 50)
+        assert begun[short] + await tokens_of(short) == reference([5], 20)
+        assert await again == reference([6], 30)
+        assert source.clients[-1].received == ["short", "aborted", "kept"], "fewest missing tokens first"
+        assert len(engine.queue) == 0
+
+    with_fakes(use)
+
+
+def test_a_request_that_cannot_be_sent_after_a_pause_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        kept = engine.generate([1, 2], delta(max_tokens=50), "kept")
+        begun = (await anext(kept)).outputs[0].token_ids
+        async with pause(engine, source):
+            wrong = asyncio.ensure_future(anext(engine.generate([6], SamplingParams(top_k=7), "wrong")))
+            await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="too large"):
+            await wrong
+        assert begun + await tokens_of(kept) == reference([1, 2], 50)
+
+    whole = MortalClient.add
+
+    async def add(self: MortalClient, requests: Sequence[EngineRequest]) -> None:
+        if requests[0].params.top_k == 7:
+            raise RequestError("too large for any message")
+        await whole(self, requests)
+
+    monkeypatch.setattr(MortalClient, "add", add)
+    with_fakes(use)
+
+
+def test_counters_go_on() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        for name in ("a", "b"):
+            await tokens_of(engine.generate(list(range(20)), delta(max_tokens=3), name))
+        before = engine.stats
+        assert before.prefix_queries > before.prefix_hits > 0
+        async with pause(engine, source):
+            assert engine.stats.prefix_hits == before.prefix_hits
+        await tokens_of(engine.generate(list(range(20)), delta(max_tokens=3), "c"))
+        assert engine.stats.prefix_queries > before.prefix_queries
+        assert engine.stats.prefix_hits == before.prefix_hits
+
+    with_fakes(use)
+
+
+def test_an_engine_that_computes_otherwise_goes_on_with_nothing() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        stream = engine.generate([1], delta(max_tokens=50), "a")
+        await anext(stream)
+        async with pause(engine, source):
+            source.make_executor = type("Other", (FakeExecutor,), {"numerics": "other"})
+        with pytest.raises(EngineDeadError, match="another numerics .'other', it was 'fake'"):
+            await tokens_of(stream)
+        assert not engine.is_running
+
+    with_fakes(use)
+
+
+def test_when_there_is_no_further_engine_everybody_is_told() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        told: list[EngineDeadError] = []
+        engine.on_death = told.append
+        source.most = 1
+        running = engine.generate([1], delta(max_tokens=50), "running")
+        await anext(running)
+        async with pause(engine, source):
+            waiting = asyncio.ensure_future(anext(engine.generate([2], delta(), "waiting")))
+            await asyncio.sleep(0)
+        for end in (
+            tokens_of(running),
+            waiting,
+            tokens_of(engine.generate([3], delta(), "late")),
+            engine.check_health(),
+        ):
+            with pytest.raises(EngineDeadError, match=r"died of crash\. That is enough"):
+                await end
+        assert told == [engine.dead_error]
+
+    with_fakes(use)
+
+
+def test_a_pause_that_lasts_too_long_is_a_fault_and_may_be_left() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        stream = engine.generate([1], delta(max_tokens=50), "a")
+        await anext(stream)
+        async with pause(engine, source):
+            engine.restarts.paused_since = time.monotonic() - 121.0
+            with pytest.raises(EngineStalledError, match="for 121 s no other"):
+                await engine.check_health()
+            await engine.close()
+            with pytest.raises(EngineDeadError, match="was closed"):
+                await tokens_of(stream)
+
+    with_fakes(use)

@@ -1,0 +1,57 @@
+"""Whom engines die of: the search among those that were being computed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from core.engine.suspects import Suspects
+
+
+def deaths_until_known(names: list[str], guilty: str, cause: str = "crash") -> int:
+    """A request that kills whatever engine runs it. Those that run without it get on."""
+    suspects = Suspects()
+    num_deaths = 0
+    safe: set[str] = set()
+    while True:
+        running = suspects.next_trial() or names
+        if guilty not in running:
+            safe.update(running)
+            suspects.acquit()
+            continue
+        num_deaths += 1
+        found = suspects.died(running, names, safe.__contains__, cause)
+        safe.clear()
+        if found is not None:
+            assert found == guilty
+            return num_deaths
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 3), (2, 4), (8, 6), (64, 9)])
+def test_the_guilty_one_is_found_by_halves(count: int, most: int) -> None:
+    names = [f"r{index}" for index in range(count)]
+    assert max(deaths_until_known(names, guilty) for guilty in names) <= most
+    assert deaths_until_known(names, "r0", "killed") >= 5
+
+
+def test_who_gets_on_in_between_is_innocent() -> None:
+    suspects = Suspects()
+    source = random.Random(3)
+    for _ in range(200):
+        computed = source.sample("abcdefgh", 3)
+        assert suspects.died(computed, "abcdefgh", lambda name: True, "crash") is None
+        assert suspects.next_trial() == []
+
+
+def test_who_was_computed_beside_another_client_s_request_is_never_proved_guilty() -> None:
+    suspects = Suspects()
+    for _ in range(20):
+        assert suspects.died(["a", "handle 7"], ["a"], lambda name: False, "crash") is None
+
+
+def test_between_steps_nobody_is_suspected() -> None:
+    suspects = Suspects()
+    for _ in range(20):
+        assert suspects.died([], ["a"], lambda name: False, "crash") is None
+        assert suspects.next_trial() == []
