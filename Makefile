@@ -9,7 +9,7 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack fuzz fuzz-api test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+.PHONY: serve attack fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
 	bench-quick clean
 
 $(VENV)/bin/python:
@@ -84,6 +84,9 @@ fuzz: $(TEST_STAMP)  ## ten minutes of damaged files, messages and requests for 
 
 fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes from our OpenAPI document; no answer may be a 500
 	$(PYTHON) -m tests.attack.run --only schema --minutes 15 --report fuzz-api-report.md
+
+soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks and clock jumps while every answer is compared; writes soak-report.md
+	$(PYTHON) -m tests.soak.run --minutes 20
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run

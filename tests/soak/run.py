@@ -28,7 +28,8 @@ HONEST, LEAVING, GREEDY = 5, 1, 1
 IDLE_LIMIT_S = 30.0
 GROWTH_MB = 60.0
 MORE_DESCRIPTORS = 16
-MOST_HELPERS = 2
+MOST_HELPERS = 4
+"""One that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
 
 
@@ -88,9 +89,11 @@ def _watch(site: Site, tally: Tally, seconds: float) -> list[tuple[int, float, i
     begin = said = time.monotonic()
     while (elapsed := time.monotonic() - begin) < seconds:
         time.sleep(min(2.0, max(0.0, seconds - elapsed)))
+        if not site.is_up:
+            continue
         try:
-            samples.append((site.generation, site.memory(), site.descriptors()))
-        except psutil.Error:
+            samples.append((site.generation, site.memory(), len(site.descriptors())))
+        except (psutil.Error, OSError):
             continue  # the server has just been killed
         if time.monotonic() - said > SAY_EVERY_S:
             said = time.monotonic()
@@ -112,14 +115,15 @@ def _look(site: Site, tally: Tally, samples: Sequence[tuple[int, float, int]]) -
         tally.leak(f"check_integrity: {broken}")
     helpers = site.helpers()
     if len(helpers) > MOST_HELPERS:
-        tally.leak(f"{len(helpers)} processes beside server and engine")
+        tally.leak(f"beside server and engine there are {[helper.cmdline() for helper in helpers]}")
     lived = [sample for sample in samples if sample[0] == site.generation]
     if len(lived) >= 8:
         _, early_mb, early_files = lived[len(lived) // 4]
         if site.memory() > early_mb + GROWTH_MB:
             tally.leak(f"the server's memory went from {early_mb:.0f} to {site.memory():.0f} MB")
-        if site.descriptors() > early_files + MORE_DESCRIPTORS:
-            tally.leak(f"the server's descriptors went from {early_files} to {site.descriptors()}")
+        open_files = site.descriptors(until=early_files + MORE_DESCRIPTORS, limit_s=IDLE_LIMIT_S)
+        if len(open_files) > early_files + MORE_DESCRIPTORS:
+            tally.leak(f"the server's descriptors went from {early_files} to {open_files}")
     log = site.server.log()
     if "Traceback" in log:
         at = log.index("Traceback")

@@ -76,6 +76,11 @@ class Site:
         return self.server.target
 
     @property
+    def is_up(self) -> bool:
+        """Whether there is a server just now."""
+        return self._up.is_set()
+
+    @property
     def clock_moves(self) -> bool:
         """Whether the wall clock of the server can be moved."""
         return self._clock is not None
@@ -136,9 +141,18 @@ class Site:
         """MB of the server process that are its own. Raises psutil.Error when it has gone."""
         return psutil.Process(self.server.process.pid).memory_full_info().uss / 1e6
 
-    def descriptors(self) -> int:
-        """Open files of the server process."""
-        return psutil.Process(self.server.process.pid).num_fds()
+    def descriptors(self, until: int = 0, limit_s: float = 0.0) -> list[str]:
+        """Open files of the server process. until: wait for as few as that; silent connections take some seconds to end."""
+        deadline = time.monotonic() + limit_s
+        folder = Path(f"/proc/{self.server.process.pid}/fd")
+        while True:
+            found = []
+            for link in folder.iterdir():
+                with suppress(OSError):
+                    found.append(str(link.readlink()))
+            if len(found) <= until or time.monotonic() >= deadline:
+                return sorted(found)
+            time.sleep(0.5)
 
     def until_idle(self, limit_s: float) -> dict[str, float]:
         """Wait until nothing runs, waits or holds blocks; returns what still does."""
