@@ -28,8 +28,8 @@ from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
 from core.engine.revival import EngineSource, OwnedEngineSource
-from core.engine.stat_totals import StatTotals
 from core.engine.startup import Resolved, start_engine_and_tokenizer
+from core.engine.stat_totals import StatTotals
 from core.engine.stats_log import StatsLog
 from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient

@@ -136,7 +136,9 @@ def killed_engine(arena: Arena, phase: Phase) -> None:
     with arena.server() as server:
         rest = killed_amid(server)
         whole = b"[DONE]" in rest and b'"error"' not in rest
-        phase.check("a stream goes on when its engine was killed", whole, rest[-120:].decode(errors="replace"), "[DONE]")
+        phase.check(
+            "a stream goes on when its engine was killed", whole, rest[-120:].decode(errors="replace"), "[DONE]"
+        )
         arena.check_tokens(phase, server.target, "after the engine was killed")
     with arena.server(engine_restarts=0) as server:
         rest = killed_amid(server)

@@ -133,8 +133,7 @@ class Site:
     def helpers(self) -> list[psutil.Process]:
         """Processes of the server other than the engine."""
         with suppress(psutil.Error):
-            children = psutil.Process(self.server.process.pid).children(recursive=True)
-            return [child for child in children if "core.engine.process" not in child.cmdline()]
+            return [child for child, words in self.server.children() if "core.engine.process" not in words]
         return []
 
     def memory(self) -> float:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.answers import Answer, Unanswered
 from tests.soak.run import soak
-from tests.soak.tally import Tally
 
 SECONDS = 20.0
 
