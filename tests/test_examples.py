@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from core import LLM, SamplingParams
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -26,6 +28,11 @@ def test_offline(tmp_path: Path) -> None:
 
 def test_drafts_change_no_token(tmp_path: Path) -> None:
     assert "equal tokens: True" in run("speculative.py", tmp_path)
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_when_the_engine_is_killed(tmp_path: Path) -> None:
+    assert "equal answers: True" in run("kill_the_engine.py", tmp_path)
 
 
 def test_a_plugin_in_a_file_is_used(tiny_llama: Path) -> None:

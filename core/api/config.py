@@ -218,11 +218,13 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
     limit:     restarts within `window_s` seconds; one more death is final. 0: every death is.
     window_s:  see `limit`.
     backoff_s: seconds before the second restart in a row; each further one waits twice as long.
+    standby:   whether a process that has imported everything waits for the next restart.
     """
 
     limit: int = 20
     window_s: float = 600.0
     backoff_s: float = 0.5
+    standby: bool = False
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +236,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
+    keep_weights:      what an engine does with prepared weights that outlived the one before: `copy`, `map`; None: none do.
+    weights_file:      the descriptor, in the engine process, of the file in memory that they are kept in; None: there is none.
     structured_outputs: limits and defaults of grammars.
     restarts:          what follows when the engine dies.
     """
@@ -248,6 +252,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     wedge_timeout_s: float = 0.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
+    keep_weights: str | None = None
+    weights_file: int | None = None
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     restarts: RestartConfig = RestartConfig()
 

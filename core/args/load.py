@@ -31,3 +31,12 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
             choices=("lazy", "eager", "prefetch"),
         ),
     ] = None
+    keep_weights: Annotated[
+        str | None,
+        Arg(
+            "Keep the prepared weights in memory that outlives an engine, so that one that dies is replaced without loading "
+            "them: by a copy, which takes their size again, or mapped as they lie there, which takes it only until the first "
+            "replacement, but in small pages, which are slower. On the CPU.",
+            choices=("copy", "map"),
+        ),
+    ] = None

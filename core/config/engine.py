@@ -50,11 +50,13 @@ def engine_config(
         wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
+        keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
         structured_outputs=structured_outputs_config(settings),
         restarts=RestartConfig(
             limit=settings["engine_restarts"],
             window_s=settings["engine_restart_window"],
             backoff_s=settings["engine_restart_backoff"],
+            standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
         ),
     )
 

@@ -34,12 +34,20 @@ class EngineProcess:
     the last bytes are kept for the cause of death.
 
     crumbs: descriptor of the file in which the process tells of its steps, ours from now on; None: there is none.
+    weights_file: descriptor, here and in the process, of a file in memory for weights that outlive it; ours from now on.
     wedge:  why it is being killed, once it has hung: a clause.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: SocketDirectory, crumbs: int | None = None) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        directory: SocketDirectory,
+        crumbs: int | None = None,
+        weights_file: int | None = None,
+    ) -> None:
         self._process = process
         self._directory = directory
+        self.weights_file = weights_file
         self.wedge: str | None = None
         self._crumbs = crumbs
         self._last_step: LastStep | None = None
@@ -54,29 +62,36 @@ class EngineProcess:
             thread.start()
 
     @classmethod
-    def spawn(cls, executor: str | None = None) -> EngineProcess:
-        """Start the engine process; `executor` names another executor class, MODULE:CLASS."""
+    def spawn(cls, executor: str | None = None, weights_file: int | None = None) -> EngineProcess:
+        """Start the engine process.
+
+        executor:     names another executor class, MODULE:CLASS.
+        weights_file: of a process before; it stays the caller's. None: a new one.
+        """
         directory = SocketDirectory()
-        crumbs = anonymous_file("core-engine-steps", breadcrumbs.NBYTES)
-        command = python_command("core.engine.process", "--address", directory.address, "--breadcrumbs", str(crumbs))
-        if executor is not None:
-            command += ["--executor", executor]
+        files = [anonymous_file("core-engine-steps", breadcrumbs.NBYTES)]
         pipe = subprocess.PIPE
         try:
+            files.append(anonymous_file("core-engine-weights", 0) if weights_file is None else os.dup(weights_file))
+            command = python_command("core.engine.process", "--address", directory.address)
+            command += ["--breadcrumbs", str(files[0])]
+            if executor is not None:
+                command += ["--executor", executor]
             process = subprocess.Popen(
                 command,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
-                pass_fds=(crumbs,),
+                pass_fds=files,
                 process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:
             directory.remove()
-            os.close(crumbs)
+            for descriptor in files:
+                os.close(descriptor)
             raise
-        return cls(process, directory, crumbs)
+        return cls(process, directory, *files)
 
     @property
     def address(self) -> str:
@@ -87,6 +102,11 @@ class EngineProcess:
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is no more."""
+        return self._ended.done()
 
     async def wait(self) -> None:
         """Until the process has ended and all it printed was read."""
@@ -165,12 +185,13 @@ class EngineProcess:
             self.remove_directory()
 
     def remove_directory(self) -> None:
-        """Remove the socket directory, and what it told of its steps but for the last; harmless when it is gone."""
+        """Remove the socket directory, and give the shared files back; the last step stays known. May be called twice."""
         self._directory.remove()
         self.last_step()
-        if self._crumbs is not None:
-            os.close(self._crumbs)
-            self._crumbs = None
+        for descriptor in (self._crumbs, self.weights_file):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._crumbs = self.weights_file = None
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:

@@ -1,7 +1,8 @@
 """The pause between the death of an engine and the next engine that goes on with all that ran.
 
 Owns: `Recovery`: the next client, the check that its engine computes the same, sending all live requests to it, and ending
-the one that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say. Called by: `AsyncEngine`.
+the one that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say.
+Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,6 @@ class Recovery:
         that live then are sent."""
         self._log.died(error.cause)
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
-        self._judge(dead, error)
         self._stop()
         self._task = asyncio.create_task(self._run(dead, error))
 
@@ -118,18 +118,18 @@ class Recovery:
 
     async def _run(self, dead: ZmqClient, error: EngineDeadError) -> None:
         try:
+            self._judge(dead, error)
             await dead.close()
             client = await self._next(dead.ready, error)
+            self._log.restarted(error.cause)
+            self._patient.adopt(client)
+            await self._go_on(client)
         except EngineDeadError as last:
             self._patient.give_up(last)
         except Exception as defect:
             logger.error("The engine could not be replaced.", exc_info=defect)
             sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
             self._patient.give_up(EngineDeadError(sentence, cause=error.cause))
-        else:
-            self._log.restarted(error.cause)
-            self._patient.adopt(client)
-            await self._go_on(client)
 
     async def _next(self, before: EngineReady, error: EngineDeadError) -> ZmqClient:
         """The next client. Raises EngineDeadError when there is none, or none that computes the same."""

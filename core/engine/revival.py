@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.engine.child import EngineProcess
+from core.engine.standby import EngineProcesses
 from core.engine.zmq_client import ZmqClient
 
 logger = logging.getLogger(__name__)
@@ -94,21 +94,13 @@ class OwnedEngineSource:
         self, config: EngineConfig, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> None:
         self._config = config
-        self._executor = executor
-        self._process = process
+        self._processes = EngineProcesses(executor, process, standby=config.restarts.standby)
         self._epoch = 0
         self._reviver = Reviver(config.restarts)
-        self._spawner = ThreadPoolExecutor(1, "engine-spawner")
 
     async def first(self) -> ZmqClient:
         """Raises what `ZmqClient.start` raises."""
-        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
-        # inherits the priority of the thread that spawns it.
-        self._spawner.submit(bool)
-        client = await ZmqClient.start(self._config, executor=self._executor, process=self._process)
-        self._process = None
-        self._reviver.came_up()
-        return client
+        return await self._start()
 
     async def next(self, dead: EngineDeadError) -> ZmqClient:
         """Start another process, after a while if need be. Raises EngineDeadError when there were too many deaths."""
@@ -119,6 +111,7 @@ class OwnedEngineSource:
             if dead.cause == OUT_OF_MEMORY:
                 self._lower_admission()
             await asyncio.sleep(delay)
+            self._epoch += 1
             try:
                 return await self._start()
             except (CoreError, OSError) as error:
@@ -127,22 +120,15 @@ class OwnedEngineSource:
                 dead = EngineDeadError(f"The engine could not be started again: {error}", cause=cause)
 
     async def close(self) -> None:
-        """There is nothing to give back."""
+        """End the process that waits for the next death, if there is one."""
+        await self._processes.close()
 
     async def _start(self) -> ZmqClient:
-        self._epoch += 1
-        process = await self._spawn()
+        process = self._processes.take()
         client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
         self._reviver.came_up()
+        self._processes.engine_runs()
         return client
-
-    async def _spawn(self) -> EngineProcess:
-        spawning = self._spawner.submit(EngineProcess.spawn, self._executor)
-        try:
-            return await asyncio.shield(asyncio.wrap_future(spawning))
-        except asyncio.CancelledError:
-            spawning.result().discard()
-            raise
 
     def _lower_admission(self) -> None:
         scheduler = self._config.scheduler

@@ -51,9 +51,11 @@ async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource)
         await asyncio.gather(loading, starting, return_exceptions=True)
         if not starting.cancelled() and starting.exception() is None:
             await starting.result().close()
+        await source.close()
         raise
     if tokenizer is None:
         await client.close()
+        await source.close()
         raise UserError(
             f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer, "
             "or serve token ids alone with --skip-tokenizer-init."

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import (
@@ -43,6 +45,9 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+
+LAST_OUTPUTS_S = 0.02
+ENDED_BY_ITSELF = ("exit", "failure")
 
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
@@ -86,7 +91,11 @@ class ZmqClient:
         timeout_s: seconds until the start is given up.
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
         """
-        engine = OwnedEngine(process or EngineProcess.spawn(executor))
+        if process is None:
+            process = EngineProcess.spawn(executor)
+        if config.keep_weights is not None:
+            config = msgspec.structs.replace(config, weights_file=process.weights_file)
+        engine = OwnedEngine(process)
         log_level = logging.getLogger("core").getEffectiveLevel()
         ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
         return cls(engine, ready)
@@ -259,7 +268,9 @@ class ZmqClient:
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
         error = await self._engine.until_ended(self)
-        await asyncio.wait({self._tasks[0]}, timeout=LAST_WORDS_S)
+        # Only an engine that ended by itself has more to say than outputs, which the next one can give as well.
+        patience_s = LAST_WORDS_S if error.cause in ENDED_BY_ITSELF else LAST_OUTPUTS_S
+        await asyncio.wait({self._tasks[0]}, timeout=patience_s)
         self._die(error)
 
     def _die(self, error: EngineDeadError) -> None:

@@ -1,6 +1,6 @@
 """From any checkpoint to a directory of prepared kernels, which start without packing.
 
-Owns: which kernels and tensors are written, and the file that they are written to. Never does: prepare a weight.
+Owns: which kernels and tensors are written, and the directory that they are written to. Never does: prepare a weight.
 Called by: `core convert`.
 """
 
@@ -10,10 +10,8 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
-import torch
 from torch import Tensor
 
 from core.api.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
@@ -22,30 +20,14 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.executor.device import Device
 from core.executor.instance import Checkpoint, made_for, open_checkpoint, open_runtime, weight_loading
+from core.executor.prepared_writer import TYPES, PreparedWriter
 from core.models import prepared as files
 from core.models.new_directory import describe, new_directory
-from core.models.prepared import Block, PreparedIndex, PreparedKernel, Source
+from core.models.prepared import PreparedIndex, Source
 from core.models.tensor_check import OWN_HEAD
-from core.plugin.contracts import Loader, SavedKernel
+from core.plugin.contracts import Loader
 from core.plugin.table import PluginTable
 from core.version import __version__
-
-TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float8_e8m0fnu: "F8_E8M0",
-}
-"""Of tensors that are stored as they are."""
 
 
 def convert(config: EngineConfig, out: Path) -> PreparedIndex:
@@ -71,7 +53,7 @@ def convert(config: EngineConfig, out: Path) -> PreparedIndex:
             raise UserError(f"{config.model.model}: is converted already.")
         directory = undo.enter_context(new_directory(out))
         data = undo.enter_context(open(directory / files.DATA, "wb"))
-        writer = _Writer(data)
+        writer = PreparedWriter(data)
         loading = weight_loading(config, checkpoint, Device(runtime), plugins, recorder=writer.kernel)
         loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
         if not writer.kernels:
@@ -91,36 +73,6 @@ def convert(config: EngineConfig, out: Path) -> PreparedIndex:
         describe(directory, msgspec.structs.replace(index.manifest, ref=config.model.model))
         (directory / files.INDEX).write_bytes(msgspec.json.encode(index))
     return index
-
-
-class _Writer:
-    """The data file.
-
-    kernels: as they stand in the index. used: tensors that they were made of. stored: names of plain tensors.
-    """
-
-    def __init__(self, data: BinaryIO) -> None:
-        self._data = data
-        self.kernels: dict[str, list[PreparedKernel]] = {}
-        self.used: set[str] = set()
-        self.stored: list[str] = []
-
-    def kernel(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
-        """Write one; see `Recorder`."""
-        memory = self.block(saved.memory)
-        tables = {key: self.block(table) for key, table in saved.tables.items()}
-        entry = PreparedKernel(layout, saved.facts, memory, tables)
-        self.kernels.setdefault(name, []).append(entry)
-        self.used |= reads
-
-    def block(self, tensor: Tensor) -> Block:
-        """Write a tensor to the next page."""
-        place = self._data.tell()
-        offset = -(-place // files.PAGE) * files.PAGE
-        self._data.write(bytes(offset - place))
-        raw = tensor.contiguous().flatten().view(torch.uint8)
-        self._data.write(memoryview(raw.numpy()))
-        return Block(offset, tensor.nbytes, TYPES.get(tensor.dtype, "U8"), tuple(tensor.shape))
 
 
 class _Noting:
@@ -150,7 +102,7 @@ class _Rest:
     tensors: of the new directory, by name.
     """
 
-    def __init__(self, writer: _Writer, original: CheckpointManifest) -> None:
+    def __init__(self, writer: PreparedWriter, original: CheckpointManifest) -> None:
         self._writer = writer
         self._original = original
         self.tensors: dict[str, TensorInfo] = {}
@@ -171,7 +123,9 @@ class _Rest:
         self._writer.stored.append(name)
 
 
-def _store_rest(writer: _Writer, checkpoint: Checkpoint, noting: _Noting, config: EngineConfig) -> CheckpointManifest:
+def _store_rest(
+    writer: PreparedWriter, checkpoint: Checkpoint, noting: _Noting, config: EngineConfig
+) -> CheckpointManifest:
     """Write the tensors that are in no kernel. Returns the manifest of the new directory, under the checkpoint's own names."""
     canonical = checkpoint.manifest
     original = noting.resolve(config.model.model)

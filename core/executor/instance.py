@@ -182,12 +182,14 @@ def build(
     *,
     max_logits: int,
     reduce: Callable[[Tensor], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> ModelInstance:
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
     part: which part of the model is built.
     max_logits: most rows of logits of one call.
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
+    recorder: is told of the kernels of the engine's own layers; see `Packing`.
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
@@ -199,7 +201,7 @@ def build(
         model = _modules(config, checkpoint, device, method, _kernels(runtime), max_logits)
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
         return ModelInstance(spec, model, config.cache, backends, no_scales)
-    loading = weight_loading(config, checkpoint, device, plugins, part)
+    loading = weight_loading(config, checkpoint, device, plugins, part, recorder)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)

@@ -8,10 +8,13 @@ Called by: executors.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
+from core.api.errors import UserError
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
@@ -32,6 +35,7 @@ from core.executor.instance import (
     open_runtime,
     share_cache,
 )
+from core.executor.kept_weights import KeptWeights
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder, DecoderWeights
@@ -40,6 +44,8 @@ from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.sampler import Sampler
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -62,24 +68,53 @@ class Worker:
                 self.runtime = open_runtime(config, self.plugins)
                 undo.callback(self.runtime.close)
             self.device = Device(self.runtime)
+            if config.weights_file is not None:
+                self._check_keeping()
             with self._phase("read checkpoint"):
                 checkpoint = self._open_checkpoint()
+                self._kept = self._kept_weights(checkpoint)
+                if self._kept is not None:
+                    checkpoint = dataclasses.replace(checkpoint, prepared=self._kept.find())
             with self._phase("load weights"):
                 limits = config.scheduler
                 rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
-                model = build(config, checkpoint, self.device, self.plugins, max_logits=rows)
+                recorder = None if self._kept is None else self._kept.note
+                model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
                 self.instances = [model]
                 del checkpoint
                 release_unused_memory()
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.runner = self._runner(model.model)
+            if self._kept is not None:
+                self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
     def _open_checkpoint(self) -> Checkpoint:
         """The configured checkpoint."""
         dtype = self.runtime.activation_dtype(self.config.model.dtype)
         return open_checkpoint(self.config, self.plugins, dtype)
+
+    def _check_keeping(self) -> None:
+        """Raises UserError where weights cannot be kept."""
+        config = self.config
+        unfit = None
+        if config.model.implementation == "transformers":
+            unfit = "layers of transformers"
+        elif self.runtime.device.type != "cpu":
+            unfit = f"--device {config.device}"
+        if unfit is not None:
+            raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
+
+    def _kept_weights(self, checkpoint: Checkpoint) -> KeptWeights | None:
+        """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
+        config = self.config
+        if config.weights_file is None:
+            return None
+        if checkpoint.prepared is not None:
+            logger.warning("--keep-weights has no effect: a converted model is ready to be used.")
+            return None
+        return KeptWeights(config, config.weights_file, checkpoint.manifest)
 
     def _runner(self, model: Decoder | ModuleModel) -> ModelRunner:
         """The runner of a model whose cache is bound."""
@@ -176,6 +211,8 @@ class Worker:
 
     def close(self) -> None:
         """Give threads and memory back."""
+        if self._kept is not None:
+            self._kept.close()
         self.runtime.close()
 
     @contextlib.contextmanager

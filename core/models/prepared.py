@@ -133,14 +133,14 @@ class HasPrepared(Protocol):
 
 
 class PreparedWeights:
-    """The kernels of a directory, read into memory as they are asked for; `finish` is called before one computes.
+    """The kernels in a data file, read into memory as they are asked for; `finish` is called before one computes.
 
     mapped: the file's own pages are the memory. They need not be read at the start, and processes share them, but they
         are small, which costs speed where huge pages are to be had.
     """
 
-    def __init__(self, directory: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
-        self._path = directory / DATA
+    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
+        self._path = data
         self._index = index
         self._mapped = mapped
         self._map: Tensor | None = None

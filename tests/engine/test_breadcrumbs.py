@@ -218,7 +218,7 @@ def test_kills_for_memory_are_counted_in_both_versions_of_cgroups(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("prompt", "cause", "words"),
-    [([KILL], "killed", "SIGKILL"), ([CRASH], "crash", "SIGSEGV"), (None, "failed", "told to fail")],
+    [([KILL], "killed", "SIGKILL"), ([CRASH], "crash", "SIGSEGV"), (None, "failure", "told to fail")],
 )
 def test_the_dead_engine_names_its_cause_and_those_it_was_computing(
     prompt: list[int] | None, cause: str, words: str, capfd: pytest.CaptureFixture[str]

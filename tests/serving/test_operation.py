@@ -59,6 +59,29 @@ def test_a_silent_engine_is_unhealthy_until_it_speaks(server: RunningServer) -> 
     assert server.http.get("/health").status_code == 200
 
 
+def test_deaths_of_the_engine_are_told(start_server: Starter) -> None:
+    with start_server(quiet()) as running:
+        assert running.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
+        restarts = running.engine.restarts
+        restarts.died("crash")
+        health = running.http.get("/health")
+        assert (health.status_code, health.json()["state"]) == (200, "recovering")
+        restarts.restarted("crash")
+        restarts.paused_since -= 3.0
+        restarts.recovered()
+        told = running.http.get("/ping").json()
+        assert (told["state"], told["engine_restarts"]) == ("serving", 1)
+        assert [death["cause"] for death in told["last_deaths"]] == ["crash"]
+        samples = {
+            (sample.name, sample.labels.get("cause") or sample.labels.get("le")): sample.value
+            for family in text_string_to_metric_families(running.http.get("/metrics").text)
+            for sample in family.samples
+        }
+        assert samples["core:engine_restarts_total", "crash"] == 1
+        assert samples["core:engine_recovery_seconds_bucket", "2.5"] == 0
+        assert samples["core:engine_recovery_seconds_bucket", "5.0"] == 1
+
+
 def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) -> None:
     with start_server(quiet(api_keys=("one",))) as running:
         assert running.http.post("/reset_prefix_cache").status_code == 401

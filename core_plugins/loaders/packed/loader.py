@@ -51,7 +51,7 @@ class PackedLoader:
     def prepared(self, manifest: CheckpointManifest) -> PreparedWeights:
         """The kernels. Raises CheckpointError."""
         directory = _directory(manifest.ref)
-        return PreparedWeights(directory, read_index(directory), mapped=self._mapped)
+        return PreparedWeights(directory / DATA, read_index(directory), mapped=self._mapped)
 
 
 def _directory(ref: str) -> Path:

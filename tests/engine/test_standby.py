@@ -1,0 +1,99 @@
+"""A process that waits for the next engine's death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fakes import TARGET, make_config
+
+from core.api.config import RestartConfig
+from core.api.errors import EngineDeadError
+from core.engine import standby
+from core.engine.revival import OwnedEngineSource
+from core.engine.zmq_client import ZmqClient
+
+KILLED = EngineDeadError("killed", cause="killed")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "SETTLE_S", 0.0)
+
+
+def source(*, with_standby: bool) -> OwnedEngineSource:
+    restarts = RestartConfig(limit=5, backoff_s=0.0, standby=with_standby)
+    return OwnedEngineSource(make_config(restarts=restarts), executor=TARGET)
+
+
+def children() -> set[int]:
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
+
+
+async def until_children(count: int, before: set[int]) -> set[int]:
+    async with asyncio.timeout(20):
+        while len(children() - before) != count:
+            await asyncio.sleep(0.01)
+    return children() - before
+
+
+async def after_death(engines: OwnedEngineSource, client: ZmqClient) -> ZmqClient:
+    os.kill(client.pid, signal.SIGKILL)
+    await client.close()
+    return await engines.next(KILLED)
+
+
+def test_the_process_that_waited_becomes_the_next_engine() -> None:
+    async def run() -> None:
+        before = children()
+        engines = source(with_standby=True)
+        client = await engines.first()
+        for epoch in (1, 2):
+            pids = await until_children(2, before)
+            (waiting,) = pids - {client.pid}
+            client = await after_death(engines, client)
+            assert client.pid == waiting
+            assert client.epoch == epoch
+        await until_children(2, before)
+        await engines.close()
+        assert await until_children(1, before) == {client.pid}
+        await client.close()
+        await until_children(0, before)
+
+    asyncio.run(run())
+
+
+def test_a_waiting_process_that_died_is_replaced() -> None:
+    async def run() -> None:
+        before = children()
+        engines = source(with_standby=True)
+        client = await engines.first()
+        (waiting,) = await until_children(2, before) - {client.pid}
+        os.kill(waiting, signal.SIGKILL)
+        await until_children(1, before)
+        client = await after_death(engines, client)
+        assert client.pid != waiting
+        await engines.close()
+        await client.close()
+        await until_children(0, before)
+
+    asyncio.run(run())
+
+
+def test_without_one_nothing_waits() -> None:
+    async def run() -> None:
+        before = children()
+        engines = source(with_standby=False)
+        client = await engines.first()
+        await asyncio.sleep(0.05)
+        assert children() - before == {client.pid}
+        await engines.close()
+        await client.close()
+
+    asyncio.run(run())
