@@ -22,14 +22,28 @@ HOURS = 3600
 RECOVERY_LIMIT_S = 60.0
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 REST_S = (2.0, 6.0)
-"""Between two injuries. An engine that dies again and again before anybody got on is taken to be killed by a request."""
+"""Least and most between two injuries. An engine that dies again and again before anybody got on is taken to be killed by a request."""
 
 
 class Injuries:
-    """One after the other, until told to stop. dice: what comes next; kill_servers: whether whole servers are killed too."""
+    """One after the other, until told to stop.
 
-    def __init__(self, site: Site, tally: Tally, dice: random.Random, *, kill_servers: bool) -> None:
+    dice:         what comes next.
+    kill_servers: whether whole servers are killed too.
+    rest_s:       see `REST_S`.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        tally: Tally,
+        dice: random.Random,
+        *,
+        kill_servers: bool = True,
+        rest_s: tuple[float, float] = REST_S,
+    ) -> None:
         self.site = site
+        self.rest_s = rest_s
         self.tally = tally
         self.dice = dice
         self.over = threading.Event()
@@ -50,7 +64,7 @@ class Injuries:
         """The kinds that have never come come first."""
         waiting = self.dice.sample(self.kinds, len(self.kinds))
         weights = [weight for _, weight, _ in self.kinds]
-        while not self.over.wait(self.dice.uniform(*REST_S)):
+        while not self.over.wait(self.dice.uniform(*self.rest_s)):
             name, _, injure = waiting.pop() if waiting else self.dice.choices(self.kinds, weights)[0]
             try:
                 injure()

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
-        tally, notes = soak(Path(home), options.minutes * 60, options.seed, kill_servers=True)
+        tally, notes = soak(Path(home), options.minutes * 60, options.seed)
     facts = f"{options.minutes:g} minutes, seed {options.seed}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
@@ -49,26 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if tally.held else 1
 
 
-def soak(home: Path, seconds: float, seed: int, *, kill_servers: bool, **arguments: Any) -> tuple[Tally, list[str]]:
-    """Injure a server for so long; what was seen, and what this machine does not allow. home: an empty directory.
+def soak(home: Path, seconds: float, seed: int, **injuring: Any) -> tuple[Tally, list[str]]:
+    """Injure a server for so long; what was seen, and what this machine does not allow.
 
-    kill_servers: whether whole servers are killed too, whose clients have to ask again.
-    arguments:    of the server, besides its own.
+    home:     an empty directory.
+    injuring: see `Injuries`.
     """
     tally = Tally()
-    site = Site(home, **arguments)
+    site = Site(home)
+    dice = random.Random(seed)
+    injuries = Injuries(site, tally, dice, **injuring)
     try:
-        _soak(site, tally, seconds, random.Random(seed), cases(), kill_servers)
+        _soak(site, tally, seconds, dice, cases(), injuries)
     finally:
         site.close()
     return tally, site.notes
 
 
 def _soak(
-    site: Site, tally: Tally, seconds: float, dice: random.Random, asked: Sequence[Case], kill_servers: bool
+    site: Site, tally: Tally, seconds: float, dice: random.Random, asked: Sequence[Case], injuries: Injuries
 ) -> None:
     clients = Clients(site, tally, asked, oracle(site, asked))
-    injuries = Injuries(site, tally, dice, kill_servers=kill_servers)
     roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
     with ThreadPoolExecutor(len(roles) + 1) as pool:
         running = [pool.submit(role, random.Random(dice.random())) for role in roles]
