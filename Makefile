@@ -9,7 +9,8 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack attack-timing fuzz test test-grammars test-models test-parsers test-matrix test-clients test-slow lint format bench bench-peers \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-slow \
+	lint format bench bench-peers \
 	bench-quick clean
 
 $(VENV)/bin/python:
@@ -82,8 +83,14 @@ attack-timing: $(TEST_STAMP)  ## whether a client can tell by the clock what ano
 attack: $(TEST_STAMP)  ## ten minutes of hostile clients, signals and full disks; writes attack-report.md and .html
 	$(PYTHON) -m tests.attack.run
 
-fuzz: $(TEST_STAMP)  ## ten minutes of damaged files for every reader; keeps what it finds in tests/fuzz/corpus
+fuzz: $(TEST_STAMP)  ## ten minutes of damaged files, messages and requests for every reader; keeps what it finds in tests/fuzz/corpus
 	$(PYTHON) -m tests.fuzz.run --minutes 10
+
+fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes from our OpenAPI document; no answer may be a 500
+	$(PYTHON) -m tests.attack.run --only schema --minutes 15 --report fuzz-api-report.md
+
+soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks and clock jumps while every answer is compared; writes soak-report.md
+	$(PYTHON) -m tests.soak.run --minutes 20
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
 	$(PYTHON) -m benchmarks.run

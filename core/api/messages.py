@@ -18,7 +18,7 @@ a parameter that the engine does not know ends the request that uses it, since t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -31,6 +31,12 @@ FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
 NO_HANDLE = -1
 
+Handle = Annotated[int, msgspec.Meta(ge=NO_HANDLE, le=2**63 - 1)]
+Choice = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Seed = Annotated[int, msgspec.Meta(ge=0)]
+"""Checked when a message is read: a number beyond these is no message. The vocabulary is checked by the engine."""
+
 CLIENT_SHIFT = 40
 """A handle is `client << CLIENT_SHIFT | number`: the engine's number of the client, and the client's number of the sequence."""
 
@@ -42,7 +48,7 @@ class Resume(msgspec.Struct, array_like=True):
     num_cached_tokens: prompt tokens that came from the prefix cache when it first began, as was reported then.
     """
 
-    output_token_ids: list[int]
+    output_token_ids: list[TokenId]
     num_cached_tokens: int = 0
 
 
@@ -76,20 +82,20 @@ class EngineRequest(msgspec.Struct, array_like=True):
     """
 
     request_id: str
-    choice: int
-    prompt_token_ids: list[int]
+    choice: Choice
+    prompt_token_ids: list[TokenId]
     params: SamplingParams
-    seed: int
-    stop_token_ids: list[int] = []
-    eos_token_ids: list[int] = []
-    bad_words_ids: list[list[int]] = []
+    seed: Seed
+    stop_token_ids: list[TokenId] = []
+    eos_token_ids: list[TokenId] = []
+    bad_words_ids: list[list[TokenId]] = []
     allowed_ids: bytes = b""
     arrival_time: float = 0.0
     priority: int = 0
     cache_salt: str | None = None
     user: str = ""
     deadline: float = 0.0
-    handle: int = NO_HANDLE
+    handle: Handle = NO_HANDLE
     resume: Resume | None = None
     grammar: CompiledGrammar | None = None
     explain: bool = False
@@ -271,7 +277,7 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """
 
     request: EngineRequest
-    handles: list[int]
+    handles: Annotated[list[Handle], msgspec.Meta(min_length=1, max_length=2**20)]
 
     def choices(self) -> list[EngineRequest]:
         """One entry a choice; they share the prompt and the parameters."""

@@ -71,6 +71,7 @@ class Clients:
         self._by_identity: dict[bytes, Client] = {}
         self._by_number: dict[int, Client] = {}
         self._num_guests = 0
+        self._is_owned = False
 
     def __iter__(self) -> Iterator[Client]:
         return iter(list(self._by_number.values()))
@@ -78,8 +79,8 @@ class Clients:
     def receive(self) -> tuple[Client, list[bytes]] | None:
         """The next message: its sender and its frames, none of them when it is a greeting. Waits for it.
 
-        None when the sender has to be turned away. A greeting with a second frame, the only one that returns frames, is
-        that of the owner.
+        None when the sender has to be turned away. The first greeting with a second frame, the only one that returns
+        frames, is that of the owner: an engine has one, and never another.
         """
         identity, *frames = self.socket.recv_multipart()
         client = self._by_identity.get(identity)
@@ -90,7 +91,8 @@ class Clients:
         if problem:
             logger.error("A client was turned away. %s", problem)
             return None
-        return self._enter(identity, is_owner=len(frames) > 1), frames[1:]
+        is_owner = len(frames) > 1 and not self._is_owned
+        return self._enter(identity, is_owner=is_owner), frames[1:] if is_owner else []
 
     def find(self, number: int) -> Client | None:
         """The client with this number, if it is connected."""
@@ -133,7 +135,9 @@ class Clients:
         return True
 
     def _enter(self, identity: bytes, *, is_owner: bool) -> Client:
-        if not is_owner:
+        if is_owner:
+            self._is_owned = True
+        else:
             self._num_guests += 1
         number = OWNER if is_owner else self._num_guests
         client = Client(identity, number)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-import msgspec
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
+from core.api.decoding import UNREADABLE
 from core.api.errors import EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
@@ -66,7 +66,7 @@ class EngineConnection:
         payload = await self._socket.recv()
         try:
             return self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
 
     def post(self, payload: bytes) -> Awaitable[object]:

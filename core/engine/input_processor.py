@@ -23,8 +23,9 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import MAX_SEED, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.asked import Asked, LengthLimit, asked_of
-from core.engine.prompt_parser import PromptInput, PromptParser, check_token_ids, check_unicode, need_tokenizer
+from core.engine.prompt_parser import PromptInput, PromptParser, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
+from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
 
 MAX_N = 128

@@ -13,7 +13,8 @@ from typing import cast
 import msgspec
 import zmq
 
-from core.api.errors import CoreError, UtilityError
+from core.api.decoding import UNREADABLE
+from core.api.errors import CoreError, RequestError, UtilityError
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
@@ -30,6 +31,7 @@ from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.clients import OWNER, Client, Clients
 from core.engine.core import EngineCore
+from core.engine.token_ids import check_request
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class EngineLoop:
     def _handle(self, client: Client, payload: bytes) -> None:
         try:
             message: ClientMessage = self._decoder.decode(payload)
-        except (msgspec.DecodeError, CoreError) as error:
+        except (*UNREADABLE, CoreError) as error:
             self._refuse(client, payload, error)
             return
         match message:
@@ -120,6 +122,13 @@ class EngineLoop:
             return
         requests = message.choices()
         name = client.name(message.request.request_id)
+        try:
+            check_request(message.request, self._core.config.model)
+        except RequestError as error:
+            logger.error("Client %d sent a request that cannot run: %s", client.number, error)
+            for request in requests:
+                self._core.refuse(name, request.choice, request.handle, str(error))
+            return
         for request in requests:
             request.request_id = name
         client.live.setdefault(name, set()).update(request.choice for request in requests)
@@ -168,13 +177,13 @@ class EngineLoop:
         """A message that cannot be read ends its own requests, if they can be made out, and nothing else."""
         logger.error("A message of %d bytes could not be read: %s", len(payload), error)
         try:
-            tag, request, handles, *_ = msgspec.msgpack.decode(payload)
-            name, first = client.name(str(request[0])), int(request[1])
-            numbers = [int(handle) for handle in handles] if tag == "add" else []
-        except (msgspec.DecodeError, ValueError, TypeError, LookupError):
+            beginning = msgspec.msgpack.decode(payload, type=wire.AddedNames)
+        except UNREADABLE:
             return
-        for choice, handle in enumerate(numbers, start=first):
-            self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
+        name = client.name(beginning.request.request_id)
+        for choice, handle in enumerate(beginning.handles, start=beginning.request.choice):
+            if client.owns(handle):
+                self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
 
     def _call(self, message: Utility) -> UtilityResult:
         """Call a utility. What is wrong with the call is the client's affair; what fails in it is logged too."""

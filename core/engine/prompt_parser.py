@@ -1,7 +1,7 @@
 """Prompts as users give them: text, token ids, or a dictionary with either.
 
-Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the checks of text and token ids that other fields
-of a request need too. Never does: know lengths or templates. Called by: the input processor.
+Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the check of text that other fields of a request
+need too. Never does: know lengths or templates. Called by: the input processor.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
+from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
@@ -97,18 +98,6 @@ def check_unicode(param: str, text: str) -> None:
             "encoded as UTF-8; send whole characters.",
             param=param,
         ) from error
-
-
-def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
-    """Raises RequestError for a token id that is not in the vocabulary."""
-    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
-        return
-    wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
-    raise RequestError(
-        f"{param} holds the token id {wrong}; the vocabulary of {model.served_names[0]!r} goes from 0 to "
-        f"{model.vocab_size - 1}.",
-        param=param,
-    )
 
 
 def need_tokenizer(tokenizer: Tokenizer | None, what: str, param: str) -> Tokenizer:

@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from core.api.config import EngineConfig
-from core.api.messages import ClientMessage, EngineMessage
+from core.api.messages import Choice, ClientMessage, EngineMessage, Handle
 
 RECONNECT_MS = 10
 
@@ -32,6 +32,20 @@ class StartEngine(msgspec.Struct, frozen=True):
     epoch: int
     config: EngineConfig
     log_level: int
+
+
+class RequestName(msgspec.Struct, array_like=True):
+    """The beginning of an `EngineRequest`."""
+
+    request_id: str
+    choice: Choice
+
+
+class AddedNames(msgspec.Struct, array_like=True, tag="add"):
+    """What is read of an `AddRequest` whose request cannot be read, so that its sequences can be told."""
+
+    request: RequestName
+    handles: list[Handle]
 
 
 def encode(message: msgspec.Struct) -> bytes:

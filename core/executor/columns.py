@@ -9,13 +9,15 @@ A column that is absent is empty, and one that nobody asks for is passed over, s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from core.api.decoding import UNREADABLE
 
 Kind = Literal["i4", "i8", "f8", "u1"]
 ALIGNMENT = 8
@@ -127,13 +129,16 @@ class ColumnReader(Generic[Facts]):
 
     facts: what the header says besides.
 
-    Raises WireError when the message is cut off, or msgspec.DecodeError when its header is none.
+    Raises WireError when the message is cut off, or its header is none.
     """
 
     def __init__(self, message: bytes, decoder: msgspec.msgpack.Decoder[Header[Facts]]) -> None:
         length = message[:LENGTH_BYTES]
         end = LENGTH_BYTES + int.from_bytes(length, "little")
-        header = decoder.decode(message[LENGTH_BYTES:end])
+        try:
+            header = decoder.decode(message[LENGTH_BYTES:end])
+        except UNREADABLE as error:
+            raise WireError(f"The header of {end} bytes cannot be read: {error}.") from error
         self.facts = header.facts
         self._columns: dict[str, NDArray[Any]] = {}
         offset = end + len(_padding(end))
@@ -167,6 +172,7 @@ class ColumnReader(Generic[Facts]):
     def keyed(self, name: str, values: list[T]) -> dict[int, T]:
         """The mapping whose keys `put_keys` was given."""
         keys = self.items(f"{name}.keys")
+        check_equal_lens(name, keys, values)
         return dict(zip(keys, values, strict=True))
 
     def lists(self, name: str) -> list[list[int]]:
@@ -183,16 +189,27 @@ class ColumnReader(Generic[Facts]):
         """The strings that `put_bytes` was given, each as an array of its own, so that none keeps the others in memory."""
         together = self._columns.get(name, np.empty(0, np.uint8))
         lens = self.items(f"{name}.lens")
-        ends = accumulate(lens, initial=0)
-        return [together[start:end].copy() for start, end in pairwise(ends)]
+        return [together[start:end].copy() for start, end in _cuts(len(together), lens)]
 
 
 def split(values: list[T], lens: list[int]) -> list[list[T]]:
     """Consecutive parts of these lengths. Raises WireError when there are more or fewer values."""
-    if sum(lens) != len(values):
-        raise WireError(f"{len(values)} values cannot be cut into parts of {sum(lens)}.")
+    return [values[start:end] for start, end in _cuts(len(values), lens)]
+
+
+def check_equal_lens(name: str, *columns: Sized) -> None:
+    """Raises WireError when columns that belong together have different lengths. name: for the sentence."""
+    lens = [len(column) for column in columns]
+    if len(set(lens)) > 1:
+        raise WireError(f"The columns of '{name}' have {', '.join(map(str, lens))} entries; expected as many in each.")
+
+
+def _cuts(num_values: int, lens: list[int]) -> Iterable[tuple[int, int]]:
+    """Begin and end of each part. Raises WireError unless they cover the values."""
+    if sum(lens) != num_values or min(lens, default=0) < 0:
+        raise WireError(f"{num_values} values cannot be cut into parts of {sum(lens)}.")
     ends = accumulate(lens, initial=0)
-    return [values[start:end] for start, end in pairwise(ends)]
+    return pairwise(ends)
 
 
 def _padding(num_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from core.api.kv_transfer import KVTransfers
 from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.step_plan import NO_ROWS, Int32Array, NewSequence, StateCopy, StepPlan
-from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError
+from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError, check_equal_lens
 
 
 class PlanFacts(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -106,7 +106,7 @@ class PlanDecoder:
         plan.new = _get_new(columns, facts.requests)
         plan.new_block_ids = columns.keyed("blocks", tables)
         copies = columns.tables("copies")
-        plan.copies = [StateCopy(sources, targets) for sources, targets in copies]
+        plan.copies = [_state_copy(lists) for lists in copies]
         plan.drafts = columns.keyed("drafts", drafts)
         plan.draft_budget = columns.keyed("budget", budgets)
         if facts.transfers is not None:
@@ -165,15 +165,24 @@ def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) ->
         return []
     prompts = columns.lists("new.prompt")
     allowed = columns.byte_arrays("new.allowed")
-    for request, token_ids, allowed_ids in zip(requests, prompts, allowed, strict=True):
-        request.prompt_token_ids = token_ids
-        request.allowed_ids = allowed_ids.tobytes()
     slots = columns.items("new.slots")
     outputs = columns.lists("new.output")
     num_computed = columns.items("new.num_computed")
     tables = columns.tables("new.blocks")
+    check_equal_lens("new", requests, prompts, allowed, slots, outputs, num_computed, tables)
+    for request, token_ids, allowed_ids in zip(requests, prompts, allowed, strict=True):
+        request.prompt_token_ids = token_ids
+        request.allowed_ids = allowed_ids.tobytes()
     rows = zip(slots, requests, outputs, num_computed, tables, strict=True)
     return [NewSequence(*row) for row in rows]
+
+
+def _state_copy(lists: list[list[int]]) -> StateCopy:
+    """A copy that was put as a table of two rows."""
+    if len(lists) != 2:
+        raise WireError(f"A copy of a state has {len(lists)} lists of blocks; expected where from and where to.")
+    sources, targets = lists
+    return StateCopy(sources, targets)
 
 
 def _put_transfers(columns: ColumnWriter, transfers: KVTransfers) -> None:
@@ -190,5 +199,6 @@ def _get_transfers(columns: ColumnReader[PlanFacts], number: int) -> KVTransfers
     saves = columns.items("saves")
     loaded = columns.items("loads")
     pages = columns.byte_arrays("pages")
+    check_equal_lens("loads", loaded, pages)
     loads = list(zip(loaded, pages, strict=True))
     return KVTransfers(number, saves, loads)

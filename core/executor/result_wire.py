@@ -15,7 +15,7 @@ import numpy as np
 
 from core.api.messages import TokenLogprobs
 from core.api.step_plan import Slot, StepPlan, StepResult
-from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError, split
+from core.executor.columns import ColumnReader, ColumnWriter, Header, WireError, check_equal_lens, split
 
 
 class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -105,6 +105,7 @@ def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, l
     lens = [len(ids) for ids in token_ids]
     values = split(columns.items(f"{name}.values"), lens)
     ranks = split(columns.items(f"{name}.ranks"), lens)
+    check_equal_lens(name, token_ids, values, ranks)
     rows = zip(token_ids, values, ranks, strict=True)
     entries = [TokenLogprobs(*row) for row in rows]
     by_slot = split(entries, counts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from core.api.checkpoint import CheckpointManifest
+from core.api.decoding import UNREADABLE
 from core.api.errors import CheckpointError
 from core.api.specs import LayerSpec
 from core.plugin.contracts import LinearKernel, SavedKernel
@@ -107,7 +108,7 @@ def read_index(directory: Path) -> PreparedIndex:
         size = (directory / DATA).stat().st_size
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); {again}.") from None
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: is not understood ({error}); {again}.") from None
     if size != index.data_nbytes:
         raise CheckpointError(

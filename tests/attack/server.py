@@ -89,9 +89,16 @@ class Server:
 
     @property
     def engine(self) -> psutil.Process:
-        """The engine's process."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if "core.engine.process" in child.cmdline())
+        """The engine's process. Raises StopIteration while there is none."""
+        return next(child for child, words in self.children() if "core.engine.process" in words)
+
+    def children(self) -> list[tuple[psutil.Process, list[str]]]:
+        """Processes that it started and that live, each with its command line."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # one that has just ended has none
+                found.append((child, child.cmdline()))
+        return found
 
     def memory(self) -> dict[str, float]:
         """MB of the server's and of the engine's process, pages that they share divided between them."""

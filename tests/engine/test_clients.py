@@ -321,3 +321,16 @@ def test_one_client_gets_the_very_message_of_the_step() -> None:
     step = EngineOutputs(1, [], SchedulerStats())
     [(_, message)] = clients.share(step)
     assert message is step
+
+
+def test_an_engine_has_one_owner_whoever_else_greets_like_one() -> None:
+    router = FakeRouter(b"one", b"two")
+    for greeting in router.greetings:
+        greeting.append(b"how to start")
+    clients = Clients(router)  # type: ignore[arg-type]
+    owner = clients.receive()
+    other = clients.receive()
+    assert owner is not None and other is not None
+    assert (owner[0].number, owner[1]) == (0, [b"how to start"])
+    assert (other[0].number, other[1]) == (1, [])
+    assert clients.find(0) is owner[0]

@@ -1,1 +1,1 @@
-"""Readers of foreign files against damaged ones: `python -m tests.fuzz.run`, `make fuzz`."""
+"""Readers of foreign files, messages and requests against damaged ones: `python -m tests.fuzz.run`, `make fuzz`."""

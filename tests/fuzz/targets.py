@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fuzz import client_end, engine_end, heads, steps
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -230,5 +232,9 @@ TARGETS = {
     "unigram": _tokenizer("sentencepiece_unigram", "spiece.model"),
     "tiktoken": _tokenizer("llama3", "tokenizer.model"),
     "tekken": _tokenizer("tekken", "tekken.json"),
+    "plans": Target(steps.make_plans, ("1-plan", "2-plan"), steps.read_plans),
+    "results": Target(steps.make_results, ("1-result", "2-result"), steps.read_results),
+    "to_engine": Target(engine_end.make_messages, engine_end.NAMES, engine_end.read_messages),
+    "to_client": Target(client_end.make_messages, client_end.NAMES, client_end.read_messages),
+    "heads": Target(heads.make_requests, heads.NAMES, heads.read_requests),
 }
-sys.path.insert(0, str(ROOT / "tests"))

@@ -141,6 +141,7 @@ def damage_tail(data):
         (lambda data: b"", "no header"),
         (lambda data: b"\x00" * len(data), "no header"),
         (lambda data: data[:4] + b"\xff" * 50 + data[54:], "header cannot be read"),
+        (lambda data: data[:6] + b"\xff" + data[7:], "header cannot be read"),  # text that is no UTF-8
         (lambda data: data.replace(b"core-kv-1", b"core-kv-9"), "format is 'core-kv-9'"),
         (lambda data: data.replace(PRINT.encode(), OTHER_PRINT.encode()), "another model"),
         (lambda data: data.replace(key(1).payload, key(2).payload), "other tokens"),

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from core.api.decoding import UNREADABLE
 from core.api.errors import CoreError
 from core.api.kv_transfer import Page
 from core.kv.hashing import PrefixKey
@@ -70,7 +71,7 @@ def read_page(file: BufferedReader, fingerprint: str, group: int, key: PrefixKey
         raise PageError("it has no header")
     try:
         header = msgspec.msgpack.decode(file.read(length), type=PageHeader)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise PageError(f"its header cannot be read ({error})") from error
     if header.magic != MAGIC:
         raise PageError(f"its format is '{header.magic}', expected '{MAGIC}'")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from core.api.decoding import UNREADABLE
 from core.serving.protocol.responses import Reference
 from core.serving.responses.conversation import Item
 from core.serving.responses.items import REFERENCE
@@ -43,7 +44,7 @@ def reference_of(body: Buffer) -> Reference:
         return Reference()
     try:
         return _decode_reference(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return Reference()
 
 

@@ -1,0 +1,53 @@
+"""Token ids that came from outside.
+
+Owns: the checks of ids against the vocabulary, of one list and of a whole request. Never does: tokenize.
+Called by: the input processor for what users give, the engine's loop for what clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.api.config import ModelConfig
+from core.api.errors import RequestError
+from core.api.messages import EngineRequest
+
+ALLOWED_ID_BYTES = 8
+
+
+def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
+    """Raises RequestError for a token id that is not in the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
+        return
+    wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
+    raise RequestError(
+        f"{param} holds the token id {wrong}; the vocabulary of {model.served_names[0]!r} goes from 0 to "
+        f"{model.vocab_size - 1}.",
+        param=param,
+    )
+
+
+def check_request(request: EngineRequest, model: ModelConfig) -> None:
+    """Raises RequestError for ids that the worker would take for places in its arrays, and that are none.
+
+    Clients check what users give; this is for a client that is broken.
+    """
+    check_token_ids("prompt_token_ids", request.prompt_token_ids, model)
+    check_token_ids("stop_token_ids", request.stop_token_ids, model)
+    check_token_ids("logit_bias", list(request.params.logit_bias or ()), model)
+    if request.resume is not None:
+        check_token_ids("resume", request.resume.output_token_ids, model)
+    for word in request.bad_words_ids:
+        check_token_ids("bad_words", word, model)
+        if not word:
+            raise RequestError("bad_words holds a word without tokens; leave it out.", param="bad_words")
+    if len(request.allowed_ids) % ALLOWED_ID_BYTES:
+        raise RequestError(
+            f"allowed_ids has {len(request.allowed_ids)} bytes; expected {ALLOWED_ID_BYTES} for each token id.",
+            param="allowed_token_ids",
+        )
+    allowed = np.frombuffer(request.allowed_ids, np.int64)
+    if len(allowed):
+        check_token_ids("allowed_token_ids", [int(allowed.min()), int(allowed.max())], model)

@@ -1,0 +1,98 @@
+"""The clients of a soak: honest ones whose answers are compared, slow ones, some that leave, some that ask for too much.
+
+Owns: asking again, and the comparison with the oracle. Never does: injure. Called by: the run, a thread each.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tests.attack.leaving import leave_in_body, leave_in_stream
+from tests.attack.make import completion
+from tests.attack.row import Row
+from tests.attack.send import send
+from tests.soak.answers import Answer, Unanswered, ask
+from tests.soak.cases import Case
+from tests.soak.site import Site
+from tests.soak.tally import Tally
+
+ANSWER_LIMIT_S = 90.0
+SLOW_S = 0.05
+MOST_S = 120.0
+"""Seconds that a client goes on asking when it is told to come back."""
+
+Oracle = dict[str, dict[str, Any]]
+
+
+def oracle(site: Site, cases: Sequence[Case]) -> Oracle:
+    """The answers of a server that nobody disturbs. Raises AssertionError where a stream says something else."""
+    found: Oracle = {}
+    for case in cases:
+        whole = ask(site.target, case, ANSWER_LIMIT_S, stream=False).content
+        streamed = ask(site.target, case, ANSWER_LIMIT_S, stream=True).content
+        assert streamed == whole, f"{case.name}: {streamed} as a stream, {whole} at once"
+        found[case.name] = whole
+    return found
+
+
+class Clients:
+    """Everybody who asks, until told to stop. known: the right answers."""
+
+    def __init__(self, site: Site, tally: Tally, cases: Sequence[Case], known: Oracle) -> None:
+        self.site = site
+        self.tally = tally
+        self.cases = cases
+        self.known = known
+        self.over = threading.Event()
+
+    def honest(self, dice: random.Random) -> None:
+        """Asks and compares."""
+        while not self.over.is_set():
+            case = dice.choice(self.cases)
+            pause_s = SLOW_S if dice.random() < 0.2 else 0.0
+            stream = dice.random() < 0.7
+            answer = self._insist(case, stream, pause_s)
+            if answer is None:
+                continue
+            if answer.content == self.known[case.name]:
+                self.tally.answer(answer.longest_gap_s)
+            else:
+                self.tally.err(f"{case.name} (stream: {stream}): {answer.content}, expected {self.known[case.name]}")
+
+    def leaving(self, dice: random.Random) -> None:
+        """Goes away in the middle."""
+        while not self.over.wait(dice.uniform(0.1, 0.6)):
+            leave = dice.choice((leave_in_body, leave_in_stream))
+            if leave(self.site.target, dice.randint(0, 1000)):
+                self.tally.count("left")
+
+    def greedy(self, dice: random.Random) -> None:
+        """Asks for what no context holds; a refusal is the right answer."""
+        while not self.over.wait(dice.uniform(0.5, 2.0)):
+            generation = self.site.generation
+            body = completion(prompt="word " * dice.choice((3_000, 30_000, 300_000)))
+            answer = send(self.site.target, Row("huge", "/v1/completions", body), ANSWER_LIMIT_S)
+            if answer.status != 400 and self.site.generation == generation:
+                self.tally.err(f"a prompt that is too long: {answer.outcome} {answer.body[:200]!r}")
+
+    def _insist(self, case: Case, stream: bool, pause_s: float) -> Answer | None:
+        """Ask, again when told to come back or when the server was killed; None when there is no answer."""
+        end = time.monotonic() + MOST_S
+        while True:
+            generation = self.site.generation
+            try:
+                return ask(self.site.target, case, ANSWER_LIMIT_S, stream=stream, pause_s=pause_s)
+            except Unanswered as error:
+                late = time.monotonic() > end
+                if self.site.generation != generation and not late:
+                    self.tally.count("cut")
+                elif error.retry_after is not None and not late:
+                    self.tally.count("refused")
+                    time.sleep(min(error.retry_after, 5.0))
+                else:
+                    self.tally.lose(f"{case.name} (stream: {stream}): {error}"[:400])
+                    return None

@@ -1,0 +1,137 @@
+"""A server that is injured for some minutes while every answer is compared: `python -m tests.soak.run`, `make soak`.
+
+Exit code: 0 when nothing was wrong, lost or leaked, 1 otherwise, 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.soak.cases import Case, cases
+from tests.soak.clients import Clients, oracle
+from tests.soak.injuries import Injuries
+from tests.soak.site import Site
+from tests.soak.tally import Tally
+
+HONEST, LEAVING, GREEDY = 5, 1, 1
+IDLE_LIMIT_S = 30.0
+GROWTH_MB = 60.0
+MORE_DESCRIPTORS = 16
+MOST_HELPERS = 4
+"""One that reads large requests, and those that compile grammars."""
+SAY_EVERY_S = 30.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, soak, report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.run", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
+        tally, notes = soak(Path(home), options.minutes * 60, options.seed)
+    facts = f"{options.minutes:g} minutes, seed {options.seed}, {platform.platform(terse=True)}"
+    summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
+    options.report.write_text(summary)
+    print(summary)
+    return 0 if tally.held else 1
+
+
+def soak(home: Path, seconds: float, seed: int, **injuring: Any) -> tuple[Tally, list[str]]:
+    """Injure a server for so long; what was seen, and what this machine does not allow.
+
+    home:     an empty directory.
+    injuring: see `Injuries`.
+    """
+    tally = Tally()
+    site = Site(home)
+    dice = random.Random(seed)
+    injuries = Injuries(site, tally, dice, **injuring)
+    try:
+        _soak(site, tally, seconds, dice, cases(), injuries)
+    finally:
+        site.close()
+    return tally, site.notes
+
+
+def _soak(
+    site: Site, tally: Tally, seconds: float, dice: random.Random, asked: Sequence[Case], injuries: Injuries
+) -> None:
+    clients = Clients(site, tally, asked, oracle(site, asked))
+    roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
+    with ThreadPoolExecutor(len(roles) + 1) as pool:
+        running = [pool.submit(role, random.Random(dice.random())) for role in roles]
+        injuring = pool.submit(injuries.run)
+        samples = _watch(site, tally, seconds)
+        injuries.over.set()
+        injuring.result()
+        clients.over.set()
+        for future in running:
+            future.result()
+    site.move_clock(0)
+    _look(site, tally, samples)
+
+
+def _watch(site: Site, tally: Tally, seconds: float) -> list[tuple[int, float, int]]:
+    """Wait for the end; (generation, MB and descriptors of the server process) again and again."""
+    samples: list[tuple[int, float, int]] = []
+    begin = said = time.monotonic()
+    while (elapsed := time.monotonic() - begin) < seconds:
+        time.sleep(min(2.0, max(0.0, seconds - elapsed)))
+        if not site.is_up:
+            continue
+        try:
+            samples.append((site.generation, site.memory(), len(site.descriptors())))
+        except (psutil.Error, OSError):
+            continue  # the server has just been killed
+        if time.monotonic() - said > SAY_EVERY_S:
+            said = time.monotonic()
+            print(
+                f"{elapsed:6.0f} s  {tally.right} right, {len(tally.wrong)} wrong, {len(tally.lost)} lost, "
+                f"{len(tally.recovery)} engines died",
+                flush=True,
+            )
+    return samples
+
+
+def _look(site: Site, tally: Tally, samples: Sequence[tuple[int, float, int]]) -> None:
+    """What is left when everybody has gone."""
+    busy = site.until_idle(IDLE_LIMIT_S)
+    if busy:
+        tally.leak(f"without a request there is still {busy}")
+    broken = site.check_integrity()
+    if broken:
+        tally.leak(f"check_integrity: {broken}")
+    helpers = site.helpers()
+    if len(helpers) > MOST_HELPERS:
+        tally.leak(f"beside server and engine there are {[helper.cmdline() for helper in helpers]}")
+    lived = [sample for sample in samples if sample[0] == site.generation]
+    if len(lived) >= 8:
+        _, early_mb, early_files = lived[len(lived) // 4]
+        if site.memory() > early_mb + GROWTH_MB:
+            tally.leak(f"the server's memory went from {early_mb:.0f} to {site.memory():.0f} MB")
+        open_files = site.descriptors(until=early_files + MORE_DESCRIPTORS, limit_s=IDLE_LIMIT_S)
+        if len(open_files) > early_files + MORE_DESCRIPTORS:
+            tally.leak(f"the server's descriptors went from {early_files} to {open_files}")
+    log = site.server.log()
+    if "Traceback" in log:
+        at = log.index("Traceback")
+        tally.leak(f"a traceback in the log: {log[at : at + 1500]}")
+    for left in site.end():
+        tally.leak(f"after the end: {left}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
