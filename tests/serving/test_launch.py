@@ -111,7 +111,7 @@ async def send(self, parts):
     os._exit(0)
 
 child = MagicMock(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
-EngineProcess.spawn = lambda: child
+EngineProcess.spawn = lambda *arguments: child
 OwnedEngine._send_greeting = send
 main(["serve", sys.argv[1], "--port", "0"])
 """
