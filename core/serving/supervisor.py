@@ -28,7 +28,15 @@ from core.serving.api_messages import (
     Serving,
     TellMetrics,
 )
-from core.serving.launch import FLUSH_SECONDS, ApiProcessError, announce, close_engine, listen, unless_stopped
+from core.serving.launch import (
+    DEATH_NOTICE_SECONDS,
+    FLUSH_SECONDS,
+    ApiProcessError,
+    announce,
+    close_engine,
+    listen,
+    unless_stopped,
+)
 from core.serving.metrics_rounds import MetricsRounds
 from core.serving.shares import engine_share, server_share
 
@@ -104,6 +112,8 @@ class Supervisor:
             if serving.done():
                 on_ready()
             await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                await asyncio.wait({stop}, timeout=DEATH_NOTICE_SECONDS)
             await self._end_children(second)
         finally:
             for task in waiting:
@@ -244,8 +254,15 @@ class Supervisor:
             await dead.close()
             client = await source.next(error)
         except EngineDeadError as last:
-            gone = EngineGone(str(last), last.cause)
-            self._tell_all(lambda child: child.tell(gone))
-            self._fail(last)
+            self._give_up(last)
+        except Exception as defect:
+            logger.error("The engine could not be replaced.", exc_info=defect)
+            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
+            self._give_up(EngineDeadError(sentence, cause=error.cause))
         else:
             self._adopt(client)
+
+    def _give_up(self, last: EngineDeadError) -> None:
+        gone = EngineGone(str(last), last.cause)
+        self._tell_all(lambda child: child.tell(gone))
+        self._fail(last)

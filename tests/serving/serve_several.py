@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from core.api.config import RestartConfig, ServerConfig
 from core.cli import serve as command
@@ -17,8 +18,8 @@ ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")
 spawn = EngineProcess.spawn
 
 
-def spawn_fake(executor: str | None = None) -> EngineProcess:
-    return spawn(TARGET)
+def spawn_fake(executor: str | None = None, *others: Any) -> EngineProcess:
+    return spawn(TARGET, *others)
 
 
 def resolve(words: list[str]) -> object:

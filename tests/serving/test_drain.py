@@ -73,16 +73,15 @@ def test_new_work_is_refused_while_a_stream_ends(start: Start) -> None:
     assert "Requests that run: 1; they have 30 s (--shutdown-timeout)" in ended_well(process)
 
 
-@pytest.mark.parametrize("seconds", ["0", "0.4"])
-def test_what_does_not_end_in_time_gets_an_error(start: Start, seconds: str) -> None:
-    process = start("0", "0.5", "0", "0", seconds)
+def test_what_does_not_end_in_time_gets_an_error(start: Start) -> None:
+    process = start("0", "0.5", "0", "0", "0.4")
     url = ready_url(process)
     with running_stream(url) as lines:
         process.send_signal(signal.SIGTERM)
         begin = time.monotonic()
         last = list(lines)[-1]
     assert "error" in json.loads(last.removeprefix("data: "))
-    assert float(seconds) <= time.monotonic() - begin < float(seconds) + 3
+    assert 0.4 <= time.monotonic() - begin < 4
     assert "ended now, since they still run: 1" in ended_well(process)
 
 
