@@ -113,8 +113,9 @@ def _item(form: CallForm, tool: ToolSpec, schema: dict[str, Any], key: str) -> F
         return {"type": "sequence", "elements": [_const(f"{key}="), json_value]}
     is_string = argument_types(tool, key) == ("string",)
     wanted = "string" if is_string else "json"
-    after_key = next((one.after_key for one in form.values if one.type == wanted), form.values[0].after_key)
-    before = _const(f"{form.key_open}{key}{after_key}{form.value_open}")
+    endings = [one.after_key for one in form.values if one.type == wanted] or [form.values[0].after_key]
+    ways = [_const(f"{form.key_open}{key}{after_key}{form.value_open}") for after_key in endings]
+    before = ways[0] if len(ways) == 1 else {"type": "or", "elements": ways}
     inner = _string(value, form) if is_string else json_value
     has_own_space = not form.trim or inner["type"] == "any_text"
     space = [] if has_own_space else [_maybe([_const(form.trim[:1])])]
