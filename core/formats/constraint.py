@@ -20,10 +20,9 @@ from core.formats.beginning import begins_inside
 from core.formats.reader import SPACE
 from core.formats.response_format import ResponseFormat
 from core.formats.stop_markers import without_stops
+from core.formats.tag_parts import Format, const, either, json_value, optional, sequence
 from core.formats.tool_spec import ToolSpec
 from core.formats.writing import call_frame, group_frame
-
-Format = dict[str, Any]
 
 _INDEX = "[0-9]+"
 _PARTS = ("content", "elements")
@@ -87,7 +86,7 @@ def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer
     marker = _first_marker(row)
     if not marker:
         return {"type": "or", "elements": [calls, {"type": "regex", "pattern": _NO_CALL}]}
-    free = _sequence({"type": "any_text", "excludes": [marker]}, {"type": "optional", "content": calls})
+    free = sequence({"type": "any_text", "excludes": [marker]}, optional(calls))
     return free if row.content is None else {"type": "or", "elements": [free, _text(row, None)]}
 
 
@@ -114,11 +113,11 @@ def _calls(row: ResponseFormat, tools: Sequence[ToolSpec], many: bool) -> Format
     before = before.lstrip(SPACE)
     separator = row.calls[0].separator
     one = [_call(row, tool, first=not before) for tool in tools]
-    parts = [_const(before), _either(one)]
+    parts = [const(before), either(one)]
     if many:
         further = [_call(row, tool, first=False) for tool in tools]
-        parts.append({"type": "star", "content": _sequence(_const(separator), _either(further))})
-    return _sequence(*parts, _const(after))
+        parts.append({"type": "star", "content": sequence(const(separator), either(further))})
+    return sequence(*parts, const(after))
 
 
 def _call(row: ResponseFormat, tool: ToolSpec, first: bool) -> Format:
@@ -129,8 +128,8 @@ def _call(row: ResponseFormat, tool: ToolSpec, first: bool) -> Format:
     for number, piece in enumerate(before.split("{index}")):
         if number:
             parts.append({"type": "regex", "pattern": _INDEX})
-        parts.append(_const(piece))
-    return _sequence(*parts, arguments_format(row, form, tool), _const(frame.after))
+        parts.append(const(piece))
+    return sequence(*parts, arguments_format(row, form, tool), const(frame.after))
 
 
 def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most: int | None) -> Format:
@@ -143,11 +142,11 @@ def _behind_reasoning(row: ResponseFormat, body: Format, prompt_tail: str, most:
     if most is not None:
         thoughts["max_tokens"] = most
         body = _excluding(body, opening)  # else thoughts could go on as text
-    thinking = _sequence(thoughts, _const(close))
+    thinking = sequence(thoughts, const(close))
     space: Format = {"type": "regex", "pattern": _SPACE}
     if begins_inside(row, prompt_tail):
-        return _sequence({"type": "optional", "content": _const(opening)}, thinking, space, body)
-    return _sequence({"type": "optional", "content": _sequence(_const(opening), thinking, space)}, body)
+        return sequence(optional(const(opening)), thinking, space, body)
+    return sequence(optional(sequence(const(opening), thinking, space)), body)
 
 
 def _excluding(part: Any, text: str) -> Any:
@@ -167,46 +166,23 @@ def _text(row: ResponseFormat, answer: GrammarSpec | None) -> Format:
     before, after = row.content or ("", "")
     ends = [after.strip()] if after.strip() else []
     inner: Format = {"type": "any_text", "excludes": ends} if answer is None else _answer(answer)
-    return _sequence(_const(before), inner, _const(after))
+    return sequence(const(before), inner, const(after))
 
 
 def _answer(spec: GrammarSpec) -> Format:
     """A constraint as a part of a structural tag. Raises RequestError."""
     match spec.kind:
         case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(spec.text)}
+            return json_value(json.loads(spec.text))
         case "json_object":
-            return {"type": "json_schema", "json_schema": {"type": "object"}}
+            return json_value({"type": "object"})
         case "regex":
             return {"type": "regex", "pattern": spec.text}
         case "choice":
-            return _either([_const(text) for text in json.loads(spec.text)])
+            return either([const(text) for text in json.loads(spec.text)])
         case "ebnf":
             return {"type": "grammar", "grammar": spec.text}
         case "lark":
             return {"type": "lark", "grammar": spec.text}
         case "structural_tag":
             return dict(json.loads(spec.text)["format"])
-
-
-def _const(text: str) -> Format:
-    return {"type": "const_string", "value": text}
-
-
-def _either(parts: list[Format]) -> Format:
-    return parts[0] if len(parts) == 1 else {"type": "or", "elements": parts}
-
-
-def _sequence(*parts: Format) -> Format:
-    """The parts one behind the other; texts side by side are one."""
-    kept: list[Format] = []
-    for part in parts:
-        inner = part["elements"] if part["type"] == "sequence" else [part]
-        for one in inner:
-            if one["type"] == "const_string" and kept and kept[-1]["type"] == "const_string":
-                kept[-1] = _const(kept[-1]["value"] + one["value"])
-            elif one != _const(""):
-                kept.append(one)
-    if not kept:
-        return _const("")
-    return kept[0] if len(kept) == 1 else {"type": "sequence", "elements": kept}

@@ -72,7 +72,10 @@ def _best(template: str, rows: Sequence[ResponseFormat]) -> tuple[ResponseFormat
 
 def _without_absent_reasoning(row: ResponseFormat, template: str) -> ResponseFormat:
     """The row, without reasoning when the template does not know its markers."""
-    if row.reasoning is None or any(close.strip() in template for close in row.reasoning.close):
+    reasoning = row.reasoning
+    if reasoning is None or reasoning.in_parts:
+        return row
+    if any(close.strip() in template for close in reasoning.close):
         return row
     return msgspec.structs.replace(row, reasoning=None)
 

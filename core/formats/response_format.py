@@ -24,12 +24,14 @@ class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     close:        what it ends with, likewise.
     implied_open: an answer begins inside, unless the prompt ends with one of `close`: templates or models leave `open` out.
     anywhere:     `open` counts after text too, not only at the beginning, after reasoning and after a call.
+    in_parts:     templates put the markers together from parts, so that one without them says nothing.
     """
 
     open: tuple[str, ...]
     close: tuple[str, ...]
     implied_open: bool = False
     anywhere: bool = False
+    in_parts: bool = False
 
 
 class ValueForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -32,7 +32,16 @@ ENDS += [
     "[e~[",
     "<|EOT|>",
 ]
-ENDS += ["<|observation|>", "<|endofassistant|>", "<turn|>", "<end_of_turn>", "<|assistant_end|>", "<SPECIAL_12>"]
+ENDS += [
+    "<|observation|>",
+    "<|endofassistant|>",
+    "<turn|>",
+    "<end_of_turn>",
+    "<|assistant_end|>",
+    "<SPECIAL_12>",
+    "<|end_of_msg|>",
+    "<｜hy_eos:opensource｜>",
+]
 
 
 def whole(name, calls, content="Let me <look> {up} [that].", reasoning="The user < wants </thi\nan answer."):
