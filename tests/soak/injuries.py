@@ -22,7 +22,8 @@ HOURS = 3600
 RECOVERY_LIMIT_S = 60.0
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 REST_S = (2.0, 6.0)
-"""Least and most between two injuries. An engine that dies again and again before anybody got on is taken to be killed by a request."""
+"""Least and most between two injuries. An engine that dies again and again before anybody got on is taken to be killed by a
+request."""
 
 
 class Injuries:
