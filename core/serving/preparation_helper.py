@@ -70,9 +70,12 @@ class PreparationHelper:
             self._idle.cancel()
         try:
             async with asyncio.timeout(JOB_SECONDS):
-                if self._process is None:
-                    await self._start()
-                answer = await self._ask(kind, data)
+                try:
+                    answer = await self._ask_process(kind, data)
+                except (OSError, EOFError) as error:  # it may have died long before this request came
+                    logger.warning("The process that prepares large requests ended (%s); another is started.", error)
+                    await self._end()
+                    answer = await self._ask_process(kind, data)
         except TimeoutError:
             await self._end()
             raise RequestError(
@@ -92,6 +95,11 @@ class PreparationHelper:
         else:
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._on_idle)
         return answer
+
+    async def _ask_process(self, kind: str, data: Buffer) -> Answer:
+        if self._process is None:
+            await self._start()
+        return await self._ask(kind, data)
 
     async def _start(self) -> None:
         if self._closed:

@@ -182,17 +182,31 @@ def test_errors_are_the_same_wherever_a_body_is_read(limited: RunningServer, pad
     assert answer.status_code == 400 and answer.json()["error"]["code"] == "invalid_json"
 
 
-def test_a_helper_that_dies_is_replaced(limited: RunningServer) -> None:
+def test_a_helper_that_dies_is_replaced_and_nobody_notices(limited: RunningServer) -> None:
     body = COMPLETION | {"metadata": PADDING}
     assert limited.http.post("/v1/completions", json=body).status_code == 200
     helper = _helper(limited)
     first = helper._process
     first.kill()
     first.wait()
-    error = refusal(limited, "/v1/completions", body, 503)
-    assert error["code"] == "server_busy"
     assert limited.http.post("/v1/completions", json=body).status_code == 200
     assert helper._process.pid != first.pid
+
+
+def test_a_request_at_which_helpers_die_is_refused(limited: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = COMPLETION | {"metadata": PADDING}
+    helper = _helper(limited)
+    ask = helper._ask
+
+    async def kill_and_ask(*arguments: Any) -> Any:
+        helper._process.kill()
+        helper._process.wait()
+        return await ask(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(helper, "_ask", kill_and_ask)
+        assert refusal(limited, "/v1/completions", body, 503)["code"] == "server_busy"
+    assert limited.http.post("/v1/completions", json=body).status_code == 200
 
 
 def test_the_memory_of_the_helper_goes_with_it_when_nobody_needs_it(
