@@ -7,6 +7,7 @@ Called by: `ZmqClient`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady, Shutdown
@@ -62,6 +63,8 @@ class OwnedEngine(EngineConnection):
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):  # all that it has sent is received before its end is seen
+            await asyncio.wait_for(super().until_ended(voice), LAST_WORDS_S)
         return self._process.dead_error()
 
     def suspects(self) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from core.api.messages import (
 from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.calls import OpenCalls
-from core.engine.child import LAST_WORDS_S, EngineProcess
+from core.engine.child import EngineProcess
 from core.engine.connection import EngineConnection
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
@@ -45,9 +45,8 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-
-LAST_OUTPUTS_S = 0.02
-ENDED_BY_ITSELF = ("exit", "failure")
+QUIET_S = 0.02
+"""Silence of an engine that has ended after which nothing of it is left to be heard."""
 
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
@@ -278,9 +277,10 @@ class ZmqClient:
     async def _watch(self) -> None:
         """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
         error = await self._engine.until_ended(self)
-        # Only an engine that ended by itself has more to say than outputs, which the next one can give as well.
-        patience_s = LAST_WORDS_S if error.cause in ENDED_BY_ITSELF else LAST_OUTPUTS_S
-        await asyncio.wait({self._tasks[0]}, timeout=patience_s)
+        heard_at = 0.0
+        while heard_at != self._heard_at and not self._tasks[0].done():
+            heard_at = self._heard_at
+            await asyncio.wait({self._tasks[0]}, timeout=QUIET_S)
         self._die(error)
 
     def _die(self, error: EngineDeadError) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 
+import psutil
 import pytest
 from fakes import TARGET, make_config
 
@@ -30,10 +30,7 @@ def source(*, with_standby: bool) -> OwnedEngineSource:
 
 
 def children() -> set[int]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
-    return found
+    return {child.pid for child in psutil.Process().children()}
 
 
 async def until_children(count: int, before: set[int]) -> set[int]:
