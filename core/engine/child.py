@@ -198,11 +198,12 @@ class EngineProcess:
         stream = self._process.stdout
         if stream is None:
             return
-        while chunk := os.read(stream.fileno(), TAIL_BYTES):
-            whole = self._tail + chunk
-            self._tail = whole[-TAIL_BYTES:]
-            with contextlib.suppress(OSError, ValueError):  # a full disk, a reader that is gone, a closed stream
-                print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+        with stream:
+            while chunk := os.read(stream.fileno(), TAIL_BYTES):
+                whole = self._tail + chunk
+                self._tail = whole[-TAIL_BYTES:]
+                with contextlib.suppress(OSError, ValueError):  # a full disk, a reader that is gone, a closed stream
+                    print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
 
 def _run_and_report(work: Callable[[], object], done: Future[None]) -> None:

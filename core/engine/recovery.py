@@ -1,7 +1,8 @@
 """The pause between the death of an engine and the next engine that goes on with all that ran.
 
 Owns: `Recovery`: the next client, the check that its engine computes the same, sending all live requests to it, and ending
-the one that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say. Called by: `AsyncEngine`.
+the one that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say.
+Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ def test_an_engine_that_computes_otherwise_goes_on_with_nothing() -> None:
         await anext(stream)
         async with pause(engine, source):
             source.make_executor = type("Other", (FakeExecutor,), {"numerics": "other"})
-        with pytest.raises(EngineDeadError, match="another numerics .'other', it was 'fake'"):
+        with pytest.raises(EngineDeadError, match=r"another numerics .'other', it was 'fake'"):
             await tokens_of(stream)
         assert not engine.is_running
 

@@ -83,12 +83,14 @@ def run_engine(test: Any, restarts: RestartConfig, wedge_timeout_s: float = 0.0,
 
 def test_a_request_that_crashes_processes_ends_alone() -> None:
     async def test(engine: AsyncEngine) -> None:
+        num_files = psutil.Process().num_fds()
         prompts = [[CRASH, 1], [2, 3], [4, 5]]
         asked = [answer(engine, prompt, f"r{prompt[0]}") for prompt in prompts]
         reason, *others = await asyncio.gather(*asked)
         assert "alone at last (cause: crash)" in reason
         assert others == [reference(prompt, 30) for prompt in prompts[1:]]
-        assert engine.restarts.num_restarts == {"crash": 4}
+        assert engine.restarts.num_restarts["crash"] <= 4
+        assert psutil.Process().num_fds() <= num_files
 
     run_engine(test, RestartConfig(backoff_s=0.0))
 
