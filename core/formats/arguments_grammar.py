@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from core.formats.pair_arguments import key_by_key, strings_are_said
 from core.formats.quoted_lark import quoted
 from core.formats.response_format import BodyKind, CallForm, ResponseFormat
 from core.formats.tag_parts import Format, const, json_value, sequence
 from core.formats.tool_spec import ToolSpec
+from core.grammars.lowering import ADDING, SPEAKING
 from core.tokens.message_forms import CUSTOM_INPUT
 
 AROUND_INPUT: Mapping[BodyKind, tuple[str, str]] = MappingProxyType(
@@ -31,12 +33,23 @@ def arguments_format(row: ResponseFormat, form: CallForm, tool: ToolSpec) -> For
     """The part of a structural tag for the arguments of this tool. Raises RequestError for what cannot be said."""
     if tool.kind == "custom":
         return _custom(row, form, tool)
-    schema = tool.parameters or {"type": "object", "properties": {}}
+    schema = _closed(tool.parameters or {"type": "object", "properties": {}})
     if form.kind in ("json", "named_json", "loose"):
         return json_value(schema)
     if form.style and not strings_are_said(tool, schema):
         return {**json_value(schema), "style": form.style}
     return key_by_key(row, form, tool, schema)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a tool's arguments without any that it does not name, where it leaves that open.
+
+    A tool has no use for them, and small models go on inventing some until their tokens are used up.
+    """
+    speaks = any(name in schema for name in (*ADDING, *SPEAKING))
+    if "properties" not in schema or speaks:
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def holds_input(form: CallForm, tool: ToolSpec) -> bool:

@@ -86,7 +86,7 @@ def serve(port: int, script: Script) -> int:
         return SimpleNamespace(engine=asyncio.run(resolved()), server=server)
 
     AsyncEngine.start = staticmethod(start)  # type: ignore[method-assign,assignment]
-    EngineProcess.spawn = lambda: SimpleNamespace(discard=lambda: None)  # type: ignore[method-assign,assignment,return-value]
+    EngineProcess.spawn = lambda: SimpleNamespace(discard=lambda: None, configured=asyncio.Event())  # type: ignore[method-assign,assignment,return-value]
     command._resolve = resolve  # type: ignore[assignment]
     return main(["serve"])
 

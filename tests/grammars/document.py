@@ -29,7 +29,8 @@ classes of characters become those on which ECMA-262, Python and Rust agree. A k
 nothing, as JSON Schema says.
 
 In structural tags, such as those of tool calls, xgrammar takes objects as closed where their schema does not say.
-White space and additional properties are as the request or the server's arguments say, there as elsewhere.
+White space and additional properties are as the request or the server's arguments say, there as elsewhere; the arguments of a
+tool have none that its schema does not name, unless the schema speaks of them.
 
 Strings have one spelling: `\\u` escapes of characters that need none are not generated, as a key in such a spelling
 would pass beside a declared one of the same name.
