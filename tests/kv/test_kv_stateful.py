@@ -74,12 +74,14 @@ class ManagerMachine(RuleBasedStateMachine):
         self.running = []
 
     @rule(
-        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30),
-        salt=st.sampled_from([None, None, "a"]),
-        tenant=st.sampled_from(["", "ann", "bob"]),
-        num_public=st.sampled_from([0, 4, 9]),
+        num_known=st.integers(0, 30),
+        tail=st.lists(st.integers(0, 1), min_size=1, max_size=8),
+        whose=st.sampled_from([(None, ""), ("a", ""), (None, "ann"), (None, "bob")]),
+        num_public=st.sampled_from([0, 4]),
     )
-    def admit(self, prompt, salt, tenant, num_public):
+    def admit(self, num_known, tail, whose, num_public):
+        prompt = [0, 1, 1] * (num_known // 3) + tail
+        salt, tenant = whose
         sequence = KVSequence(prompt, salt, tenant=tenant, num_public_tokens=min(num_public, len(prompt)))
         hit = look_up(self.kv, sequence)
         assert hit.num_tokens < len(prompt) and hit.num_tokens % self.size == 0
