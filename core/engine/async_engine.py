@@ -24,6 +24,7 @@ from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
 from core.engine.health import check_pause, check_silence
 from core.engine.input_processor import InputProcessor, ProcessedInput
+from core.engine.killers import Killers
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
 from core.engine.queue_limit import queue_limit
@@ -93,10 +94,13 @@ class AsyncEngine:
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self.restarts = RestartLog()
         self._totals = StatTotals()
+        self._killers = Killers()
         self._recovery: Recovery | None = None
         if source is not None:
             num_drafts = config.scheduler.num_speculative_tokens
-            self._recovery = Recovery(source, self, self._output, self._streams, self.restarts, num_drafts)
+            self._recovery = Recovery(
+                source, self, self._output, self._streams, self.restarts, self._killers, num_drafts
+            )
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -150,6 +154,7 @@ class AsyncEngine:
         if recorder is not None and recorder.seed is not None:
             params = msgspec.structs.replace(params, seed=recorder.seed)
         entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
+        self._killers.check(entry.requests[0])
         with self._streams.open(request_id) as stream:
             self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
             self._output.add(entry)

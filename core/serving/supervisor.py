@@ -25,6 +25,7 @@ from core.serving.api_messages import (
     EngineAt,
     EngineDied,
     EngineGone,
+    Explained,
     Serving,
     TellMetrics,
 )
@@ -185,6 +186,8 @@ class Supervisor:
                     serving = [each for each in self._children.values() if each.client is not None]
                     if len(serving) == len(self._keepers):
                         self._all_serve.set()
+                case Explained() if self._source is not None:
+                    self._source.forgive(message.num_deaths)
                 case AskMetrics():
                     answering = asyncio.create_task(self._tell_metrics(child, message.question))
                     self._asked.add(answering)
@@ -244,8 +247,16 @@ class Supervisor:
             await dead.close()
             client = await source.next(error)
         except EngineDeadError as last:
-            gone = EngineGone(str(last), last.cause)
-            self._tell_all(lambda child: child.tell(gone))
-            self._fail(last)
+            self._give_up(last)
+        except Exception as defect:
+            logger.error("The engine could not be replaced.", exc_info=defect)
+            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
+            self._give_up(EngineDeadError(sentence, cause=error.cause))
         else:
             self._adopt(client)
+
+    def _give_up(self, last: EngineDeadError) -> None:
+        """There will be no engine any more."""
+        gone = EngineGone(str(last), last.cause)
+        self._tell_all(lambda child: child.tell(gone))
+        self._fail(last)
