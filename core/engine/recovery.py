@@ -16,10 +16,10 @@ from typing import Protocol
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import EngineReady
 from core.engine.killers import Killers
-from core.engine.output_processor import OutputProcessor, RequestState
+from core.engine.live_requests import LiveRequests
+from core.engine.output_processor import RequestState
 from core.engine.restart_log import RestartLog
 from core.engine.revival import EngineSource
-from core.engine.streams import RequestStreams
 from core.engine.suspects import Suspects
 from core.engine.zmq_client import ZmqClient
 
@@ -53,8 +53,7 @@ class Patient(Protocol):
 class Recovery:
     """One for each `AsyncEngine`.
 
-    requests:   those that live.
-    streams:    where a request's last output or error goes.
+    live:       all requests, and where their last outputs or errors go.
     log:        is told of everything.
     killers:    is told of requests that engines died of.
     num_drafts: most draft tokens of a step.
@@ -64,16 +63,15 @@ class Recovery:
         self,
         source: EngineSource,
         patient: Patient,
-        requests: OutputProcessor,
-        streams: RequestStreams,
+        live: LiveRequests,
         log: RestartLog,
         killers: Killers,
         num_drafts: int = 0,
     ) -> None:
         self._source = source
         self._patient = patient
-        self._requests = requests
-        self._streams = streams
+        self._requests = live.states
+        self._streams = live.streams
         self._log = log
         self._killers = killers
         self._suspects = Suspects()

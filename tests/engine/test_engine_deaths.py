@@ -146,7 +146,7 @@ async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, Requ
     assert tokenizer is not None
     engine = mortal_engine(source, tokenizer)
     engine.grammars.close()
-    engine.grammars = Compiled()  # type: ignore[assignment]
+    engine._intake.grammars = Compiled()  # type: ignore[assignment]
 
     async def answer(case: str) -> RequestOutput:
         form = StructuredOutputsParams(regex=PATTERN) if case == "grammar" else None
