@@ -88,7 +88,8 @@ class TellMetrics(msgspec.Struct, tag="tell"):
     families: dict[int, list[Family]]
 
 
-ToApi = Begin | EngineDied | EngineAt | EngineGone | Stop | AskMetrics | TellMetrics
+News = EngineDied | EngineAt | EngineGone
+ToApi = Begin | News | Stop | AskMetrics | TellMetrics
 FromApi = Serving | Explained | AskMetrics | TellMetrics
 
 

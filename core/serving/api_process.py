@@ -26,8 +26,9 @@ from core.processes import end_with_parent
 from core.serving.api_messages import AskMetrics, Begin, Channel, Explained, Serving, Stop, TellMetrics, ToApi
 from core.serving.context import ServingContext
 from core.serving.engine_news import EngineNews, SharedEngineSource
-from core.serving.launch import close_engine, import_application, on_loop_error, serve_requests
+from core.serving.lifetime import close_engine, on_loop_error
 from core.serving.process_limits import raise_limits
+from core.serving.service import import_application, serve_requests
 
 ANSWER_S = 2.0
 """Seconds to wait for the metrics of the others."""

@@ -1,7 +1,7 @@
 """The ASGI application.
 
 Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine.
-Called by: `core.serving.launch`, tests, and whoever mounts the API in an application of their own.
+Called by: `core.serving.service`, tests, and whoever mounts the API in an application of their own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from core.api.errors import EngineDeadError
 from core.engine.connection import EngineConnection
 from core.engine.wedge import Voice
 from core.engine.zmq_client import ZmqClient
-from core.serving.api_messages import EngineAt, EngineDied, EngineGone
+from core.serving.api_messages import EngineAt, EngineDied, EngineGone, News
 
 OBITUARY_S = 2.0
 """Seconds that the supervisor has for saying what an engine died of."""
@@ -28,7 +28,7 @@ class EngineNews:
         self._gone: EngineDeadError | None = None
         self._changed = asyncio.Event()
 
-    def tell(self, message: EngineDied | EngineAt | EngineGone) -> None:
+    def tell(self, message: News) -> None:
         """There is news."""
         match message:
             case EngineAt():
