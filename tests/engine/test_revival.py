@@ -106,6 +106,7 @@ def test_a_request_that_crashes_processes_ends_alone() -> None:
     run_engine(test, RestartConfig(backoff_s=0.0))
 
 
+@pytest.mark.slow
 def test_a_request_in_which_engines_hang_ends_alone() -> None:
     async def test(engine: AsyncEngine) -> None:
         for number in range(10):  # so that it is known how long steps take
