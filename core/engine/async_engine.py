@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError, RequestError
-from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
+from core.api.errors import EngineDeadError, EngineStalledError
+from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-from core.api.structured_outputs import CompiledGrammar
 from core.engine.child import EngineProcess
+from core.engine.deadlines import alarm, overdue_sentence
 from core.engine.health import check_pause, check_silence
-from core.engine.input_processor import InputProcessor, ProcessedInput
-from core.engine.output_processor import OutputProcessor
+from core.engine.intake import Intake
+from core.engine.killers import Killers
+from core.engine.live_requests import LiveRequests
 from core.engine.prompt_parser import PromptInput
-from core.engine.queue_limit import queue_limit
-from core.engine.recording import Recorder
+from core.engine.queue_limit import QueueLimit
 from core.engine.recovery import Recovery
 from core.engine.request_terms import STRICT, RequestTerms
 from core.engine.restart_log import RestartLog
@@ -35,7 +32,6 @@ from core.engine.revival import EngineSource
 from core.engine.startup import Resolved, start_with_fallbacks
 from core.engine.stat_totals import StatTotals
 from core.engine.stats_log import StatsLog
-from core.engine.streams import RequestStreams
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
 
@@ -43,12 +39,6 @@ if TYPE_CHECKING:
     from core.grammars.compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
-
-LONG_TEXT = 4096
-"""Characters of a prompt from which on it is tokenized outside the event loop."""
-
-DEADLINE_GRACE_S = 0.5
-"""Seconds after a request's deadline that the engine has for saying so itself, with all it has generated until then."""
 
 OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 
@@ -58,9 +48,6 @@ class AsyncEngine:
 
     tokenizer:    of the checkpoint, or one that refuses all texts.
     model_config: the model as it runs.
-    stats:        state of the engine after its latest step.
-    queue:        how many requests wait, and may.
-    grammars:     compiles what requests want of their answers' form.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
     on_death:     called once when the engine dies and is not started again.
@@ -71,32 +58,24 @@ class AsyncEngine:
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, client: ZmqClient, source: EngineSource | None = None
     ) -> None:
-        from core.grammars.compiler import GrammarCompiler  # not before the engine has its configuration
-
         self.config = config
         self.model_config = config.model
         self.tokenizer = tokenizer
-        self.stats = SchedulerStats()
         self.dead_error: EngineDeadError | None = None
         self.on_outputs: OutputsHook | None = None
         self.on_death: Callable[[EngineDeadError], None] | None = None
         self._client = client
         self._closed = False
-        self._num_overdue = 0
-        texts = None if tokenizer.refusal else tokenizer
-        self._input = InputProcessor(config.model, texts, config.cache.explains)
-        self._output = OutputProcessor(texts, config.scheduler.stream_interval)
-        self.queue = queue_limit(config.scheduler)
-        self.grammars: GrammarCompiler = GrammarCompiler(config, tokenizer)
-        self._streams = RequestStreams()
-        self._recorders: dict[str, Recorder] = {}
-        self._stats_log = None if config.disable_log_stats else StatsLog()
-        self.restarts = RestartLog()
+        self._live = LiveRequests(config, tokenizer)
         self._totals = StatTotals()
+        self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
+        self._stats_log = None if config.disable_log_stats else StatsLog()
+        self._killers = Killers()
+        self.restarts = RestartLog()
         self._recovery: Recovery | None = None
         if source is not None:
             num_drafts = config.scheduler.num_speculative_tokens
-            self._recovery = Recovery(source, self, self._output, self._streams, self.restarts, num_drafts)
+            self._recovery = Recovery(source, self, self._live, self.restarts, self._killers, num_drafts)
         client.listen(self._on_step, self._on_dead)
 
     @classmethod
@@ -120,6 +99,21 @@ class AsyncEngine:
         return self._client.ready
 
     @property
+    def stats(self) -> SchedulerStats:
+        """State of the engine after its latest step."""
+        return self._totals.latest
+
+    @property
+    def queue(self) -> QueueLimit:
+        """How many requests wait, and may."""
+        return self._live.queue
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles what requests want of their answers' form."""
+        return self._intake.grammars
+
+    @property
     def pid(self) -> int:
         """Process id of the engine."""
         return self._client.pid
@@ -140,22 +134,12 @@ class AsyncEngine:
         """
         self._check_open()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
-        with nullcontext() if request_id in self.queue else self.queue.arriving():
-            prompt = await self._tokenized(prompt)
-            begin = time.monotonic()
-            grammar = await self._grammar(params, deadline)
-        if grammar is not None:
-            terms = terms.with_grammar(begin)
-        recorder = terms.recorder
-        if recorder is not None and recorder.seed is not None:
-            params = msgspec.structs.replace(params, seed=recorder.seed)
-        entry = self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
-        with self._streams.open(request_id) as stream:
-            self.queue.enter({request_id: len(entry.requests[0].prompt_token_ids)})
-            self._output.add(entry)
-            alarm = self._set_alarm(request_id, deadline)
+        entry = await self._intake.process(request_id, prompt, params, terms, deadline)
+        self._killers.check(entry.requests[0])
+        with self._live.open(entry) as stream, alarm(deadline, partial(self._time_out, request_id)):
             try:
-                requests = entry.requests if recorder is None else self._recalled(entry, recorder)
+                recorder = terms.recorder
+                requests = entry.requests if recorder is None else self._live.recalled(entry, recorder)
                 if requests:
                     await self._send(requests)
                 while True:
@@ -164,15 +148,11 @@ class AsyncEngine:
                     if output.finished:
                         return
             finally:
-                if alarm is not None:
-                    alarm.cancel()
-                self.queue.end(request_id)
-                self._recorders.pop(request_id, None)
                 self._forget(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
-        self._streams.deliver(self._forget(request_id))
+        self._live.streams.deliver(self._forget(request_id))
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks.
@@ -205,13 +185,13 @@ class AsyncEngine:
         if self._pauses:
             check_pause(self.restarts, limit)
         else:
-            await check_silence(self._client, limit, len(self._output))
+            await check_silence(self._client, limit, len(self._live))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._streams.end(EngineDeadError("The engine was closed."))
+            self._live.end(EngineDeadError("The engine was closed."))
             await asyncio.to_thread(self.grammars.close)
             if self._recovery is not None:
                 await self._recovery.close()
@@ -230,7 +210,7 @@ class AsyncEngine:
         """The engine is dead for good. Called by the recovery."""
         self.dead_error = error
         logger.error("%s", error)
-        self._streams.end(error)
+        self._live.end(error)
         if self.on_death is not None:
             self.on_death(error)
 
@@ -256,103 +236,27 @@ class AsyncEngine:
         if not self._pauses:
             await self._client.add(requests)
 
-    async def _tokenized(self, prompt: PromptInput) -> PromptInput:
-        """The prompt, with token ids when its text is long: then it is tokenized outside the event loop."""
-        given = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
-        text = given.get("prompt")
-        if not isinstance(text, str) or len(text) <= LONG_TEXT or given.get("prompt_token_ids") is not None:
-            return prompt
-        return {**given, "prompt_token_ids": await asyncio.to_thread(self.tokenizer.encode, text)}
-
-    async def _grammar(self, params: SamplingParams, deadline: float) -> CompiledGrammar | None:
-        """The compiled form of what the answer must look like. Raises RequestError.
-
-        deadline: monotonic seconds; 0.0: none.
-        """
-        wanted = getattr(params, "structured_outputs", None)
-        if wanted is None:
-            return None
-        begin = time.monotonic()
-        try:
-            async with asyncio.timeout(deadline - begin if deadline else None):
-                return await self.grammars.compiled(wanted)
-        except TimeoutError:
-            self._num_overdue += 1
-            self.stats.num_timeouts += 1
-            raise RequestError(
-                f"The request's time was up after {time.monotonic() - begin:.1f} s in which its structured_outputs were "
-                "compiled; give the request a longer timeout.",
-                param="timeout",
-                status=408,
-                code="request_timeout",
-            ) from None
-
-    def _recalled(self, entry: ProcessedInput, recorder: Recorder) -> list[EngineRequest]:
-        """Repeat what a request has got already, and record what follows; returns the choices that are not finished."""
-        request_id = entry.requests[0].request_id
-        recorder.begin(entry.requests[0].seed)
-        for step in recorder.past:
-            outputs = [msgspec.structs.replace(output, request_id=request_id) for output in step]
-            self._streams.deliver(self._output.process(outputs).outputs)
-        if recorder.past:
-            self.queue.leave(request_id)
-        self._recorders[request_id] = recorder
-        state = self._output.find(request_id)
-        return [] if state is None else state.resumed()
-
-    def _record(self, outputs: Sequence[EngineOutput]) -> None:
-        """Hand the news of recorded requests to their recorders."""
-        news: dict[str, list[EngineOutput]] = {}
-        for output in outputs:
-            if output.request_id in self._recorders:
-                news.setdefault(output.request_id, []).append(output)
-        for request_id, own in news.items():
-            self._recorders[request_id].record(own)
-
-    def _set_alarm(self, request_id: str, deadline: float) -> asyncio.TimerHandle | None:
-        """See to it that a request ends even when the engine does not end it. deadline: monotonic seconds; 0.0: none."""
-        if not deadline:
-            return None
-        begin = time.monotonic()
-        delay = deadline - begin + DEADLINE_GRACE_S
-        return asyncio.get_running_loop().call_later(delay, self._time_out, request_id, begin)
-
     def _time_out(self, request_id: str, begin: float) -> None:
         """End a request whose deadline has passed. begin: monotonic seconds at which it began."""
-        why = "it is busy with a long step, or it hangs (/health tells)"
-        if self._pauses:
-            why = "it died and is being started again"
-        sentence = (
-            f"The request's time was up after {time.monotonic() - begin:.1f} s, and the engine did not end it: {why}. "
-            "Give the request a longer timeout."
-        )
+        sentence = overdue_sentence(begin, pauses=self._pauses)
         if self.is_running and not self._pauses:
             self._client.ping()  # so that the engine owes an answer even when no request is left
         last = self._forget(request_id, "timeout", sentence)
-        self._num_overdue += len(last)
-        self.stats.num_timeouts += len(last)
-        self._streams.deliver(last)
+        self._totals.timed_out(len(last))
+        self._live.streams.deliver(last)
 
     def _forget(
         self, request_id: str, reason: FinishReason = "abort", sentence: str | None = None
     ) -> list[RequestOutput]:
         """Drop a request that still runs, here and in the engine; returns its last output."""
-        if request_id not in self._output:
+        if request_id not in self._live:
             return []
         self._client.abort([request_id])
-        return self._output.abort([request_id], reason, sentence)
+        return self._live.forget(request_id, reason, sentence)
 
     def _on_step(self, message: EngineOutputs) -> None:
-        self.stats = message.stats
-        self._totals.add_to(self.stats)
-        self.stats.num_timeouts += self._num_overdue
-        for news in message.outputs:
-            if news.start == 0:
-                self.queue.leave(news.request_id)
-        if self._recorders:
-            self._record(message.outputs)
-        processed = self._output.process(message.outputs)
-        self._streams.deliver(processed.outputs)
+        self._totals.take(message.stats)
+        processed = self._live.take(message)
         if processed.stopped:
             self._client.abort_choices(processed.stopped)
         if self._stats_log is not None:
@@ -369,5 +273,5 @@ class AsyncEngine:
         if self._recovery is None:
             self.give_up(error)
             return
-        self.stats = self._totals.end_engine(self.stats, self._num_overdue, len(self._output))
+        self._totals.end_engine(len(self._live))
         self._recovery.begin(self._client, error)

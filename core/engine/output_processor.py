@@ -169,12 +169,18 @@ class ExplainedState(RequestState):
 
 
 class OutputProcessor:
-    """All live requests of one client. tokenizer: None leaves all texts empty. stream_interval: see `RequestState.take`."""
+    """All live requests of one client.
+
+    tokenizer:       None leaves all texts empty.
+    stream_interval: see `RequestState.take`.
+    num_completed:   requests that the engine, and nobody else, has ended.
+    """
 
     def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
         self._tokenizer = tokenizer
         self._stream_interval = stream_interval
         self._requests: dict[str, RequestState] = {}
+        self.num_completed = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -211,8 +217,10 @@ class OutputProcessor:
             touched[output.request_id] = state
             if self._update(state, output, now):
                 processed.stopped.append((output.request_id, output.choice))
+        num_live = len(self._requests)
         for state in touched.values():
             self._collect(state, processed.outputs)
+        self.num_completed += num_live - len(self._requests)
         return processed
 
     def abort(

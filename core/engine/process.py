@@ -55,7 +55,9 @@ def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = 
         setup_logging(start.log_level, "engine")
         trace = None
         if crumbs is not None:
-            trace = StepTrace(Breadcrumbs(crumbs, epoch), start.config.scheduler.max_num_seqs)
+            scheduler = start.config.scheduler
+            learns = not scheduler.max_stall_s  # otherwise the scheduler does, from steps of all kinds
+            trace = StepTrace(Breadcrumbs(crumbs, epoch), scheduler.max_num_seqs, learns=learns)
         core, phases = build(start.config, epoch, *importing.result(), trace)
         try:
             ready = EngineReady(

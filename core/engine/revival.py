@@ -38,8 +38,11 @@ class EngineSource(Protocol):
         """Raises UserError, PluginError or EngineDeadError when there is none."""
         ...
 
-    async def next(self, dead: EngineDeadError) -> ZmqClient:
+    async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
         """A client of an engine that follows one that died of `dead`. Its client was closed.
+
+        num_explained: deaths, the latest and this one among them, that one request was the cause of, which has ended. They
+                       say nothing about engines, and do not count.
 
         Raises EngineDeadError, with the whole cause, when there will be none.
         """
@@ -64,19 +67,30 @@ class Reviver:
         """An engine runs."""
         self._up_since = self._clock()
 
-    def delay(self) -> float | None:
-        """An engine has died, or could not be started: seconds until the next start; None: there is none."""
+    def forgive(self, num_deaths: int) -> None:
+        """The latest deaths are not counted any more; the next one is the first of a new row."""
+        for _ in range(min(num_deaths, len(self._deaths))):
+            self._deaths.pop()
+        if num_deaths:
+            self._num_in_row = 0
+
+    def delay(self, num_explained: int = 0) -> float | None:
+        """An engine has died, or could not be started: seconds until the next start; None: there is none.
+
+        num_explained: see `EngineSource.next`.
+        """
         now = self._clock()
         if self._up_since is not None and now - self._up_since >= CALM_S:
             self._num_in_row = 0
         self._up_since = None
         self._num_in_row += 1
         self._deaths.append(now)
-        while self._deaths[0] < now - self._terms.window_s:
+        self.forgive(num_explained)
+        while self._deaths and self._deaths[0] < now - self._terms.window_s:
             self._deaths.popleft()
         if len(self._deaths) > self._terms.limit:
             return None
-        if self._num_in_row == 1:
+        if self._num_in_row <= 1:
             return 0.0
         exponent = min(self._num_in_row - 2, 30)
         return min(LONGEST_WAIT_S, self._terms.backoff_s * 2.0**exponent)
@@ -102,10 +116,15 @@ class OwnedEngineSource:
         """Raises what `ZmqClient.start` raises."""
         return await self._start()
 
-    async def next(self, dead: EngineDeadError) -> ZmqClient:
+    def forgive(self, num_deaths: int) -> None:
+        """The latest deaths had nothing to do with engines, as somebody has found out."""
+        self._reviver.forgive(num_deaths)
+
+    async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
         """Start another process, after a while if need be. Raises EngineDeadError when there were too many deaths."""
         while True:
-            delay = self._reviver.delay()
+            delay = self._reviver.delay(num_explained)
+            num_explained = 0
             if delay is None:
                 raise self._last_word(dead)
             if dead.cause == OUT_OF_MEMORY:

@@ -41,6 +41,7 @@ def build_scheduler(config: EngineConfig, queue: StepQueue, services: KVServices
             _load_policy(config, plugins),
             max_in_flight=queue.max_in_flight,
             lockstep=queue.lockstep,
+            cost=None if queue.trace is None else queue.trace.cost,
         )
     except Exception as error:
         plugins.blame(error)

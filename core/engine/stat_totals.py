@@ -1,6 +1,7 @@
-"""Counters that go on when an engine's own begin again.
+"""What is told of an engine's work, across the deaths of engines.
 
-Owns: `StatTotals`. Never does: count. Called by: `AsyncEngine`.
+Owns: `StatTotals`: the latest state, and counters that go on when an engine's own begin again. Never does: count what engines
+do. Called by: `AsyncEngine` and its intake.
 """
 
 from __future__ import annotations
@@ -14,24 +15,29 @@ STATES = ("num_running", "num_waiting", "kv_cache_usage", "kv_residency")
 
 
 class StatTotals:
-    """What engines had counted that have died."""
+    """latest: the state after the latest step, with the totals of all engines."""
 
     def __init__(self) -> None:
+        self.latest = SchedulerStats()
         self._past: dict[str, int] = {}
+        self._num_overdue = 0
 
-    def add_to(self, stats: SchedulerStats) -> None:
-        """Make an engine's own totals those of all engines."""
+    def take(self, stats: SchedulerStats) -> None:
+        """A step's statistics, in which the engine's own totals become those of all engines."""
         for name, count in self._past.items():
             setattr(stats, name, getattr(stats, name) + count)
+        stats.num_timeouts += self._num_overdue
+        self.latest = stats
 
-    def end_engine(self, last: SchedulerStats, num_overdue: int, num_waiting: int) -> SchedulerStats:
-        """An engine has died. Returns the state until the next one runs.
+    def timed_out(self, num_requests: int) -> None:
+        """The time of requests was up, and no engine has counted them."""
+        self._num_overdue += num_requests
+        self.latest.num_timeouts += num_requests
 
-        last: with the totals of all engines so far. num_overdue: those of its timeouts that are counted elsewhere.
-        num_waiting: requests that live.
-        """
-        totals = {name: count for name, count in msgspec.structs.asdict(last).items() if name not in STATES}
-        paused = SchedulerStats(num_waiting=num_waiting, **totals)
-        totals["num_timeouts"] -= num_overdue
+    def end_engine(self, num_waiting: int) -> None:
+        """An engine has died. num_waiting: requests that live."""
+        last = msgspec.structs.asdict(self.latest)
+        totals = {name: count for name, count in last.items() if name not in STATES}
+        self.latest = SchedulerStats(num_waiting=num_waiting, **totals)
+        totals["num_timeouts"] -= self._num_overdue
         self._past = totals
-        return paused

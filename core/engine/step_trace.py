@@ -1,6 +1,7 @@
 """Tells of an executor's steps while they are computed.
 
-Owns: `StepTrace`: which sequences the steps under way compute, by their handles, and how long they should take.
+Owns: `StepTrace`: which sequences the steps under way compute, by their handles, how long they should take, and what is
+known of that when the engine is started again.
 Never does: compute, or read what it told. Called by: the step queue of an engine process, around each step.
 """
 
@@ -18,7 +19,7 @@ from core.engine.breadcrumbs import Breadcrumbs
 from core.scheduler.step_cost import StepCost, StepWork, work_of
 
 NUM_LEARNED = 8
-"""Steps of which the cost model must have learned before its predictions count, and between two notes of what it knows."""
+"""Steps of which the cost model must have learned before its predictions count, and between two notes for the next engine."""
 
 
 class StepTrace:
@@ -27,11 +28,15 @@ class StepTrace:
 
     crumbs:       where it tells of them.
     max_num_seqs: number of slots.
+    cost:         of steps, as the engine before has left it.
+    learns:       whether `cost` learns from the steps here; False: somebody else sees to that.
     """
 
-    def __init__(self, crumbs: Breadcrumbs, max_num_seqs: int) -> None:
+    def __init__(self, crumbs: Breadcrumbs, max_num_seqs: int, *, learns: bool = True) -> None:
+        self.cost = StepCost.restored(crumbs.learned)
         self._crumbs = crumbs
-        self._cost = StepCost.restored(crumbs.learned)
+        self._learns = learns
+        self._num_left = self.cost.num_observed
         self._work: StepWork | None = None
         self._begin_s = 0.0
         self._handle_of_slot = np.full(max_num_seqs, NO_HANDLE, np.int64)
@@ -56,7 +61,7 @@ class StepTrace:
         now = time.monotonic()
         self._crumbs.end_step(now, len(self._under_way))
         if self._work is not None and not self._under_way:
-            self._learn(self._work, now - self._begin_s)
+            self.cost.observe(self._work, now - self._begin_s)
             self._work = None
 
     def forget(self) -> None:
@@ -65,17 +70,18 @@ class StepTrace:
         self._work = None
         self._crumbs.end_step(time.monotonic(), 0)
 
-    def _learn(self, work: StepWork, seconds: float) -> None:
-        self._cost.observe(work, seconds)
-        if self._cost.num_observed % NUM_LEARNED == 0:
-            self._crumbs.learn(self._cost.state())
-
     def _look_at(self, plan: StepPlan) -> None:
+        cost = self.cost
+        if cost.num_observed - self._num_left >= NUM_LEARNED:
+            self._num_left = cost.num_observed
+            self._crumbs.learn(cost.state())
         for new in plan.new:
             self._handle_of_slot[new.slot] = new.request.handle
         self._handles = self._handle_of_slot[plan.slots].tobytes()
         num_decodes = int((plan.query_lens == 1).sum())
-        work = self._work = work_of(plan, num_decodes)
+        work = work_of(plan, num_decodes)
+        if self._learns and plan.total_num_tokens:
+            self._work = work
         self._predicted_s = math.inf
-        if self._cost.num_observed >= NUM_LEARNED:
-            self._predicted_s = self._cost.margin * self._cost.predict(*work)
+        if cost.num_observed >= NUM_LEARNED:
+            self._predicted_s = cost.margin * cost.predict(*work)

@@ -4,33 +4,56 @@ Owns: `Suspects`: how often each request was being computed when an engine died,
 the verdict. Never does: run or end requests. Called by: the recovery after each death.
 
 A death by chance is nobody's fault: whoever got on since the last one begins anew. Those in whose presence engines die again
-and again, before they got on, are run without the others, one half of them at a time; half that gets on is innocent. The
-one that was computed alone when an engine died ends, and nobody else does.
+and again, before they got on, are run without the others, one half of them at a time; half that gets on is innocent. Whoever
+was alone when an engine died through its own doing is suspected at once. A suspect that is computed alone when an engine dies
+once more ends, and nobody else does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 ENOUGH = 2
-"""Deaths in a row after which requests are searched. One more, alone, is proof."""
+"""Deaths in a row after which requests are searched; a death alone counts as many. One more, alone, is proof."""
 
 ENOUGH_FROM_OUTSIDE: Mapping[str, int] = MappingProxyType({"killed": 4, "out_of_memory": 4})
-"""The same by causes that most often have nothing to do with any request."""
+"""The same by causes that most often have nothing to do with any request; there a death alone counts once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A request that engines have died of.
+
+    name:       of the request.
+    num_deaths: that it explains, the latest of all.
+    """
+
+    name: str
+    num_deaths: int
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A request at the deaths since it last got on. num_deaths: their number. weight: what they count."""
+
+    num_deaths: int = 0
+    weight: int = 0
 
 
 class Suspects:
     """Requests are known by their ids."""
 
     def __init__(self) -> None:
-        self._num_deaths: dict[str, int] = {}
+        self._presence: dict[str, Presence] = {}
         self._searched: list[str] = []
         self._on_trial: list[str] = []
+        self._num_unexplained = 0
 
     def died(
         self, computed: Collection[str], live: Collection[str], got_on: Callable[[str], bool], cause: str
-    ) -> str | None:
+    ) -> Verdict | None:
         """An engine has died. Returns the request that it died of, once that is certain.
 
         computed: requests in its last step; names that are not live stand for those of others.
@@ -38,21 +61,24 @@ class Suspects:
         got_on:   whether a request has got tokens enough since it was last sent to an engine.
         cause:    of the death, in a word.
         """
-        before = self._num_deaths
-        self._num_deaths = {name: before[name] for name in before if name in live}
+        self._num_unexplained += 1
         suspected = [name for name in computed if name in live]
-        for name in suspected:
-            known = 0 if got_on(name) else self._num_deaths.get(name, 0)
-            self._num_deaths[name] = known + 1
+        innocent = set(filter(got_on, suspected))
+        before = {name: past for name, past in self._presence.items() if name in live and name not in innocent}
         enough = ENOUGH_FROM_OUTSIDE.get(cause, ENOUGH)
+        is_alone = len(computed) == 1
+        weight = ENOUGH if is_alone and cause not in ENOUGH_FROM_OUTSIDE else 1
+        self._presence = dict(before)
+        for name in suspected:
+            past = before.get(name, Presence())
+            self._presence[name] = Presence(past.num_deaths + 1, past.weight + weight)
         caught = [name for name in self._on_trial if name in suspected]
         self._on_trial = []
-        self._searched = caught or [name for name in suspected if self._num_deaths[name] >= enough]
-        if len(self._searched) == 1 and list(computed) == self._searched:
+        self._searched = caught or [name for name in suspected if self._presence[name].weight >= enough]
+        if is_alone and len(self._searched) == 1:
             (guilty,) = self._searched
-            if self._num_deaths[guilty] > enough:
-                self._searched = []
-                return guilty
+            if guilty in before and before[guilty].weight >= enough:
+                return self._convict(guilty)
         return None
 
     def next_trial(self) -> list[str]:
@@ -65,5 +91,12 @@ class Suspects:
         """All on trial have got on, or have ended."""
         for name in self._on_trial:
             self._searched.remove(name)
-            self._num_deaths.pop(name, None)
+            self._presence.pop(name, None)
         self._on_trial = []
+
+    def _convict(self, name: str) -> Verdict:
+        """A death that one request explains explains nothing about another."""
+        self._searched = []
+        num_deaths = min(self._presence.pop(name).num_deaths, self._num_unexplained)
+        self._num_unexplained = 0
+        return Verdict(name, num_deaths)

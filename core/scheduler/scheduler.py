@@ -36,6 +36,7 @@ from core.scheduler.results import ResultReader, StepOutputs
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Step
+from core.scheduler.step_cost import StepCost
 
 
 class Scheduler:
@@ -48,6 +49,7 @@ class Scheduler:
     max_in_flight: how many steps may be without a result.
     lockstep:      whether a step that computes nothing is computed like any other, so that it waits for its result.
     vectorized:    False handles every sequence on its own; the plans are the same.
+    cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Scheduler:
         max_in_flight: int = 2,
         lockstep: bool = False,
         vectorized: bool = True,
+        cost: StepCost | None = None,
     ) -> None:
         self.config = config
         self.max_in_flight = max_in_flight
@@ -67,7 +70,8 @@ class Scheduler:
         self.in_flight: deque[Step] = deque()
         self._make_kv = make_kv
         self._vectorized = vectorized
-        self._state = SchedulerState(config, make_kv(), policy, clock)
+        self._cost = StepCost() if cost is None else cost
+        self._state = SchedulerState(config, make_kv(), policy, clock, self._cost)
         self._admission = Admission(self._state)
         self._num_steps = 0
         self._token_budget = config.max_num_batched_tokens
@@ -227,7 +231,7 @@ class Scheduler:
         state = self._state
         guilty = state.at_work
         state.stats.num_violations += 1
-        fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock)
+        fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
         fresh.stall = state.stall

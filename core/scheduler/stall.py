@@ -29,14 +29,16 @@ class StallLimit:
     """The wait between two tokens of each stream, as far as the scheduler decides on it.
 
     limit_s: seconds that a stream may wait.
-    cost:    learned from each step.
+    cost:    learns from each step.
     stats:   `num_stalls` counts the tokens that came later.
     clock:   seconds.
     """
 
-    def __init__(self, limit_s: float, max_num_seqs: int, stats: SchedulerStats, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limit_s: float, max_num_seqs: int, stats: SchedulerStats, clock: Callable[[], float], cost: StepCost
+    ) -> None:
         self.limit_s = limit_s
-        self.cost = StepCost()
+        self.cost = cost
         self._stats = stats
         self._clock = clock
         self._finished = clock()

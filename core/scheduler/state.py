@@ -24,6 +24,7 @@ from core.scheduler.roster import Roster
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 from core.scheduler.stall import StallLimit
+from core.scheduler.step_cost import StepCost
 
 
 class SchedulerState:
@@ -41,7 +42,12 @@ class SchedulerState:
     """
 
     def __init__(
-        self, config: SchedulerConfig, kv: KVManager, policy: SchedulingPolicy, clock: Callable[[], float]
+        self,
+        config: SchedulerConfig,
+        kv: KVManager,
+        policy: SchedulingPolicy,
+        clock: Callable[[], float],
+        cost: StepCost,
     ) -> None:
         self.config = config
         self.policy = policy
@@ -57,7 +63,7 @@ class SchedulerState:
         self.recorder = Recorder(kv, clock)
         self.stall: StallLimit | None = None
         if config.max_stall_s:
-            self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, clock)
+            self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, clock, cost)
         self.at_work: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []

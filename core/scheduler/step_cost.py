@@ -1,7 +1,8 @@
 """What a step costs, learned from the steps that have been computed.
 
 Owns: `StepCost`: five coefficients, the error of its predictions, and the chunk that fits a time. Never does: measure time,
-plan, or judge a step. Called by: the scheduler (observes, and sizes chunks), the engine process (predicts a step's end).
+plan, or judge a step. Called by: the scheduler (sizes chunks), the trace of an engine process (predicts a step's end).
+They share one, which one of them teaches: the scheduler where streams have a limit of stalls, since it sees every step.
 
 A step takes a time of its own, one for each row that decodes and for each token of a prompt, and one for the keys that
 these read. Each observation scales the coefficients by the ratio of measured and predicted time, a coefficient the more,
@@ -11,7 +12,7 @@ the larger its part in the prediction: none ever becomes negative, units do not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import isfinite, sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -90,9 +91,9 @@ class StepCost:
 
     @classmethod
     def restored(cls, state: Sequence[float]) -> Self:
-        """The model whose `state` this was; one that knows nothing when its first number is 0."""
+        """The model whose `state` this was; one that knows nothing for numbers that are no state, such as zeros."""
         cost = cls()
-        if state[0]:
+        if all(isfinite(number) and number > 0.0 for number in state[:7]):
             cost.num_observed = int(state[0])
             cost.margin, cost._step, cost._decode, cost._decode_key, cost._prompt_token, cost._prompt_key = state[1:7]
         return cost

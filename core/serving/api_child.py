@@ -13,7 +13,7 @@ import msgspec
 
 from core.engine.death import how_ended
 from core.processes import child_environment, python_command
-from core.serving.api_messages import Begin, Channel, EngineAt, EngineDied, EngineGone, FromApi, Stop
+from core.serving.api_messages import Begin, Channel, FromApi, News, Stop
 
 KILL_S = 5.0
 
@@ -61,7 +61,7 @@ class ApiChild:
         self._begun = True
         self.send(begin)
 
-    def tell(self, news: EngineDied | EngineAt | EngineGone) -> None:
+    def tell(self, news: News) -> None:
         """Tell it what becomes of the engine, unless it has not begun: then it will hear of the one that runs."""
         if self._begun:
             self.send(news)

@@ -3,8 +3,8 @@
 Owns: the messages and the channel that carries them. Never does: act on them. Called by: both ends.
 
 The supervisor says `Begin` once, then what becomes of the engine, and `Stop`. The API process says `Serving` whenever it has
-a connection to an engine. Either may ask for metrics: an API process that is scraped asks the supervisor, which asks all
-others.
+a connection to an engine, and `Explained` when it knows why engines died. Either may ask for metrics: an API process that is
+scraped asks the supervisor, which asks all others.
 """
 
 from __future__ import annotations
@@ -69,6 +69,12 @@ class Serving(msgspec.Struct, tag="serving"):
     client: int
 
 
+class Explained(msgspec.Struct, tag="explained"):
+    """One request, which has ended, was the cause of the latest deaths of engines. num_deaths: their number."""
+
+    num_deaths: int
+
+
 class AskMetrics(msgspec.Struct, tag="ask"):
     """Wanted: the metrics of one process (asked by the supervisor), or of all others (asked of it)."""
 
@@ -82,8 +88,9 @@ class TellMetrics(msgspec.Struct, tag="tell"):
     families: dict[int, list[Family]]
 
 
-ToApi = Begin | EngineDied | EngineAt | EngineGone | Stop | AskMetrics | TellMetrics
-FromApi = Serving | AskMetrics | TellMetrics
+News = EngineDied | EngineAt | EngineGone
+ToApi = Begin | News | Stop | AskMetrics | TellMetrics
+FromApi = Serving | Explained | AskMetrics | TellMetrics
 
 
 class Channel:

@@ -23,11 +23,12 @@ from core.observe.logging import setup_logging
 from core.observe.output import best_effort_output
 from core.observe.shared_metrics import Family, families
 from core.processes import end_with_parent
-from core.serving.api_messages import AskMetrics, Begin, Channel, Serving, Stop, TellMetrics, ToApi
+from core.serving.api_messages import AskMetrics, Begin, Channel, Explained, Serving, Stop, TellMetrics, ToApi
 from core.serving.context import ServingContext
 from core.serving.engine_news import EngineNews, SharedEngineSource
-from core.serving.launch import close_engine, import_application, on_loop_error, serve_requests
+from core.serving.lifetime import close_engine, on_loop_error
 from core.serving.process_limits import raise_limits
+from core.serving.service import import_application, serve_requests
 
 ANSWER_S = 2.0
 """Seconds to wait for the metrics of the others."""
@@ -57,7 +58,7 @@ class ApiProcess:
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
         assert tokenizer is not None, "the supervisor has seen to that"
-        source = SharedEngineSource(self._news, self._on_client)
+        source = SharedEngineSource(self._news, self._on_client, self._on_explained)
         client = await source.first()
         engine = AsyncEngine(begin.engine, tokenizer, client, source)
         try:
@@ -100,6 +101,9 @@ class ApiProcess:
         if self._context is not None:
             self._channel.send(Serving(client.ready.client))
         self._client = client
+
+    def _on_explained(self, num_deaths: int) -> None:
+        self._channel.send(Explained(num_deaths))
 
     def _on_ready(self, context: ServingContext) -> None:
         self._context = context

@@ -1,7 +1,7 @@
 """The ASGI application.
 
 Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine.
-Called by: `core.serving.launch`, tests, and whoever mounts the API in an application of their own.
+Called by: `core.serving.service`, tests, and whoever mounts the API in an application of their own.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _context(
     preparer = Preparer(settings, tokenizer)
     metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
     engine.restarts.on_recovered = metrics.recovery.observe
-    keeper = None if durable is None else ResponseKeeper(durable.journal, durable.tenants)
+    keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
     return ServingContext(
         engine=engine,
         server=server,

@@ -13,7 +13,7 @@ from core.api.errors import EngineDeadError
 from core.engine.connection import EngineConnection
 from core.engine.wedge import Voice
 from core.engine.zmq_client import ZmqClient
-from core.serving.api_messages import EngineAt, EngineDied, EngineGone
+from core.serving.api_messages import EngineAt, EngineDied, EngineGone, News
 
 OBITUARY_S = 2.0
 """Seconds that the supervisor has for saying what an engine died of."""
@@ -28,7 +28,7 @@ class EngineNews:
         self._gone: EngineDeadError | None = None
         self._changed = asyncio.Event()
 
-    def tell(self, message: EngineDied | EngineAt | EngineGone) -> None:
+    def tell(self, message: News) -> None:
         """There is news."""
         match message:
             case EngineAt():
@@ -76,11 +76,18 @@ class SharedEngine(EngineConnection):
 
 
 class SharedEngineSource:
-    """Connects to whichever engine the supervisor has. on_client: called with each new client."""
+    """Connects to whichever engine the supervisor has.
 
-    def __init__(self, news: EngineNews, on_client: Callable[[ZmqClient], None]) -> None:
+    on_client:    called with each new client.
+    on_explained: called with the number of deaths that one request was the cause of, as is known now.
+    """
+
+    def __init__(
+        self, news: EngineNews, on_client: Callable[[ZmqClient], None], on_explained: Callable[[int], None]
+    ) -> None:
         self._news = news
         self._on_client = on_client
+        self._on_explained = on_explained
 
     async def first(self) -> ZmqClient:
         """Raises EngineDeadError when there is no engine any more."""
@@ -95,8 +102,10 @@ class SharedEngineSource:
                 self._on_client(client)
                 return client
 
-    async def next(self, dead: EngineDeadError) -> ZmqClient:
+    async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
         """As the first one; the address of the dead engine is not tried for long, since news of its death is on the way."""
+        if num_explained:
+            self._on_explained(num_explained)
         return await self.first()
 
     async def close(self) -> None:

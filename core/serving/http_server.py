@@ -1,7 +1,7 @@
 """uvicorn with our settings.
 
 Owns: the HTTP server's settings, the clock of its connections. Never does: signals, or starting an engine.
-Called by: `core.serving.launch`.
+Called by: `core.serving.service`.
 """
 
 from __future__ import annotations

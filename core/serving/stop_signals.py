@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM from the first moment of `core serve` to its last.
 
 Owns: what the two signals do. Never does: end anything itself. Called by: `core serve`, which enters it before it imports
-anything slow, and `core.serving.launch`, whose event loop takes over. Imports next to nothing, for the same reason.
+anything slow, and `core.serving.lifetime`, whose event loop takes over. Imports next to nothing, for the same reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parent of several API processes: `core serve --api-server-count N`.
 
-Owns: the listening socket, the engine, the API processes: their start, their new start after a death, their end. Never does:
-answer HTTP requests. Called by: the launcher.
+Owns: the listening socket and the API processes: their start, their new start after a death, their end. Never does: answer
+HTTP requests, or look after the engine (`SupervisedEngine` does). Called by: the launcher.
 """
 
 from __future__ import annotations
@@ -14,31 +14,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.api.config import RestartConfig
-from core.api.errors import CoreError, EngineDeadError
-from core.engine.revival import OwnedEngineSource, Reviver
-from core.engine.startup import start_with_fallbacks
-from core.engine.zmq_client import ZmqClient
+from core.api.errors import CoreError
+from core.engine.revival import Reviver
 from core.serving.api_child import ApiChild
-from core.serving.api_messages import (
-    AskMetrics,
-    Begin,
-    EngineAt,
-    EngineDied,
-    EngineGone,
-    Serving,
-    TellMetrics,
-)
-from core.serving.launch import (
-    DEATH_NOTICE_SECONDS,
-    FLUSH_SECONDS,
-    ApiProcessError,
-    announce,
-    close_engine,
-    listen,
-    unless_stopped,
-)
+from core.serving.api_messages import AskMetrics, Begin, Explained, News, Serving, TellMetrics
+from core.serving.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
 from core.serving.metrics_rounds import MetricsRounds
+from core.serving.service import DEATH_NOTICE_SECONDS, FLUSH_SECONDS
 from core.serving.shares import engine_share, server_share
+from core.serving.supervised_engine import SupervisedEngine
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
@@ -62,27 +46,23 @@ async def supervise(
         started = await unless_stopped(supervisor.start(process), first)
         if started is not None:
             served_name = started.engine.model.served_names[0]
-            phases = supervisor.phases
+            phases = supervisor.engine.phases
             await supervisor.run(first, second, lambda: announce(listener, started.server, served_name, phases, begin))
     finally:
         await close_engine(supervisor, second)
 
 
 class Supervisor:
-    """listener: of all API processes. phases: of the first engine's start."""
+    """listener: of all API processes. engine: that all of them use."""
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
-        self.phases: list[tuple[str, float]] = []
+        self.engine = SupervisedEngine(self._tell_news, self._fail)
         self._resolution = resolution
         self._listener = listener
-        self._source: OwnedEngineSource | None = None
-        self._client: ZmqClient | None = None
         self._children: dict[int, ApiChild] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._recovery: asyncio.Task[None] | None = None
         self._rounds = MetricsRounds()
         self._asked: set[asyncio.Task[None]] = set()
-        self._engine_runs = asyncio.Event()
         self._all_serve = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: CoreError | None = None
@@ -95,9 +75,7 @@ class Supervisor:
         """
         count = self._resolution.server.api_server_count
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(count)]
-        self._resolution, self._source, client, _ = await start_with_fallbacks(self._resolution, None, process)
-        self.phases = client.ready.phases
-        self._adopt(client)
+        self._resolution = await self.engine.start(self._resolution, process)
         return self._resolution
 
     async def run(self, first: asyncio.Event, second: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -126,23 +104,18 @@ class Supervisor:
         self._ending = True
         for child in self._children.values():
             child.kill()
-        tasks = [*self._keepers, *filter(None, [self._recovery])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._source is not None:
-            await self._source.close()
-        if self._client is not None:
-            await self._client.close()
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self.engine.close()
 
     def kill(self) -> None:
         """End the engine process at once, while `close` waits for it or before."""
-        if self._client is not None:
-            self._client.kill()
+        self.engine.kill()
 
     async def _end_children(self, second: asyncio.Event) -> None:
         self._ending = True
-        self._engine_runs.set()  # nobody is to wait for it any more
+        self.engine.leave()
         self._tell_all(lambda child: child.stop(at_once=False))
         hurry = asyncio.create_task(second.wait())
         keepers = asyncio.gather(*self._keepers, return_exceptions=True)
@@ -183,7 +156,7 @@ class Supervisor:
 
     async def _serve_with(self, child: ApiChild, reviver: Reviver) -> None:
         """Have it serve, and act on what it says until it hangs up."""
-        await self._engine_runs.wait()
+        await self.engine.runs.wait()
         child.begin(self._begin(child.number))
         if self._ending:
             child.stop(at_once=False)
@@ -195,6 +168,8 @@ class Supervisor:
                     serving = [each for each in self._children.values() if each.client is not None]
                     if len(serving) == len(self._keepers):
                         self._all_serve.set()
+                case Explained():
+                    self.engine.forgive(message.num_deaths)
                 case AskMetrics():
                     answering = asyncio.create_task(self._tell_metrics(child, message.question))
                     self._asked.add(answering)
@@ -207,12 +182,11 @@ class Supervisor:
         asker.send(TellMetrics(question, await self._rounds.ask(others)))
 
     def _begin(self, number: int) -> Begin:
-        assert self._client is not None, "an engine runs, or has run"
         found = self._resolution
         count = found.server.api_server_count
         return Begin(
             number=number,
-            address=self._client.address,
+            address=self.engine.address,
             engine=engine_share(found.engine, number, count),
             server=server_share(found.server, number, count),
             tokenizer=found.manifest.tokenizer,
@@ -221,48 +195,16 @@ class Supervisor:
     def _forget(self, child: ApiChild) -> None:
         """A process has ended: so have its requests."""
         self._children.pop(child.number, None)
-        if child.client is not None and self._client is not None:
-            self._client.declare_gone(child.client)
+        if child.client is not None:
+            self.engine.declare_gone(child.client)
 
     def _tell_all(self, tell: Callable[[ApiChild], None]) -> None:
         for child in list(self._children.values()):
             tell(child)
 
+    def _tell_news(self, news: News) -> None:
+        self._tell_all(lambda child: child.tell(news))
+
     def _fail(self, failure: CoreError) -> None:
         self._failure = failure
         self._failed.set()
-
-    def _adopt(self, client: ZmqClient) -> None:
-        self._client = client
-        client.listen(lambda outputs: None, self._on_dead)
-        self._engine_runs.set()
-        news = EngineAt(client.address)
-        self._tell_all(lambda child: child.tell(news))
-
-    def _on_dead(self, error: EngineDeadError) -> None:
-        if self._ending:
-            return
-        logger.error("%s", error)
-        self._engine_runs.clear()
-        died = EngineDied(str(error), error.cause, tuple(error.suspects or ()))
-        self._tell_all(lambda child: child.tell(died))
-        assert self._client is not None and self._source is not None, "it has run"
-        self._recovery = asyncio.create_task(self._revive(self._client, self._source, error))
-
-    async def _revive(self, dead: ZmqClient, source: OwnedEngineSource, error: EngineDeadError) -> None:
-        try:
-            await dead.close()
-            client = await source.next(error)
-        except EngineDeadError as last:
-            self._give_up(last)
-        except Exception as defect:
-            logger.error("The engine could not be replaced.", exc_info=defect)
-            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
-            self._give_up(EngineDeadError(sentence, cause=error.cause))
-        else:
-            self._adopt(client)
-
-    def _give_up(self, last: EngineDeadError) -> None:
-        gone = EngineGone(str(last), last.cause)
-        self._tell_all(lambda child: child.tell(gone))
-        self._fail(last)

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from core.api.config import EngineConfig
+from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_TOKENS, EngineOutputs, EngineReady, EngineRequest
 from core.engine.async_engine import AsyncEngine
 from core.engine.core import EngineCore
 from core.engine.executor import Executor
 from core.engine.ledger import Ledger
+from core.engine.revival import Reviver
 from core.tokens.tokenizer import Tokenizer
 
 MakeExecutor = Callable[[EngineConfig], Executor]
 Deadly = Callable[[int, Sequence[EngineRequest]], str | None]
 """By the number of the step in this life and the requests that live there: the cause, or None."""
+
+
+MANY = RestartConfig(limit=100)
 
 
 class MortalClient:
@@ -117,6 +121,7 @@ class MortalSource:
     """Engines whose lives end as told.
 
     lives: steps of the first engines; later ones live on.
+    terms: of the restarts, without the waits.
     """
 
     def __init__(
@@ -125,6 +130,7 @@ class MortalSource:
         make_executor: MakeExecutor,
         lives: Sequence[int] = (),
         deadly: Deadly = lambda step, live: None,
+        terms: RestartConfig = MANY,
     ) -> None:
         self.config = config
         self.clients: list[MortalClient] = []
@@ -132,15 +138,15 @@ class MortalSource:
         self.deadly = deadly
         self.gate = asyncio.Event()
         self.gate.set()
-        self.most = 100
+        self.reviver = Reviver(terms)
         self._lives = list(lives)
 
     async def first(self) -> Any:
         return self.make()
 
-    async def next(self, dead: EngineDeadError) -> Any:
+    async def next(self, dead: EngineDeadError, num_explained: int = 0) -> Any:
         await self.gate.wait()
-        if len(self.clients) >= self.most:
+        if self.reviver.delay(num_explained) is None:
             raise EngineDeadError(f"{dead} That is enough.", cause=dead.cause)
         return self.make()
 

@@ -22,7 +22,8 @@ from core.api.messages import EngineOutputs
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
-from core.engine.async_engine import LONG_TEXT, AsyncEngine
+from core.engine.async_engine import AsyncEngine
+from core.engine.intake import LONG_TEXT
 from core.engine.request_terms import RequestTerms
 from core.processes import child_environment
 
@@ -57,7 +58,7 @@ class NoGrammars:
 
 def test_a_grammar_is_waited_for_in_the_queue_until_the_deadline() -> None:
     async def test(engine: AsyncEngine) -> None:
-        engine.grammars = NoGrammars()  # type: ignore[assignment]
+        engine._intake.grammars = NoGrammars()  # type: ignore[assignment]
         asked = delta(max_tokens=3, structured_outputs=StructuredOutputsParams(regex="a"))
         stream = engine.generate([1, 2], asked, "r", RequestTerms(timeout_s=0.2))
         first = asyncio.ensure_future(anext(stream))

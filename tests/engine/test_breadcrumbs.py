@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import CRASH, KILL, TARGET, make_config
+from fakes import CRASH, KILL, TARGET, FakeExecutor, make_config
 
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_HANDLE, EngineRequest
@@ -22,6 +22,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.engine import breadcrumbs
 from core.engine.breadcrumbs import Breadcrumbs, LastStep
+from core.engine.core import EngineCore
 from core.engine.death import Death, death_of
 from core.engine.oom_kills import count_oom_kills
 from core.engine.shared_file import STEPS_NBYTES, anonymous_file
@@ -97,6 +98,34 @@ def test_the_next_engine_knows_what_this_one_has_learned(file: int) -> None:
             assert last is not None
             assert math.isinf(last.predicted_s) is (epoch == 0 and number < 8)
             trace.end()
+
+
+@pytest.mark.parametrize("max_stall_s", [0.0, 0.5])
+def test_each_step_is_learned_from_once_by_one_model(file: int, max_stall_s: float) -> None:
+    learned = 0
+    for epoch in (0, 1):
+        config = make_config(scheduler={"max_stall_s": max_stall_s})
+        trace = StepTrace(Breadcrumbs(file, epoch), 8, learns=not max_stall_s)
+        assert trace.cost.num_observed == learned
+        core = EngineCore(config, FakeExecutor(config), epoch, trace)
+        num_steps = 0
+        for number in range(20):
+            core.add([EngineRequest(f"r{number}", 0, [1, 2], SamplingParams(max_tokens=1), seed=0)])
+            while core.has_work():
+                num_steps += int(core.scheduler.wants_step())
+                core.step()
+        assert 0 < trace.cost.num_observed - learned <= num_steps
+        last = breadcrumbs.read(file)
+        assert last is not None
+        assert math.isfinite(last.predicted_s)
+        core.close()
+        learned = int(Breadcrumbs(file, epoch).learned[0])
+        assert learned >= 16
+
+
+def test_what_a_wild_pointer_wrote_is_not_believed(file: int) -> None:
+    Breadcrumbs(file, epoch=0).learn((9.0, 1.1, math.nan, 1.0, 1.0, 1.0, 1.0))
+    assert StepTrace(Breadcrumbs(file, 1), 4).cost.num_observed == 0
 
 
 DYING = """

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 from fakes import FakeExecutor, byte_source, make_config, reference
-from mortal import Deadly, MortalClient, MortalSource, mortal_engine
+from mortal import MANY, Deadly, MortalClient, MortalSource, mortal_engine
 
-from core.api.config import EngineConfig
+from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineRequest
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.config.resolve import resolve
 from core.engine.async_engine import AsyncEngine
+from core.engine.killers import KILLER_CODE, KILLER_STATUS, MATTERS
 from core.engine.request_terms import ExplainTerms, RequestTerms
+from core.engine.revival import Reviver
 from core.engine.tokenizing import load_shared_tokenizer
 from core.executor.uniproc import UniprocExecutor
 from core.tokens.tokenizer import Tokenizer
@@ -35,10 +37,16 @@ def tokenizer_of(config: EngineConfig) -> Tokenizer:
     return tokenizer
 
 
-def with_fakes(use: Use, lives: Sequence[int] = (), deadly: Deadly = lambda step, live: None, **options: Any) -> None:
+def with_fakes(
+    use: Use,
+    lives: Sequence[int] = (),
+    deadly: Deadly = lambda step, live: None,
+    terms: RestartConfig = MANY,
+    **options: Any,
+) -> None:
     async def run() -> None:
         config = make_config(options=options)
-        source = MortalSource(config, FakeExecutor, lives, deadly)
+        source = MortalSource(config, FakeExecutor, lives, deadly, terms)
         engine = mortal_engine(source, tokenizer_of(config))
         try:
             async with asyncio.timeout(20):
@@ -138,7 +146,7 @@ async def answers(resolution: Any, lives: Sequence[int]) -> tuple[dict[str, Requ
     assert tokenizer is not None
     engine = mortal_engine(source, tokenizer)
     engine.grammars.close()
-    engine.grammars = Compiled()  # type: ignore[assignment]
+    engine._intake.grammars = Compiled()  # type: ignore[assignment]
 
     async def answer(case: str) -> RequestOutput:
         form = StructuredOutputsParams(regex=PATTERN) if case == "grammar" else None
@@ -169,13 +177,20 @@ def facts(output: RequestOutput) -> Any:
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 VARIANTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
-    "plain": ({}, [[1], [11], [7, 3, 12]]),
+    "plain": ({}, [[7, 3, 12]]),
+    "at once, and late": ({}, [[1], [11]]),
     "drafts": ({"speculative_config": NGRAM}, [[9, 4]]),
     "planned ahead": ({"async_scheduling": True}, [[10, 7]]),
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+SLOW = {"at once, and late"}
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VARIANTS],
+)
 def test_every_kind_of_request_goes_on_to_the_bit(
     variant: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +251,89 @@ def test_two_of_them_end_and_nobody_else() -> None:
         assert [index for index, reason in enumerate(ends) if reason == "error"] == [2, 5]
 
     with_fakes(use, deadly=deadly)
+
+
+FEW = RestartConfig(limit=4)
+
+
+def dies_of_prompts(first: range) -> Deadly:
+    """Engines that die of prompts that begin with one of these tokens, once they have given a token."""
+
+    def deadly(step: int, live: Sequence[EngineRequest]) -> str | None:
+        return "crash" if step > 1 and any(one.prompt_token_ids[0] in first for one in live) else None
+
+    return deadly
+
+
+async def fate(engine: AsyncEngine, prompt: list[int], name: str, **fields: Any) -> str:
+    """How a request ends: its finish reason, or the code of the refusal."""
+    try:
+        async for output in engine.generate(prompt, SamplingParams(max_tokens=8, **fields), name):
+            last = output.outputs[0]
+    except RequestError as refusal:
+        assert refusal.status == KILLER_STATUS
+        assert "cause: crash" in str(refusal)
+        return str(refusal.code)
+    return str(last.finish_reason)
+
+
+def test_whoever_repeats_a_request_that_engines_die_of_ends_no_server() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        stream = engine.generate([1, 2], delta(max_tokens=60), "innocent")
+        innocent = asyncio.ensure_future(tokens_of(stream))
+        at_once = [fate(engine, [77, 1], f"twin{index}", seed=index) for index in range(2)]
+        assert await asyncio.gather(*at_once) == ["error", "error"], "both end with one verdict"
+        assert await tokens_of(engine.generate([5], delta(max_tokens=5), "next")) == reference([5], 5)
+        num_deaths = len(source.clients)
+        for index in range(28):
+            assert await fate(engine, [77, 1], f"killer{index}", stop="x", seed=index) == KILLER_CODE
+        assert len(source.clients) == num_deaths, "nobody computes it once more"
+        assert await fate(engine, [77, 1], "warmer", temperature=0.5) == "error"
+        assert await innocent == reference([1, 2], 60)
+        assert await tokens_of(engine.generate([5], delta(max_tokens=5), "late")) == reference([5], 5)
+
+    with_fakes(use, deadly=dies_of_prompts(range(77, 78)), terms=RestartConfig(limit=8))
+
+
+def test_many_requests_that_engines_die_of_end_no_server() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        for index in range(12):
+            streams = [engine.generate([i, 1, 2], delta(max_tokens=40), f"r{i}") for i in range(2)]
+            innocent = [asyncio.ensure_future(tokens_of(stream)) for stream in streams]
+            assert await fate(engine, [60 + index, 1], f"killer{index}") == "error"
+            assert await asyncio.gather(*innocent) == [reference([i, 1, 2], 40) for i in range(2)]
+        assert sum(engine.restarts.num_restarts.values()) >= 24
+
+    with_fakes(use, deadly=dies_of_prompts(range(60, 90)), terms=FEW)
+
+
+def test_an_engine_that_dies_of_every_request_is_given_up() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        found: list[str] = []
+        with pytest.raises(EngineDeadError, match="That is enough"):
+            for index in range(30):
+                found.append(await fate(engine, [index, 1], f"r{index}"))
+        assert 3 < len(found) < 10
+        assert set(found) == {"error"}
+
+    with_fakes(use, deadly=dies_of_prompts(range(100)), terms=FEW)
+
+
+def test_a_request_that_was_alone_is_known_after_two_deaths() -> None:
+    async def use(engine: AsyncEngine, source: MortalSource) -> None:
+        assert await fate(engine, [77, 1], "alone") == "error"
+        assert [death.cause for death in engine.restarts.latest] == ["crash", "crash"]
+
+    with_fakes(use, deadly=dies_of_prompts(range(77, 78)))
+
+
+def test_each_sampling_parameter_makes_a_request_another_one_or_does_not() -> None:
+    neutral = {
+        "n", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "detokenize", "skip_special_tokens", "output_kind",
+        "spaces_between_special_tokens", "include_stop_str_in_output", "truncate_prompt_tokens",
+    }  # fmt: skip
+    assert neutral | set(MATTERS) == set(SamplingParams.__struct_fields__)
+    assert not neutral & set(MATTERS)
 
 
 def test_deaths_by_chance_are_nobodys_fault() -> None:
@@ -348,7 +446,7 @@ def test_when_there_is_no_further_engine_everybody_is_told() -> None:
     async def use(engine: AsyncEngine, source: MortalSource) -> None:
         told: list[EngineDeadError] = []
         engine.on_death = told.append
-        source.most = 1
+        source.reviver = Reviver(RestartConfig(limit=0))
         running = engine.generate([1], delta(max_tokens=50), "running")
         await anext(running)
         async with pause(engine, source):
@@ -369,12 +467,12 @@ def test_when_there_is_no_further_engine_everybody_is_told() -> None:
 
 def test_a_source_that_is_broken_keeps_nobody_waiting() -> None:
     async def use(engine: AsyncEngine, source: MortalSource) -> None:
-        source.most = "many"  # type: ignore[assignment]
+        source.reviver = None  # type: ignore[assignment]
         stream = engine.generate([1], delta(max_tokens=50), "a")
         await anext(stream)
         async with pause(engine, source):
             pass
-        with pytest.raises(EngineDeadError, match=r"(?s)died of crash.*could not be replaced .TypeError"):
+        with pytest.raises(EngineDeadError, match=r"(?s)died of crash.*could not be replaced .AttributeError"):
             await tokens_of(stream)
 
     with_fakes(use)

@@ -13,7 +13,7 @@ from fakes import TARGET, make_config, make_resolution, reference
 
 from core.api.errors import EngineStalledError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine import async_engine
+from core.engine import deadlines
 from core.engine.async_engine import AsyncEngine
 from core.engine.request_terms import RequestTerms
 
@@ -76,7 +76,7 @@ def test_deadlines_hold_while_the_engine_hangs() -> None:
 
 
 def test_the_engines_own_word_on_a_deadline_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_engine, "DEADLINE_GRACE_S", 15.0)
+    monkeypatch.setattr(deadlines, "DEADLINE_GRACE_S", 15.0)
 
     async def run() -> None:
         async with running() as engine:

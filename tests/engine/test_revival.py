@@ -59,6 +59,17 @@ def test_the_limit_counts_what_lies_in_the_window() -> None:
     assert delays(RestartConfig(limit=0), [9.0]) == [None]
 
 
+def test_deaths_that_are_explained_do_not_count() -> None:
+    reviver = Reviver(RestartConfig(limit=2, window_s=100.0, backoff_s=0.5), Clock())
+    for _ in range(20):
+        assert reviver.delay() == 0.0
+        assert reviver.delay() == 0.5
+        assert reviver.delay(num_explained=3) == 0.0, "a new row begins"
+    for _ in range(2):
+        assert reviver.delay() is not None
+    assert reviver.delay() is None
+
+
 async def answer(engine: AsyncEngine, prompt: list[int], name: str, max_tokens: int = 30) -> Any:
     """The tokens, or the reason why there are no more."""
     params = SamplingParams(max_tokens=max_tokens, output_kind=RequestOutputKind.FINAL_ONLY)
@@ -95,6 +106,7 @@ def test_a_request_that_crashes_processes_ends_alone() -> None:
     run_engine(test, RestartConfig(backoff_s=0.0))
 
 
+@pytest.mark.slow
 def test_a_request_in_which_engines_hang_ends_alone() -> None:
     async def test(engine: AsyncEngine) -> None:
         for number in range(10):  # so that it is known how long steps take

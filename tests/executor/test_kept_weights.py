@@ -72,8 +72,15 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("how", ["copy", "map"])
-@pytest.mark.parametrize("model", ["tiny_llama", "tiny_gemma3"])
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("tiny_llama", "copy"),
+        ("tiny_gemma3", "map"),
+        pytest.param("tiny_llama", "map", marks=pytest.mark.slow),
+        pytest.param("tiny_gemma3", "copy", marks=pytest.mark.slow),
+    ],
+)
 def test_the_next_engine_packs_nothing_and_has_the_same_bits(
     model: str, how: str, file: int, packed: list[str], request: pytest.FixtureRequest
 ) -> None:

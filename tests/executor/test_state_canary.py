@@ -65,7 +65,7 @@ def llm(tiny_llama: Path, tmp_path: Path):
     opened.close()
 
 
-@pytest.mark.parametrize("family", ["tiny_llama", "tiny_lfm2"])
+@pytest.mark.parametrize("family", ["tiny_llama", pytest.param("tiny_lfm2", marks=pytest.mark.slow)])
 def test_the_state_is_all_of_the_weights_and_never_changes(
     family: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

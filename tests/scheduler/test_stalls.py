@@ -79,7 +79,14 @@ def learned(machine: Machine, **settings: object) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+SLOW = {"one slow core"}
+"""Machines on which thousands of tokens take so many steps that few tests can wait for them."""
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [pytest.param(machine, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, machine in MACHINES.items()],
+)
 def test_no_stream_waits_longer_however_long_the_prompts(machine: Machine) -> None:
     bench = learned(machine)
     for name, length in (("long", 3000), ("longer", 4500), ("short", 70)):

@@ -6,20 +6,20 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from core.api.config import RestartConfig, ServerConfig
 from core.cli import serve as command
 from core.cli.main import main
 from core.engine.child import EngineProcess
+from core.engine.shared_file import SharedFiles
 from tests.engine.fakes import TARGET, byte_source, make_config
 
 ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")
 spawn = EngineProcess.spawn
 
 
-def spawn_fake(executor: str | None = None, *others: Any) -> EngineProcess:
-    return spawn(TARGET, *others)
+def spawn_fake(executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
+    return spawn(TARGET, files)
 
 
 def resolve(words: list[str]) -> object:

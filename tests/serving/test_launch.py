@@ -22,7 +22,7 @@ import pytest
 from core.api.config import ServerConfig
 from core.api.errors import UserError
 from core.serving.chat_template import read_template
-from core.serving.launch import on_loop_error
+from core.serving.lifetime import on_loop_error
 from core.serving.sockets import bind, check_tls_files
 from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, ready_url, shells
 

@@ -49,10 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if tally.held else 1
 
 
-def soak(home: Path, seconds: float, seed: int, **injuring: Any) -> tuple[Tally, list[str]]:
+def soak(
+    home: Path, seconds: float, seed: int, asked: Sequence[Case] | None = None, **injuring: Any
+) -> tuple[Tally, list[str]]:
     """Injure a server for so long; what was seen, and what this machine does not allow.
 
     home:     an empty directory.
+    asked:    by clients; None: all cases.
     injuring: see `Injuries`.
     """
     tally = Tally()
@@ -60,7 +63,7 @@ def soak(home: Path, seconds: float, seed: int, **injuring: Any) -> tuple[Tally,
     dice = random.Random(seed)
     injuries = Injuries(site, tally, dice, **injuring)
     try:
-        _soak(site, tally, seconds, dice, cases(), injuries)
+        _soak(site, tally, seconds, dice, asked or cases(), injuries)
     finally:
         site.close()
     return tally, site.notes

@@ -6,16 +6,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak.cases import cases
 from tests.soak.run import soak
+from tests.soak.tally import Tally
 
-SECONDS, REST_S = 24.0, (0.3, 1.0)
+REST_S = (0.3, 1.0)
+
+
+def check(tally: Tally, least: int) -> None:
+    assert tally.wrong == [], tally.summary("wrong")
+    assert tally.lost == [], tally.summary("lost")
+    assert tally.leaked == [], tally.summary("leaked")
+    assert tally.right > least and tally.recovery, tally.summary("too little happened")
 
 
 @pytest.mark.xdist_group("soak")
 def test_nothing_is_wrong_lost_or_leaked(tmp_path: Path) -> None:
-    tally, _ = soak(tmp_path, SECONDS, seed=3, kill_servers=False, rest_s=REST_S)
-    assert tally.wrong == [], tally.summary("wrong")
-    assert tally.lost == [], tally.summary("lost")
-    assert tally.leaked == [], tally.summary("leaked")
-    happened = tally.right and tally.recovery  # how much depends on the machine
-    assert happened, tally.summary("too little happened")
+    some = cases()[::3]
+    first_kills = 90  # the seed by which the engine is killed before anything else happens
+    tally, _ = soak(tmp_path, 5.0, seed=first_kills, asked=some, kill_servers=False, rest_s=REST_S)
+    check(tally, 5)
+
+
+@pytest.mark.slow
+def test_the_same_with_more_injuries_and_all_kinds_of_requests(tmp_path: Path) -> None:
+    tally, _ = soak(tmp_path, 24.0, seed=3, kill_servers=False, rest_s=REST_S)
+    check(tally, 20)

@@ -13,8 +13,8 @@ import msgspec
 from core.journal.journal import Journal, now
 from core.journal.records import Ended
 from core.serving.durable.event_ids import LARGEST
+from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.sureness import Sureness
-from core.serving.durable.tenants import Tenants
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.stored_response import StoredResponse, Tenant
 
@@ -41,13 +41,13 @@ _decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
 class ResponseKeeper:
     """Keeps the responses of one server. Called by the store and by runs."""
 
-    def __init__(self, journal: Journal, tenants: Tenants) -> None:
+    def __init__(self, journal: Journal, key_digests: KeyDigests) -> None:
         self._journal = journal
-        self._tenants = tenants
+        self._key_digests = key_digests
 
     def keep(self, entry: StoredResponse) -> None:
         """Keep a response that has ended."""
-        ended = kept_response(entry, self._tenants.digest(entry.tenant))
+        ended = kept_response(entry, self._key_digests.digest(entry.tenant))
         if entry.journaled is None:
             entry.journaled = self._journal.keep(ended)
         else:

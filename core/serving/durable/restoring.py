@@ -70,13 +70,13 @@ def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> boo
     """What has ended can be read again. Returns whether its tenant is known."""
     ended = entry.ended
     assert ended is not None
-    if not streams.tenants.knows(ended.tenant):
+    if not streams.key_digests.knows(ended.tenant):
         return False
     log = streams.journal.go_on(entry)
     if ended.kind != "response":
         streams.restore(entry, log)
         return True
-    kept = restored_response(ended, streams.tenants.tenant(ended.tenant))
+    kept = restored_response(ended, streams.key_digests.tenant(ended.tenant))
     if kept is None:
         log.dropped()
     else:
@@ -89,7 +89,7 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> bo
     """Run what has not ended. Returns whether its tenant is known."""
     accepted = entry.accepted
     assert accepted is not None
-    if not streams.tenants.knows(accepted.tenant):
+    if not streams.key_digests.knows(accepted.tenant):
         return False
     log = streams.journal.go_on(entry)
     try:
@@ -112,7 +112,7 @@ def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: 
     else:
         outputs = run_prompts(context, prepared, accepted.id, accepted.user, _arrival(context, accepted), recorder)
         events = _events(context, prepared, accepted, outputs)
-    tenant = streams.tenants.tenant(accepted.tenant)
+    tenant = streams.key_digests.tenant(accepted.tenant)
     stream = streams.run(accepted.kind, accepted.id, tenant, recorder, events)
     stream.is_broken = bool(sentence)
 
@@ -126,7 +126,7 @@ def _go_on_with_response(context: ServingContext, streams: DurableStreams, entry
     else:
         arrival = _arrival(context, accepted)
         outputs = run_prompts(context, prepared.chat, accepted.id, accepted.user, arrival, recorder)
-    tenant = streams.tenants.tenant(accepted.tenant)
+    tenant = streams.key_digests.tenant(accepted.tenant)
     run = response_run(context, tenant, prepared, accepted.id, outputs, recorder, created=accepted.created)
     run.start()
 
@@ -144,7 +144,7 @@ def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
 def _arrival(context: ServingContext, accepted: Accepted) -> Arrival:
     """The request's time goes on, the time without a server included."""
     assert context.durable is not None
-    key = context.durable.tenants.tenant(accepted.tenant)
+    key = context.durable.key_digests.tenant(accepted.tenant)
     arrival = Arrival(key, ())
     age = max(0.0, now() - accepted.arrived)
     arrival.begin = time.monotonic() - age

@@ -18,10 +18,10 @@ from core.journal.journal import EntryLog, Journal, now
 from core.journal.reader import Entry
 from core.journal.records import Accepted, EntryKind
 from core.serving.durable.event_ids import EventId
+from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.origin import origin_of
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.stream import DurableStream, Events
-from core.serving.durable.tenants import Tenants
 from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
 from core.serving.responses.stored_response import Tenant
 
@@ -48,7 +48,7 @@ class DurableStreams:
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.tenants = Tenants(journal.salt, keys)
+        self.key_digests = KeyDigests(journal.salt, keys)
         self.origin = origin_of(model, numerics)
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
 
@@ -63,7 +63,7 @@ class DurableStreams:
         accepted = Accepted(
             kind=job.kind,
             id=job.answer_id,
-            tenant=self.tenants.digest(job.tenant),
+            tenant=self.key_digests.digest(job.tenant),
             created=job.created,
             arrived=job.arrived,
             user=job.user,
@@ -76,7 +76,7 @@ class DurableStreams:
         self, kind: EntryKind, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
     ) -> DurableStream:
         """Run a stream from now on. events: blocks without ids."""
-        stream = DurableStream(kind, answer_id, tenant, self.tenants.digest(tenant), recorder.log)
+        stream = DurableStream(kind, answer_id, tenant, self.key_digests.digest(tenant), recorder.log)
         stream.start(self.journal, recorder, events, self.settings.patience_s, lambda: self._forget(stream))
         self._add(stream)
         return stream
@@ -85,7 +85,7 @@ class DurableStreams:
         """Take back a stream that ended in an earlier server."""
         ended = entry.ended
         assert ended is not None, "it has ended"
-        self._add(DurableStream.restored(ended, self.tenants.tenant(ended.tenant), log))
+        self._add(DurableStream.restored(ended, self.key_digests.tenant(ended.tenant), log))
 
     def find(self, tenant: Tenant, kind: EntryKind, answer_id: str) -> DurableStream:
         """A stream of this tenant. Raises RequestError (404)."""

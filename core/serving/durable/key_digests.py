@@ -1,6 +1,6 @@
 """Whose an entry of the journal is, in a form that outlives the order of API keys and tells nobody the keys.
 
-Owns: the digests. Never does: check keys (`core.serving.authentication` does). Called by: `core.serving.durable`.
+Owns: `KeyDigests`. Never does: check keys (`core.serving.authentication` does). Called by: `core.serving.durable`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ NOBODY = b""
 """The digest where there are no keys."""
 
 
-class Tenants:
-    """The tenants of one server. salt: of the journal. keys: API keys in their order."""
+class KeyDigests:
+    """Of the tenants of one server. salt: of the journal. keys: API keys in their order."""
 
     def __init__(self, salt: bytes, keys: Sequence[str]) -> None:
         self._digests: dict[Tenant, bytes] = {None: NOBODY}

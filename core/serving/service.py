@@ -1,0 +1,132 @@
+"""HTTP requests are served, from the moment that an engine runs until the end.
+
+Owns: the application and its server, the order of the end: drain, flush, suspend. Never does: start or choose an engine.
+Called by: the launcher, and each API process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core.api.config import ServerConfig
+from core.serving.lifetime import close_engine
+from core.serving.process_limits import fit_connections, watch_files
+
+if TYPE_CHECKING:
+    from core.engine.async_engine import AsyncEngine
+    from core.journal.journal import Journal
+    from core.serving.context import ServingContext
+    from core.serving.http_server import HttpServer
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0  # for clients to read the rest of answers that are complete
+DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
+SLOW_IMPORTS = ("core.grammars.compiler", "core.serving.app", "core.serving.http_server")
+"""Imported while the engine starts, and not before it has its configuration."""
+NICENESS = 5  # the engine's compute threads come first
+
+
+async def import_application() -> None:
+    """What is slow to import, while something else is waited for."""
+    for name in SLOW_IMPORTS:
+        await asyncio.to_thread(importlib.import_module, name)
+
+
+async def serve_requests(
+    settings: ServerConfig,
+    listener: socket.socket,
+    engine: AsyncEngine,
+    events: tuple[asyncio.Event, asyncio.Event],
+    on_ready: Callable[[ServingContext], None],
+    journal: Journal | None = None,
+) -> None:
+    """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
+
+    on_ready: called once, when requests are served.
+    journal: keeps what outlives this server; None: nothing does.
+
+    Raises EngineDeadError when there is no engine any more.
+    """
+    settings = fit_connections(settings)
+    server, context = _application(settings, engine, journal)
+    died = asyncio.Event()
+    engine.on_death = lambda error: died.set()
+    if not engine.is_running:
+        died.set()
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
+    stop, hurry, death = watching
+    watching_files = asyncio.ensure_future(watch_files())
+    os.nice(NICENESS)
+    gc.collect()
+    gc.freeze()
+    try:
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.005)
+        if serving.done():
+            serving.result()
+        on_ready(context)
+        engine.grammars.warm()
+        await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
+        if death.done():
+            await asyncio.wait((serving, stop), timeout=DEATH_NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await _drain(context, settings.shutdown_timeout, (serving, hurry, death))
+        server.should_exit = True
+        if not context.drain.num_running:
+            await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await context.suspend()  # the next server goes on with it
+            await close_engine(engine, events[1])  # which ends what still runs with an error
+            await asyncio.wait((serving,), timeout=1.0)
+            server.force_exit = True
+        await serving
+    finally:
+        await context.close()
+        for task in (*watching, watching_files):
+            task.cancel()
+    if engine.dead_error is not None:
+        raise engine.dead_error
+
+
+def _application(
+    settings: ServerConfig, engine: AsyncEngine, journal: Journal | None
+) -> tuple[HttpServer, ServingContext]:
+    """The HTTP server, and the context of its routes, in which everything that the journal kept goes on."""
+    from core.serving.app import create_app
+    from core.serving.durable.restoring import restore
+    from core.serving.durable.streams import durable_streams
+    from core.serving.http_server import HttpServer
+
+    model = engine.config.model
+    cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics)
+    app = create_app(engine, settings, model, cache, durable)
+    context: ServingContext = app.state.context
+    restore(context)
+    return HttpServer(app, settings), context
+
+
+async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
+    """Let what runs end, for at most `seconds` seconds and until one of `ends` is done. Meanwhile new work is refused."""
+    drain = context.drain
+    drain.begin(seconds)
+    logger.info(
+        "Shutting down. Requests that run: %d; they have %g s (--shutdown-timeout). A second signal ends them at once.",
+        *(drain.num_running, seconds),
+    )
+    idle = asyncio.ensure_future(context.until_idle())
+    await asyncio.wait((idle, *ends), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if not idle.done():
+        idle.cancel()
+        logger.warning("Requests that are ended now, since they still run: %d.", drain.num_running)
