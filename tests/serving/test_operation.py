@@ -97,9 +97,9 @@ def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) ->
 def test_residency_is_a_histogram(server: RunningServer) -> None:
     rows = [[0.0] * 17 for _ in range(3)]
     rows[0][4], rows[0][-1], rows[2][15], rows[2][-1] = 2.0, 1.5, 1.0, 9000.0
-    server.engine.stats = SchedulerStats(kv_residency=rows)
+    server.engine._totals.latest = SchedulerStats(kv_residency=rows)
     families = {family.name: family for family in text_string_to_metric_families(server.http.get("/metrics").text)}
-    server.engine.stats = SchedulerStats()
+    server.engine._totals.latest = SchedulerStats()
     lives = {(s.name, s.labels.get("le")): s.value for s in families["core:kv_block_lifetime_seconds"].samples}
     assert lives["core:kv_block_lifetime_seconds_bucket", "0.5"] == 0
     assert lives["core:kv_block_lifetime_seconds_bucket", "1.0"] == 2
