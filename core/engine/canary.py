@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from core.api.config import EngineConfig
+from core.api.decoding import UNREADABLE
 from core.api.errors import CoreError, UserError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
@@ -201,7 +202,7 @@ class Canary:
                 record = msgspec.json.decode(file.read(MAX_RECORD), type=Record)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise UserError(
                 f"state_canary: {self._path} is no record ({error}). Remove it to have it written anew."
             ) from error

@@ -125,8 +125,9 @@ class GrammarCompiler:
 
     def _work(self, key: bytes, job: Job, future: Future[CompiledGrammar]) -> None:
         """In a thread: compile, keep, and tell those who wait."""
-        helper = self._helper()
+        helper: CompileHelper | None = None
         try:
+            helper = self._helper()
             found = helper.compiled(job)
             self._keep(key, found)
             future.set_result(_grammar_of(found))
@@ -134,7 +135,8 @@ class GrammarCompiler:
             self._forget(key)
             future.set_exception(error)
         finally:
-            self._helpers.put(helper)
+            if helper is not None:
+                self._helpers.put(helper)
 
     def _helper(self) -> CompileHelper:
         """One that is free: the one used last, else a new one."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from core.api.decoding import UNREADABLE
 from core.api.reason import Reason
 from core.api.structured_outputs import GrammarSpec
 from core.grammars.conditions import CONDITIONS, Use, judge_expression
@@ -36,7 +37,7 @@ def unhonoured_spec(spec: GrammarSpec, table: HonouredTable) -> list[Reason]:
         return []
     try:
         value = msgspec.json.decode(lowered(spec, table).text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return [Reason("not_json", "JSON of reasonable depth", str(error))]
     if spec.kind == "json_schema":
         return unhonoured(value, table)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
+from core.api.decoding import UNREADABLE
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec, StructuredOutputsParams
 
@@ -162,7 +163,7 @@ def _parsed(name: str, value: object) -> Any:
         return value
     try:
         return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (*UNREADABLE, UnicodeEncodeError) as error:
         raise _wrong(f"has a {name} that is not valid JSON: {error}") from None
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from core.api.decoding import UNREADABLE
 from core.api.messages import EngineOutput
 from core.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, frames
 
@@ -124,6 +125,6 @@ def _decoded(frame: Frame, kind: type[T]) -> T | None:
     """The payload; None when it is none of this version's, although its checksum holds."""
     try:
         return msgspec.msgpack.decode(frame.payload, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         logger.error("A record of the journal (%s) has a form that this version does not know.", kind.__name__)
         return None

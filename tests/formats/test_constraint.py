@@ -102,6 +102,22 @@ def test_reasoning_stands_before_what_is_held(compiler, row):
     assert accepts(compiler, ended, calls)
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_arguments_hold_no_property_that_the_tool_does_not_name(compiler, row):
+    named = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    silent = constraint(row, [ToolSpec("get_weather", parameters=named)], "required")
+    assert accepts(compiler, silent, written(row, [("get_weather", {"city": "Rome"})]))
+    assert not accepts(compiler, silent, written(row, [("get_weather", {"city": "Rome", "mood": "good"})]))
+
+
+def test_a_tool_may_ask_for_properties_that_it_does_not_name(compiler):
+    row = format_named("hermes", "tools")
+    free = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": {"type": "integer"}}
+    spec = constraint(row, [ToolSpec("get_weather", parameters=free)], "required")
+    assert accepts(compiler, spec, written(row, [("get_weather", {"city": "Rome", "days": 3})]))
+    assert not accepts(compiler, spec, written(row, [("get_weather", {"city": "Rome", "mood": "good"})]))
+
+
 def test_structured_output_behind_reasoning(compiler):
     row = format_named("hermes", "tools")
     schema = GrammarSpec(

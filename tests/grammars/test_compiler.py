@@ -199,6 +199,19 @@ def test_the_cache_is_bounded(compiler):
     assert compiler.compile(asked("large 9000")) is not first
 
 
+def test_who_waits_hears_of_a_helper_that_cannot_start(config, tokenizer, monkeypatch):
+    def full(self, start, timeout):
+        raise OSError("no more processes")
+
+    compiler = GrammarCompiler(config, tokenizer)
+    with monkeypatch.context() as patched:
+        patched.setattr(CompileHelper, "__init__", full)
+        with pytest.raises(OSError, match="no more processes"):
+            compiler.compile(asked("first"))
+    assert compiler.compile(asked("first")).data.endswith(b" first")
+    compiler.close()
+
+
 def test_without_a_tokenizer_or_after_the_end(config, tokenizer):
     for absent in (None, Tokenizer.absent()):
         with pytest.raises(RequestError, match="needs a tokenizer"):

@@ -10,6 +10,7 @@ import zlib
 
 import msgspec
 
+from core.api.decoding import UNREADABLE
 from core.journal.journal import Journal, now
 from core.journal.records import Ended
 from core.serving.durable.event_ids import LARGEST
@@ -79,7 +80,7 @@ def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
     try:
         kept = _decode(ended.kept)
         events = None if kept.events is None else _decode_events(zlib.decompress(kept.events))
-    except (msgspec.DecodeError, zlib.error) as error:
+    except (*UNREADABLE, zlib.error) as error:
         logger.error("The response %s was kept in a form that this version does not know: %s.", ended.id, error)
         return None
     log: EventLog | None = None

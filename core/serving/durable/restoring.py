@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from core.api.decoding import UNREADABLE
 from core.engine.queue_limit import Arrival
 from core.journal.journal import now
 from core.journal.reader import Entry
@@ -97,7 +98,7 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> bo
             _go_on_with_response(context, streams, entry, accepted)
         else:
             _go_on_with_stream(context, streams, entry, accepted)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         logger.error("The request %s was kept in a form that this version does not know: %s.", accepted.id, error)
         log.dropped()
     return True
