@@ -356,6 +356,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     disable_fastapi_docs: bool = False
+    disable_ui: bool = False
     uvicorn_log_level: str = "info"
     disable_uvicorn_access_log: bool = False
     enable_request_id_headers: bool = False

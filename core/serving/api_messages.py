@@ -29,6 +29,7 @@ class Begin(msgspec.Struct, tag="begin"):
     number: of the process, from 0.
     address: of the engine.
     engine, server: with the limits that this process has.
+    explained: the configuration as plain values, for the page.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Begin(msgspec.Struct, tag="begin"):
     engine: EngineConfig
     server: ServerConfig
     tokenizer: TokenizerSource
+    explained: dict[str, Any] = {}
 
 
 class EngineDied(msgspec.Struct, tag="died"):

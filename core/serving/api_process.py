@@ -73,7 +73,10 @@ class ApiProcess:
         client = await source.first()
         engine = AsyncEngine(begin.engine, tokenizer, client, source)
         try:
-            await serve_requests(begin.server, listener, engine, (self.stop, self.hurry), self._on_ready)
+            events = self.stop, self.hurry
+            await serve_requests(
+                begin.server, listener, engine, events, self._on_ready, explain=lambda: begin.explained
+            )
         finally:
             await close_engine(engine, self.hurry)
 
