@@ -226,6 +226,19 @@ def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, settings: d
     ] == expected
 
 
+def test_drafts_are_verified_in_steps_that_are_planned_ahead(tiny_llama: Path) -> None:
+    """As many as otherwise: the worker proposes and verifies the same ones."""
+    accepted = []
+    asked = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    for ahead in (False, True):
+        with LLM(model=str(tiny_llama), max_model_len=128, async_scheduling=ahead, speculative_config=NGRAM) as llm:
+            llm.generate(PROMPTS[:3], asked, use_tqdm=False)
+            stats = llm.stats()
+            accepted.append((stats.spec_num_draft_tokens, stats.spec_num_accepted_tokens))
+    assert accepted[0] == accepted[1]
+    assert accepted[0][1] > 5
+
+
 def test_preemption_really_happens(tiny_llama: Path) -> None:
     llm = LLM(model=str(tiny_llama), max_model_len=128, max_num_seqs=8, num_gpu_blocks_override=14)
     llm.generate(PROMPTS, params(), use_tqdm=False)

@@ -265,11 +265,10 @@ class FakeExecutor:
             length = len(held.token_ids) - len(sampled)
             result.logprobs[slot] = [TokenLogprobs([t], [-float(length + i)], [1]) for i, t in enumerate(sampled)]
         room = held.max_length - len(held.token_ids) - 1
-        budget = min(plan.draft_budget.get(slot, 0), room)
+        forced = 0 if held.request.grammar is None else MOST_FORCED
+        budget = min(plan.draft_budget.get(slot, forced), room)
         if budget > 0:
-            held.drafts = self._propose(held.token_ids, self.random.randint(0, budget))
-        elif held.request.grammar is not None and room > 0:
-            held.drafts = self._propose(held.token_ids, self.random.randint(0, min(MOST_FORCED, room)))
+            held.drafts = self._propose(held.token_ids, self.random.randint(0, budget))[:budget]
         if held.drafts:
             result.num_proposed[slot] = len(held.drafts)
 
