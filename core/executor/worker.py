@@ -243,7 +243,7 @@ class Worker:
     def _most_forced(self) -> int:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
-        return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
+        return MOST_FORCED if has_way_back else 0
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative

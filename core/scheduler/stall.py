@@ -63,7 +63,7 @@ class StallLimit:
         begun = self._finished if step.num_decodes else max(step.begun, self._finished)
         self._finished = now
         if step.plan.total_num_tokens:
-            work = work_of(step.plan, step.num_decodes)
+            work = work_of(step.plan, step.num_decodes, result)
             self.cost.observe(work, now - begun)
         slots = result.slots
         if step.num_departures != running.num_departures:

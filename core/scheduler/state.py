@@ -69,11 +69,10 @@ class SchedulerState:
         self._ended: list[EngineOutput] = []
 
     def _most_forced(self) -> int:
-        """Drafts of forced text that a sequence may have. A step planned ahead cannot know them, and without blocks for a
-        copy of a state there is no way back from them."""
+        """Drafts of forced text that a sequence may have; without blocks for a copy of a state there is no way back."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
-        return 0 if self.config.async_scheduling or not has_way_back else MOST_FORCED
+        return MOST_FORCED if has_way_back else 0
 
     @property
     def waiting(self) -> WaitingQueue:
@@ -112,7 +111,8 @@ class SchedulerState:
         sequence.prefix_keys = []
         sequence.slot = NO_SLOT
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         sequence.blocks_missing = 0
         sequence.was_preempted = False
         if sequence.prompt_logprobs is not None:
@@ -146,6 +146,7 @@ class SchedulerState:
             sequence.output_token_ids,
             sequence.num_computed_tokens,
             tables,
+            sequence.max_length,
         )
         plan.new.append(new)
 
@@ -153,7 +154,7 @@ class SchedulerState:
         """Send a running sequence back to the queue for want of blocks; it is computed again later."""
         slot = sequence.slot
         plan.new_block_ids.pop(slot, None)
-        plan.drafts.pop(slot, None)
+        plan.num_drafts.pop(slot, None)
         plan.draft_budget.pop(slot, None)
         self.suspend(sequence)
         if sequence not in self.seats.suspects:
@@ -172,7 +173,8 @@ class SchedulerState:
         self.kv.free(sequence)
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
 
