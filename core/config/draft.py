@@ -84,7 +84,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A draft's checkpoint. decoder: the model that it is, None where it is none that the engine knows. why: then a sentence."""
+    """A draft's checkpoint.
+
+    decoder: the model that it is, None where it is none that the engine knows.
+    why: then a sentence.
+    """
 
     checkpoint: Checkpoint
     decoder: DecoderSpec | None = None
@@ -193,7 +197,9 @@ def _told(
     )
     told: DraftSpec | None = plugin.call("core_draft_spec", context=context)
     if told is not None and told.decoder is not None and not told.names and found.decoder is None:
-        raise PluginError(f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's.")
+        raise PluginError(
+            f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's."
+        )
     return told
 
 

@@ -130,7 +130,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     settings = attempt.settings
     chosen = attempt.chosen
     engine = attempt.answer_of(
-        lambda: engine_config(settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.draft, attempt.problems)
+        lambda: engine_config(
+            settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.draft, attempt.problems
+        )
     )
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)

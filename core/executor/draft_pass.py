@@ -35,9 +35,7 @@ class DraftPass:
     batch: of the target.
     """
 
-    def __init__(
-        self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, progress: DraftProgress
-    ) -> None:
+    def __init__(self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, progress: DraftProgress) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
@@ -72,7 +70,7 @@ class DraftPass:
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         known = work.known[drafting]
-        positions = last_tokens[drafting]
+        positions: Slots = last_tokens[drafting].astype(np.int64)
         table = self.batch.tokens
         for place in range(int(counts.max())):
             indices = known - table.num_prompt_tokens[slots] + np.int32(place)
@@ -90,7 +88,7 @@ class DraftPass:
             table.array[slots, known + place] = token_ids
             self._compute(slots, np.ones(len(slots), np.int32), known + np.int32(place))
             self.progress.drafted(slots, place, token_ids)
-            positions = np.arange(len(slots))
+            positions = np.arange(len(slots), dtype=np.int64)
 
     def _compute(self, slots: Slots, lens: Int32Array, starts: Int32Array) -> None:
         """The residual stream of `lens` tokens of each sequence, from `starts` on."""
