@@ -39,7 +39,10 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     names: published names of tensors, as patterns with `*`, and the canonical names that they have in the decoder
         (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`, `mask_hidden`), in front
         of it (`taps`, `tap_norm.N`), and behind it (`model.norm`, `lm_head`, and `draft_tokens`: how far the id of each row
-        of a smaller head lies behind its number). An empty name: the tensor is not read.
+        of a smaller head lies behind its number). An empty name: the tensor is not read. What has no pattern is named as in
+        a model of that configuration; in the target's own checkpoint, it is the target's.
+
+    Layers with a state cannot draft yet: what they hold of rejected tokens would stay.
     """
 
     decoder: DecoderSpec | None = None
