@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from core.api.explanation import Scope
 from core.api.draft_spec import DraftSpec
+from core.api.explanation import Scope
 from core.api.specs import KVGroup
 
 

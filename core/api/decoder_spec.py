@@ -351,8 +351,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.head_size is not None and self.holds_head:
             found["tokens"] = (DRAFT_TOKENS, (self.head_size,))
         if self.draft_input is not None:
-            for name, shape in self.draft_input.vectors(self.hidden_size).items():
-                found[name] = (name, shape)
+            for name, size in self.draft_input.vectors(self.hidden_size).items():
+                found[name] = (name, (size,))
         return found
 
     def draft_linears(self) -> dict[str, LayerSpec]:

@@ -73,11 +73,11 @@ class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
             found[f"tap_{index}"] = NormTensor(f"tap_norm.{index}", shape, self.tap_norm)
         return found
 
-    def vectors(self, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Name and shape of its tensors that are neither."""
+    def vectors(self, hidden_size: int) -> dict[str, int]:
+        """Name and size of its tensors that are neither."""
         if not self.masked:
             return {}
-        return {MASK_HIDDEN: (self.tap_size or hidden_size,)}
+        return {MASK_HIDDEN: self.tap_size or hidden_size}
 
     def buffers(self, hidden_size: int) -> dict[str, int]:
         """Width of each buffer of a step: `hidden` is what the caller puts there, `pair` has both side by side."""

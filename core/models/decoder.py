@@ -61,16 +61,18 @@ class DecoderWeights:
     head: None where this part of the model does not hold it.
     blocks: the ones that this part of the model holds, in order.
     draft_input: of a draft that takes in hidden states of its target, or None.
+    borrowed: kernels among these that another model holds.
     """
 
     embedding: EmbeddingWeights | None
     head: HeadWeights | None
     blocks: list[BlockWeights]
     draft_input: DraftInputWeights | None = None
+    borrowed: tuple[LinearKernel, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all matrices, a tied one counted once."""
+        """Bytes of all matrices, a tied one counted once, a borrowed one not at all."""
         total = sum(block.nbytes for block in self.blocks)
         kernels: list[LinearKernel | None] = []
         if self.embedding is not None:
@@ -79,7 +81,7 @@ class DecoderWeights:
             kernels += (self.head.tokens, self.head.project)
         if self.draft_input is not None:
             kernels += self.draft_input.linears.values()
-        counted: list[LinearKernel] = []
+        counted = list(self.borrowed)
         for kernel in kernels:
             if kernel is None or any(kernel is other for other in counted):
                 continue

@@ -86,7 +86,7 @@ class DraftEntry:
         return list(self._weights.linears.values())
 
     def __call__(self, views: InputViews, residual: Tensor) -> None:
-        """Finish `views.pair`, whose half `embedded` has the embeddings, and set residual [T, H] as the first block finds it."""
+        """Finish `views.pair`, whose half `embedded` is there, and set residual [T, H] as the first block finds it."""
         norms = self._weights.norms
         embed_norm = norms.get("embed")
         if embed_norm is not None:
