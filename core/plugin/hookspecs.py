@@ -140,6 +140,7 @@ class DraftContext:
     arguments: the plugin's own, as its Struct (None when it has none).
     decoder:   the model that the engine's own table of families makes of `hf_config`, None where it knows none, or where no
                checkpoint was named.
+    why_no_decoder: a sentence where that is None although there is a checkpoint.
     tensors:   names of the tensors in that checkpoint.
     has_checkpoint: whether `speculative_config.model` names a checkpoint of the draft's own.
     """
@@ -148,6 +149,7 @@ class DraftContext:
     hf_config: Mapping[str, Any]
     arguments: Any = None
     decoder: DecoderSpec | None = None
+    why_no_decoder: str = ""
     tensors: Collection[str] = ()
     has_checkpoint: bool = True
 
