@@ -16,6 +16,7 @@ import msgspec
 
 from core.api.decoder_spec import DecoderSpec
 from core.api.draft_input import DraftInput
+from core.api.module_spec import ModelSpec
 
 __all__ = ["BEHIND_NORM", "DraftInput", "DraftSpec", "draft_decoder"]
 
@@ -58,14 +59,16 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[tuple[str, str], ...] = ()
 
 
-def draft_decoder(draft: DraftSpec, target: DecoderSpec) -> DecoderSpec:
+def draft_decoder(draft: DraftSpec, target: ModelSpec) -> DecoderSpec:
     """The decoder of a draft as it is planned and loaded: with its input, and without what is the target's.
 
-    Raises ValueError where the draft has no decoder.
+    A draft that is a model of its own stays what it is. Raises ValueError where the draft has no decoder.
     """
     spec = draft.decoder
     if spec is None:
         raise ValueError("a draft of heads alone has no decoder")
+    if not draft.names or not isinstance(target, DecoderSpec):
+        return spec
     taken = draft.input
     if draft.tap_projection or len(draft.taps) > 1:
         size = len(draft.taps) * target.hidden_size

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import msgspec
 
-from core.api.config import EngineConfig
+from core.api.config import DraftConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import draft_decoder
+from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
 from core.executor.device import Device
 from core.executor.draft_pass import DraftPass
 from core.executor.draft_progress import DraftProgress
 from core.executor.forward import ForwardPass, recorder_of
-from core.executor.instance import ModelInstance, build, max_step_tokens, open_checkpoint
+from core.executor.instance import (
+    Checkpoint,
+    ModelInstance,
+    build,
+    load_plugin,
+    max_step_tokens,
+    open_checkpoint,
+)
 from core.executor.step_buffers import StepBuffers
+from core.models.borrowing import borrow, borrowing_spec
+from core.models.decoder import DecoderWeights
+from core.models.draft_names import draft_weight_map
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Uploads
+from core.plugin.contracts import Loader, Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
 
@@ -29,13 +42,35 @@ def own_config(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, model=draft.model, plugins=draft.plugins, weights_file=None, draft=None)
 
 
-def build_draft(config: EngineConfig, device: Device, plugins: PluginTable) -> ModelInstance:
-    """Read the draft's weights and make its model. config: of the main model."""
+def build_draft(
+    config: EngineConfig, draft: DraftConfig, target: ModelInstance, device: Device, plugins: PluginTable
+) -> ModelInstance:
+    """Read the draft's weights and make its model. config: of the main model, which `target` is."""
     own = own_config(config)
-    dtype = device.runtime.activation_dtype(own.model.dtype)
-    checkpoint = open_checkpoint(own, plugins, dtype)
+    if draft.spec.names:
+        checkpoint = _open_named(own, draft, target.spec, plugins)
+    else:
+        checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
     rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0)
-    return build(own, checkpoint, device, plugins, max_logits=rows)
+
+    def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
+        """With what is the target's."""
+        shape, held = target.spec, target.model.weights
+        if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
+            return spec, weights
+        return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
+
+    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish)
+
+
+def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
+    """A draft's checkpoint whose names its proposer told; no tensor is read yet. own: of `own_config`."""
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    spec = draft_decoder(draft.spec, target)
+    names = draft_weight_map(manifest, draft.spec, spec, in_target=draft.in_target)
+    return Checkpoint(names.loader(loader), names.manifest, spec)
 
 
 def draft_pass(

@@ -89,7 +89,8 @@ class Worker:
                 self.instances = [model]
                 del checkpoint
                 if config.draft is not None and config.draft.spec.decoder is not None:
-                    self.instances.append(build_draft(config, self.device, self.plugins))
+                    draft = build_draft(config, config.draft, model, self.device, self.plugins)
+                    self.instances.append(draft)
                 self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
