@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
+from core.api.checkpoint import CheckpointManifest
 from core.api.draft_spec import DraftSpec, draft_decoder
 from core.layers.kernels import KernelSet
 from core.models.borrowing import borrow, borrowing_spec
 from core.models.draft_names import draft_weight_map
-from core.models.families import decoder_spec
+from core.models.families import decoder_spec, weight_map
 from core.models.loading import WeightLoading
+from core.models.weight_map import WeightMap
 from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import DraftContext
 from tests.models.harness import Harness, StateDictLoader
@@ -106,9 +108,27 @@ class DraftHarness(Harness):
 def target_harness(
     hf_config: dict[str, Any], state: dict[str, Tensor], taps: tuple[int, ...], kernels: Sequence[Kernels] = ()
 ) -> Harness:
-    """A target whose taps are read."""
+    """A target whose taps are read, from tensors as its checkpoint names them."""
     spec = msgspec.structs.replace(decoder_spec(hf_config), taps=taps)
-    return Harness(hf_config, state, kernels=kernels, spec=spec)
+    inner = StateDictLoader(state)
+    manifest = msgspec.structs.replace(inner.resolve(""), config=dict(hf_config))
+    names = weight_map(manifest, spec)
+    loader = MappedLoader(inner, names)
+    return Harness(hf_config, state, kernels=kernels, spec=spec, loader=loader)
+
+
+class MappedLoader:
+    """Tensors under canonical names."""
+
+    def __init__(self, inner: StateDictLoader, names: WeightMap) -> None:
+        self.names = names
+        self.loader = names.loader(inner)
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        return self.names.manifest
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        return self.loader.iter(manifest, reads)
 
 
 def context_of(
