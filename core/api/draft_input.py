@@ -82,8 +82,6 @@ class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
     def buffers(self, hidden_size: int) -> dict[str, int]:
         """Width of each buffer of a step: `hidden` is what the caller puts there, `pair` has both side by side."""
         widths = {"hidden": hidden_size, "pair": 2 * hidden_size}
-        if self.tap_size:
-            widths["projected_taps"] = hidden_size
         if self.tap_norms:
             widths["normed_taps"] = self.tap_size
         return widths

@@ -155,8 +155,8 @@ class Worker:
         """The passes of the draft; None without one."""
         if len(self.instances) == 1:
             return None
-        _, draft = self.instances
-        return draft_pass(self.config, draft, self.device, batch, sampler, padding=self._padding)
+        target, draft = self.instances
+        return draft_pass(self.config, draft, target, self.device, batch, sampler, padding=self._padding)
 
     @property
     def spec(self) -> ModelSpec:

@@ -74,7 +74,7 @@ class DraftEntry:
         self._kernels = kernels
         self._workspace = workspace
         self._tap_norms = [weights.norms[f"tap_{index}"] for index in range(self._spec.tap_norms)]
-        every_row = torch.arange(max_tokens, device=workspace.device)
+        every_row = self._every_row = torch.arange(max_tokens, device=workspace.device)
         hidden_first = self._spec.hidden_first
         self.views = workspace.cached(
             "draft_input", lambda rows: InputViews(workspace, every_row[:rows], hidden_first=hidden_first)
@@ -102,17 +102,15 @@ class DraftEntry:
             stream = views.state if self._spec.norms_stream else views.hidden
             self._kernels.take_rows(stream, views.every_row, residual)
 
-    def project(self, taps: Tensor) -> Tensor:
-        """The hidden states [T, H] that the target's taps [T, taps x H of the target] mean, valid until the next call."""
+    def project(self, taps: Tensor, out: Tensor) -> None:
+        """out[T, H] = the hidden states that the target's taps [T, taps x H of the target] mean."""
         matrix = self._weights.linears.get("taps")
         if matrix is None:
-            return taps
-        rows = len(taps)
+            self._kernels.take_rows(taps, self._every_row[: len(taps)], out)
+            return
         if self._tap_norms:
             taps = self._normed(taps)
-        out = self._workspace.view("projected_taps", rows)
         matrix(taps, out)
-        return out
 
     def _normed(self, taps: Tensor) -> Tensor:
         """Each equal part of the taps by its norm."""

@@ -80,7 +80,8 @@ class DraftHarness(Harness):
         taps = self.target.model.workspace.view("taps", len(tokens))
         entry = self.model.draft_entry
         assert entry is not None
-        projected = entry.project(taps).clone()
+        projected = torch.empty(len(tokens), self.spec.hidden_size)
+        entry.project(taps, projected)
         zero = torch.zeros_like(projected[:1])
         return torch.cat([zero, projected[:-1]])
 
