@@ -14,7 +14,7 @@ import msgspec
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import DraftConfig, ModelConfig
 from core.api.decoder_spec import DecoderSpec
-from core.api.draft_spec import DraftSpec
+from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.errors import ConfigError, PluginError, UserError
 from core.api.module_spec import ModelSpec
 from core.api.specs import MixerSpec, StateSpec
@@ -29,6 +29,7 @@ from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
+from core.models.draft_names import draft_weight_map
 from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
 from core.plugin.manifest import Manifest
@@ -42,6 +43,7 @@ class Draft:
     """A draft that was found.
 
     spec: its shape.
+    decoder: what the core runs of it, as it is loaded; None where the plugin's own heads compute.
     settings: the main model's, with what the draft has of its own.
     chosen: the plugins that read and compute it.
     manifest: of its checkpoint, under canonical names.
@@ -51,6 +53,7 @@ class Draft:
     """
 
     spec: DraftSpec
+    decoder: DecoderSpec | None
     settings: Settings
     chosen: Chosen
     manifest: CheckpointManifest
@@ -61,7 +64,7 @@ class Draft:
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
         """Of its layers, each of which has a place in the cache."""
-        return () if self.spec.decoder is None else self.spec.decoder.mixers
+        return () if self.decoder is None else self.decoder.mixers
 
     def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
         """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
@@ -69,7 +72,7 @@ class Draft:
         plugins = plugin_choices(self.settings, registry, self.chosen, found)
         problems += [problem for problem in found if problem not in problems]
         length = min(target.max_model_len, self.max_model_len or target.max_model_len)
-        vocab_size = target.vocab_size if self.spec.decoder is None else self.spec.decoder.vocab_size
+        vocab_size = target.vocab_size if self.decoder is None else self.decoder.vocab_size
         model = msgspec.structs.replace(
             target,
             model=self.path,
@@ -86,11 +89,14 @@ class Draft:
 class _Found:
     """A draft's checkpoint.
 
-    decoder: the model that it is, None where it is none that the engine knows.
-    why: then a sentence.
+    checkpoint: as the loader resolved it.
+    canonical: its manifest under the names of the model that it is; None where it is none that the engine knows.
+    decoder: that model.
+    why: a sentence where there is none.
     """
 
     checkpoint: Checkpoint
+    canonical: CheckpointManifest | None = None
     decoder: DecoderSpec | None = None
     family: Choice | None = None
     why: str = ""
@@ -99,7 +105,7 @@ class _Found:
 def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: ChosenPlatform) -> Draft | None:
     """The draft; None where the proposer has none that the core runs. Raises UserError or PluginError.
 
-    target: of the main model. spec: its shape.
+    target: of the main model, as the loader resolved it. spec: its shape.
     """
     plugin = _describer(attempt.chosen)
     if plugin is None:
@@ -124,13 +130,27 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     chosen.stages["loader"] = found.checkpoint.loader
     if found.family is not None and not shape.names:
         chosen.stages["model"] = found.family
-    manifest = found.checkpoint.manifest
+    in_target = keys.model is None
+    decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
     chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
     length = keys.max_model_len
-    if shape.decoder is not None:
-        chosen.stages.update(choose_attention(settings, attempt.plugins, shape.decoder.mixers, platform))
-        length = length or shape.decoder.max_position
-    return Draft(shape, settings, chosen, manifest, found.checkpoint.path, keys.model is None, length)
+    if decoder is not None:
+        chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
+        length = length or decoder.max_position
+    return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length)
+
+
+def _loaded(
+    shape: DraftSpec, found: _Found, target: ModelSpec, *, in_target: bool
+) -> tuple[DecoderSpec | None, CheckpointManifest]:
+    """The decoder that is loaded, if there is one, and the checkpoint under its names."""
+    manifest = found.checkpoint.manifest
+    if shape.decoder is None:
+        return None, manifest
+    decoder = draft_decoder(shape, target)
+    if shape.names:
+        return decoder, draft_weight_map(manifest, shape, decoder, in_target=in_target).manifest
+    return decoder, found.canonical or manifest
 
 
 def _describer(chosen: Chosen) -> Manifest | None:
@@ -174,7 +194,7 @@ def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
         return _Found(checkpoint, why=str(error))
     if not isinstance(spec, DecoderSpec):
         return _Found(checkpoint, why="transformers' modules cannot draft.")
-    return _Found(canonical, spec, family)
+    return _Found(checkpoint, canonical.manifest, spec, family)
 
 
 def _told(

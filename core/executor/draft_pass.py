@@ -21,6 +21,8 @@ from core.api.step_plan import Int32Array, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.block_tables import BlockTables
 from core.executor.draft_progress import DraftProgress, DraftWork
+from core.executor.draft_states import HiddenStates
+from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.sampling import Sampler, SampleRows
@@ -33,13 +35,25 @@ class DraftPass:
 
     forward: of the draft, with step buffers of its own.
     batch: of the target.
+    states: the target's hidden states; None for a draft that takes none.
+    spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
     """
 
-    def __init__(self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, progress: DraftProgress) -> None:
+    def __init__(
+        self,
+        forward: ForwardPass,
+        batch: PersistentBatch,
+        sampler: Sampler,
+        progress: DraftProgress,
+        states: HiddenStates | None = None,
+        spread: SpreadLogits | None = None,
+    ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.progress = progress
+        self.states = states
+        self.spread = spread
         self._max_logits = forward.model.max_logits
         buffers = forward.buffers
         tables = batch.tables
@@ -51,6 +65,8 @@ class DraftPass:
         """Sequences enter the batch."""
         for new in plan.new:
             self.progress.start(new)
+            if self.states is not None:
+                self.states.start(new.slot)
 
     def run(self, plan: StepPlan, result: StepResult) -> None:
         """Keep up with the step's sequences, and add drafts to its result."""
@@ -58,8 +74,13 @@ class DraftPass:
         if work is None:
             return
         with torch.inference_mode():
+            if self.states is not None:
+                self.states.read(plan)
+                self.states.fill(work.slots, work.lens, work.starts)
             self._compute(work.slots, work.lens, work.starts)
             self.progress.computed(work)
+            if self.states is not None:
+                self.states.keep(work.slots[work.counts == 0])
             drafting = (work.counts > 0).nonzero()[0]
             if len(drafting):
                 self._draft(work, drafting, result.drafts)
@@ -86,6 +107,8 @@ class DraftPass:
             known = known[goes_on]
             token_ids = token_ids[goes_on]
             table.array[slots, known + place] = token_ids
+            if self.states is not None:
+                self.states.carry(positions[goes_on])
             self._compute(slots, np.ones(len(slots), np.int32), known + np.int32(place))
             self.progress.drafted(slots, place, token_ids)
             positions = np.arange(len(slots), dtype=np.int64)
@@ -116,7 +139,8 @@ class DraftPass:
     def _logits(self, positions: NDArray[np.int64]) -> Tensor:
         count = len(positions)
         self.forward.buffers.logit_rows.array[:count] = positions
-        return self.forward.logits(count)
+        logits = self.forward.logits(count)
+        return logits if self.spread is None else self.spread(logits)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         self.forward.recorder.run(kind, count, 0, call)

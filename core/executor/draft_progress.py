@@ -81,6 +81,9 @@ class DraftProgress:
         ends = np.minimum(ends, capacity)
         # something must be computed that gives the first draft
         starts = self._starts(slots, ends - (budgets > 0))
+        if self._drafts is None:
+            # what the target computed while the draft paused left no hidden states
+            starts = np.minimum(np.maximum(starts, plan.num_computed[rows]), ends)
         lens = self._shared(ends - starts)
         is_complete = starts + lens == known
         counts = np.where(is_complete, np.minimum(budgets, capacity - known + 1), 0)

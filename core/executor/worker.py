@@ -89,7 +89,8 @@ class Worker:
                 self.instances = [model]
                 del checkpoint
                 if config.draft is not None and config.draft.spec.decoder is not None:
-                    self.instances.append(build_draft(config, self.device, self.plugins))
+                    draft = build_draft(config, config.draft, model, self.device, self.plugins)
+                    self.instances.append(draft)
                 self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
@@ -154,8 +155,8 @@ class Worker:
         """The passes of the draft; None without one."""
         if len(self.instances) == 1:
             return None
-        _, draft = self.instances
-        return draft_pass(self.config, draft, self.device, batch, sampler, padding=self._padding)
+        target, draft = self.instances
+        return draft_pass(self.config, draft, target, self.device, batch, sampler, padding=self._padding)
 
     @property
     def spec(self) -> ModelSpec:
