@@ -81,7 +81,8 @@ class StepPlan:
                    so `num_computed` is right only if it has accepted no drafts that the scheduler has not heard of; a
                    sequence that has reached its `max_length` computes nothing. Held drafts of any other sequence that
                    computes something are forgotten.
-    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence.
+    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence. With 0, a draft that
+                   keeps a KV cache goes on with the sequence and proposes nothing; without an entry, it computes nothing.
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens, as planned.
     transfers:     copies of KV blocks to make before anything else, or None.

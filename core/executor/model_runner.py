@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
 from core.executor.held_drafts import Drafts
 from core.executor.prompt_scores import score_prompts
@@ -26,7 +27,8 @@ from core.sampling import Sampler
 class ModelRunner:
     """Runs steps on one model.
 
-    proposer: None without speculation.
+    proposer: that guesses by itself, or None.
+    drafting: the passes of a draft, or None.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -37,11 +39,13 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
+        drafting: DraftPass | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
+        self.drafting = drafting
         self.most_forced = most_forced
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
@@ -72,6 +76,8 @@ class ModelRunner:
         proposed: Drafts = {}
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions, proposed)
+        if self.drafting is not None and plan.draft_budget:
+            self.drafting.run(settled, result.errors, proposed)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
         if proposed:
@@ -80,6 +86,8 @@ class ModelRunner:
 
     def _apply(self, plan: StepPlan) -> None:
         left = self.batch.apply(plan)
+        if self.drafting is not None:
+            self.drafting.apply(plan)
         if self.proposer is None:
             return
         for key in left:
@@ -125,7 +133,7 @@ class ModelRunner:
             if mask is None:
                 continue
             limit = self.most_forced
-            if self.proposer is not None:
+            if self.proposer is not None or self.drafting is not None:
                 limit = min(limit, plan.draft_budget.get(slot, 0))
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:

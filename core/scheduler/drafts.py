@@ -58,9 +58,15 @@ class DraftRules:
         plan.draft_budget[sequence.slot] = budget
         return self._room(sequence, num_known + num_unsettled, self._most)
 
+    def follow(self, sequence: SequenceState, plan: StepPlan) -> None:
+        """Have a draft with a KV cache keep up with a sequence that needs no drafts behind the step."""
+        if self._most:
+            plan.draft_budget[sequence.slot] = 0
+
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Allow no proposals for the next step: there is no room for them."""
-        plan.draft_budget.pop(sequence.slot, None)
+        if sequence.slot in plan.draft_budget:
+            plan.draft_budget[sequence.slot] = 0
 
     def fitting(self, sequence: SequenceState, num_known: int) -> int:
         """The drafts that a step may verify behind `num_known` tokens."""

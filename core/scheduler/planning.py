@@ -261,6 +261,7 @@ class StepPlanner:
         state = self.state
         length = len(sequence.token_ids)
         if sequence.num_planned_tokens + num_tokens < length:
+            state.drafts.follow(sequence, self.plan)
             return
         lookahead = state.drafts.order(sequence, self.plan, length + 1, 0)
         if not lookahead:
