@@ -153,6 +153,8 @@ CASES = [
     ("async_where_the_device_computes_alone", [{"async_scheduling": False}], [{}], ("async_scheduling", False)),
     ("async_where_the_device_computes_alone", [{"async_scheduling": False}, platform()],
      [{}, platform()], ("async_scheduling", True)),
+    ("async_where_the_device_computes_alone", [{"async_scheduling": False}, platform()],
+     [{"speculative_config": SPEC}, platform()], ("async_scheduling", True)),
     ("states_behind_drafts_are_known", [{"async_scheduling": True, "speculative_config": SPEC}, model()],
      [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], ("async_scheduling", False)),
     ("states_behind_drafts_are_known", [{"async_scheduling": True}, LFM2],
