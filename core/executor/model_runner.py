@@ -17,6 +17,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
+from core.executor.heads_pass import HeadsPass
 from core.executor.held_drafts import Drafts
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
@@ -28,7 +29,7 @@ class ModelRunner:
     """Runs steps on one model.
 
     proposer: that guesses by itself, or None.
-    drafting: the passes of a draft, or None.
+    drafting: the passes of a draft or of draft heads, or None.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -39,7 +40,7 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
-        drafting: DraftPass | None = None,
+        drafting: DraftPass | HeadsPass | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -77,7 +78,7 @@ class ModelRunner:
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions, proposed)
         if self.drafting is not None and plan.draft_budget:
-            self.drafting.run(settled, result.errors, proposed)
+            self.drafting.run(settled, result, positions, proposed)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
         if proposed:
