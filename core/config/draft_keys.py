@@ -44,7 +44,10 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...] | None, str]] = {
     "tensor_parallel_size": ((1,), "the engine runs on one rank"),
     "disable_padded_drafter_batch": (None, "batches of drafts are only padded to the size of a recording"),
     "use_local_argmax_reduction": (None, "the engine runs on one rank"),
-    "draft_sample_method": (None, "drafts are drawn with the noise of the tokens that they guess, whatever the temperature"),
+    "draft_sample_method": (
+        None,
+        "drafts are drawn with the noise of the tokens that they guess, whatever the temperature",
+    ),
     "use_heterogeneous_vocab": ((False,), "a draft has the vocabulary of its main model"),
     "code_revision": ((None,), "no code comes with a draft"),
     "moe_backend": (("auto",), "kernels are chosen by --kernels"),

@@ -19,6 +19,7 @@ from core.executor.draft_progress import DraftProgress
 from core.executor.draft_states import HiddenStates
 from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass, recorder_of
+from core.executor.heads_pass import HeadsPass
 from core.executor.instance import (
     Checkpoint,
     ModelInstance,
@@ -26,6 +27,7 @@ from core.executor.instance import (
     load_plugin,
     max_step_tokens,
     open_checkpoint,
+    shared_parts,
 )
 from core.executor.step_buffers import StepBuffers
 from core.models.borrowing import borrow, borrowing_spec
@@ -33,7 +35,7 @@ from core.models.decoder import Decoder, DecoderWeights
 from core.models.draft_names import draft_weight_map
 from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Loader, Uploads
+from core.plugin.contracts import DraftHeads, Loader, Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
 
@@ -128,6 +130,26 @@ def draft_pass(
         keeps_drafts=states is None,
     )
     return DraftPass(forward, batch, sampler, progress, states, _spread(draft.model))
+
+
+def heads_pass(
+    config: EngineConfig, target: ModelInstance, plugins: PluginTable, batch: PersistentBatch, sampler: Sampler
+) -> HeadsPass:
+    """The calls of the proposer's own heads. config: of the main model, which `target` is."""
+    own = own_config(config)
+    name = config.plugins.speculative
+    assert name is not None, "heads are a proposer's"
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    options = {**shared_parts(target.model.weights), "loader": loader}
+    facts = manifest.facts()
+    heads: DraftHeads = load_plugin(
+        config, plugins, "speculative", name, options=options, manifest=manifest, facts=facts
+    )
+    has_taps = config.draft is not None and bool(config.draft.spec.taps)
+    taps = target.model.workspace.buffer("taps") if has_taps else None
+    return HeadsPass(heads, name, batch, sampler, taps, sampler.vocab_size)
 
 
 def _states(shape: DraftSpec, draft: ModelInstance, target: ModelInstance, num_slots: int) -> HiddenStates | None:

@@ -21,11 +21,12 @@ from core.api.step_plan import Int32Array, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.block_tables import BlockTables
 from core.executor.draft_progress import DraftProgress, DraftWork
+from core.executor.draft_rows import DraftRows, note
 from core.executor.draft_states import HiddenStates
 from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
-from core.sampling import Sampler, SampleRows
+from core.sampling import Sampler
 
 Slots = NDArray[np.int64]
 
@@ -50,16 +51,13 @@ class DraftPass:
     ) -> None:
         self.forward = forward
         self.batch = batch
-        self.sampler = sampler
         self.progress = progress
         self.states = states
         self.spread = spread
-        self._max_logits = forward.model.max_logits
         buffers = forward.buffers
         tables = batch.tables
         self._tables = BlockTables(buffers, batch.block_size, tables.groups, tables)
-        drawn = np.zeros(len(batch.requests), np.int64)
-        self._rows = SampleRows(batch.columns, drawn)
+        self._rows = DraftRows(batch, sampler, forward.model.max_logits, self._run_sampling)
 
     def apply(self, plan: StepPlan) -> None:
         """Sequences enter the batch."""
@@ -68,8 +66,8 @@ class DraftPass:
             if self.states is not None:
                 self.states.start(new.slot)
 
-    def run(self, plan: StepPlan, result: StepResult) -> None:
-        """Keep up with the step's sequences, and add drafts to its result."""
+    def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+        """Keep up with the step's sequences, and add drafts to its result. positions: see `HeadsPass.run`; of no use here."""
         work = self.progress.work(plan, result.errors)
         if work is None:
             return
@@ -91,14 +89,10 @@ class DraftPass:
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         known = work.known[drafting]
-        positions = last_tokens[drafting]
-        table = self.batch.tokens
+        positions: Slots = last_tokens[drafting].astype(np.int64)
         for place in range(int(counts.max())):
-            indices = known - table.num_prompt_tokens[slots] + np.int32(place)
-            token_ids = self._draw(positions, slots, indices, place)
-            for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
-                if token >= 0:
-                    drafts.setdefault(slot, []).append(token)
+            token_ids = self._draw(positions, slots, known, place)
+            note(drafts, slots, token_ids)
             goes_on = (token_ids >= 0) & (counts > place + 1)
             slots = slots[goes_on]
             if not len(slots):
@@ -106,12 +100,12 @@ class DraftPass:
             counts = counts[goes_on]
             known = known[goes_on]
             token_ids = token_ids[goes_on]
-            table.array[slots, known + place] = token_ids
+            self._rows.write(slots, known, place, token_ids)
             if self.states is not None:
                 self.states.carry(positions[goes_on])
             self._compute(slots, np.ones(len(slots), np.int32), known + np.int32(place))
             self.progress.drafted(slots, place, token_ids)
-            positions = np.arange(len(slots))
+            positions = np.arange(len(slots), dtype=np.int64)
 
     def _compute(self, slots: Slots, lens: Int32Array, starts: Int32Array) -> None:
         """The residual stream of `lens` tokens of each sequence, from `starts` on."""
@@ -122,25 +116,17 @@ class DraftPass:
         views = step_views(buffers, lens, self.batch.block_size)
         self.forward.run(views)
 
-    def _draw(self, positions: NDArray[np.int64], slots: Slots, indices: Int32Array, place: int) -> NDArray[np.int64]:
-        """Draft number `place` of each sequence, int64 [B]; -1 where there is none.
+    def _draw(self, positions: NDArray[np.int64], slots: Slots, known: Int32Array, place: int) -> NDArray[np.int64]:
+        """See `DraftRows.draw`. positions: of the tokens of the pass that the drafts follow."""
 
-        positions: of the tokens of the pass that the drafts follow.
-        indices: the output index of each.
-        """
-        rows = self._rows
-        rows.bind(slots, indices, np.full(len(slots), place))
-        rows.reported = []
-        for start in range(0, len(slots), self._max_logits):
-            logits = self._logits(positions[start : start + self._max_logits])
-            self.sampler.sample(logits, rows, start, self._run_sampling)
-        return rows.tokens.copy()
+        def logits(start: int, end: int) -> Tensor:
+            rows = positions[start:end]
+            count = len(rows)
+            self.forward.buffers.logit_rows.array[:count] = rows
+            found = self.forward.logits(count)
+            return found if self.spread is None else self.spread(found)
 
-    def _logits(self, positions: NDArray[np.int64]) -> Tensor:
-        count = len(positions)
-        self.forward.buffers.logit_rows.array[:count] = positions
-        logits = self.forward.logits(count)
-        return logits if self.spread is None else self.spread(logits)
+        return self._rows.draw(logits, slots, known, place)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         self.forward.recorder.run(kind, count, 0, call)

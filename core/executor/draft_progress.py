@@ -3,8 +3,8 @@
 Owns: the tokens of each slot whose keys and values the draft has computed, and which of its own drafts it computed on the way.
 Never does: compute, or know a model. Called by: the draft pass.
 
-In slot i of a sequence lie the draft's keys and values of token i. Behind a step they are there for every known token, the newest
-included; behind those, for all drafts but the last one. Drafts that were accepted need not be computed again.
+In slot i of a sequence lie the draft's keys and values of token i. Behind a step they are there for every known token, the
+newest included; behind those, for all drafts but the last one. Drafts that were accepted need not be computed again.
 """
 
 from __future__ import annotations

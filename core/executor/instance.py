@@ -35,7 +35,7 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
 if TYPE_CHECKING:
-    from core.models.fallback.model import ModuleModel
+    from core.models.fallback.model import ModuleModel, ModuleWeights
     from core.models.fallback.shape import Shaped
 
 Finish = Callable[[DecoderSpec, DecoderWeights], tuple[DecoderSpec, DecoderWeights]]
@@ -344,6 +344,18 @@ def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str
     arguments = config.plugins.arguments.get(f"{kind}.{name}")
     context = LoadContext(device=config.device, dtype=config.model.dtype, arguments=arguments, config=config, **extra)
     return plugins.load(kind, name, context)
+
+
+def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
+    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    way_in = weights.embedding
+    way_out = weights.head
+    norm = None if way_out is None else way_out.norm
+    return {
+        "embedding": None if way_in is None else way_in.tokens,
+        "head": None if way_out is None else way_out.tokens,
+        "norm": None if norm is None else norm.weight,
+    }
 
 
 def _quantization(

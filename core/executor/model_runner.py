@@ -17,6 +17,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
+from core.executor.heads_pass import HeadsPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
@@ -27,7 +28,7 @@ class ModelRunner:
     """Runs steps on one model.
 
     proposer: that guesses by itself, or None.
-    drafting: the passes of a draft, or None.
+    drafting: the passes of a draft or of draft heads, or None.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -38,7 +39,7 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
-        drafting: DraftPass | None = None,
+        drafting: DraftPass | HeadsPass | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -69,7 +70,7 @@ class ModelRunner:
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
         if self.drafting is not None and plan.draft_budget:
-            self.drafting.run(plan, result)
+            self.drafting.run(plan, result, positions)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result

@@ -91,9 +91,7 @@ def test_a_draft_like_its_target_is_always_right(tiny_llama: Path, expected: Bit
     assert stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens > 0
 
 
-def test_the_same_behind_a_wire(
-    tiny_llama: Path, other: Path, expected: Bits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_behind_a_wire(tiny_llama: Path, other: Path, expected: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UniprocExecutor, "execute", wired(UniprocExecutor.execute))
     bits, _ = run(tiny_llama, **drafting(other))
     assert bits == expected
