@@ -24,6 +24,7 @@ from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.chosen import Chosen
 from core.config.draft_keys import DraftKeys, read_draft_keys
+from core.config.draft_vocabulary import check_vocabulary
 from core.config.family import find_family
 from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
@@ -121,7 +122,10 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     shape = _told(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
     if shape is None:
         return None
-    _check(shape, spec, keys.model or target.path)
+    where = f"--speculative-config: the draft '{keys.model or target.path}'"
+    _check(shape, spec, where)
+    if shape.decoder is not None and not shape.names:
+        check_vocabulary(found.checkpoint.manifest.tokenizer, target.manifest.tokenizer, where)
     chosen = Chosen()
     stages = attempt.chosen.stages
     for stage in ("platform", "kernels"):
@@ -223,9 +227,8 @@ def _told(
     return told
 
 
-def _check(shape: DraftSpec, target: ModelSpec, ref: str) -> None:
-    """Raise UserError for a draft that the core cannot run beside this model."""
-    where = f"--speculative-config: the draft '{ref}'"
+def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:
+    """Raise UserError for a draft that the core cannot run beside this model. where: the beginning of the sentence."""
     if shape.taps and not isinstance(target, DecoderSpec):
         raise UserError(f"{where} reads hidden states, which transformers' modules do not give; choose another method.")
     decoder = shape.decoder
