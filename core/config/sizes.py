@@ -38,7 +38,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     workspace = _workspace(attempt, spec, scheduler.num_speculative_tokens)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
-        workspace += _workspace(attempt, draft.decoder)
+        workspace += _workspace(attempt, draft.decoder, extra_tokens=settings["max_num_seqs"])
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
@@ -60,10 +60,14 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
-def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0) -> int:
-    """Bytes of the largest step's buffers. num_drafts: most of a sequence that a step verifies."""
+def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tokens: int = 0) -> int:
+    """Bytes of the largest step's buffers.
+
+    num_drafts: most of a sequence that a step verifies.
+    extra_tokens: that a pass of a draft has more than a step.
+    """
     settings = attempt.settings
-    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
+    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"]) + extra_tokens
     between = attempt.facts.capability("activation_dtype") or settings["dtype"]
     max_logits = logit_rows(spec.vocab_size, settings["max_num_seqs"], num_drafts)
     return workspace_bytes(spec, tokens, max_logits, between)

@@ -41,10 +41,22 @@ from core.sampling import Sampler
 
 
 def own_config(config: EngineConfig) -> EngineConfig:
-    """The configuration of the draft by itself, as if it were the model."""
+    """The configuration of the draft by itself, as if it were the model.
+
+    Of each sequence it computes a token more than a step: the one that the step has given.
+    """
     draft = config.draft
     assert draft is not None, "there is no draft"
-    return msgspec.structs.replace(config, model=draft.model, plugins=draft.plugins, weights_file=None, draft=None)
+    limits = config.scheduler
+    most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs
+    return msgspec.structs.replace(
+        config,
+        model=draft.model,
+        plugins=draft.plugins,
+        scheduler=msgspec.structs.replace(limits, max_num_batched_tokens=most_tokens),
+        weights_file=None,
+        draft=None,
+    )
 
 
 def build_draft(
@@ -96,7 +108,7 @@ def draft_pass(
     model = draft.model
     runtime = device.runtime
     num_slots, max_blocks = batch.buffers.block_tables[0].array.shape
-    most_tokens = max_step_tokens(config)
+    most_tokens = max_step_tokens(own)
     buffers = StepBuffers(
         most_tokens,
         num_slots,

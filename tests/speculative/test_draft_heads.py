@@ -66,14 +66,16 @@ def drafts(heads: DraftHeads, hidden: Tensor, tokens: Tensor, count: int) -> tup
     return torch.stack(found), torch.stack(rows)
 
 
-def medusa_state(num_heads: int, num_layers: int, prefix: str) -> dict[str, Tensor]:
+def medusa_state(
+    num_heads: int, num_layers: int, prefix: str, size: int = SIZE, vocab: int = VOCAB
+) -> dict[str, Tensor]:
     """The authors' names."""
     state: dict[str, Tensor] = {}
     for head in range(num_heads):
         for layer in range(num_layers):
-            state[f"{prefix}{head}.{layer}.linear.weight"] = 0.2 * torch.randn(SIZE, SIZE)
-            state[f"{prefix}{head}.{layer}.linear.bias"] = 0.2 * torch.randn(SIZE)
-        state[f"{prefix}{head}.{num_layers}.weight"] = torch.randn(VOCAB, SIZE)
+            state[f"{prefix}{head}.{layer}.linear.weight"] = 0.2 * torch.randn(size, size)
+            state[f"{prefix}{head}.{layer}.linear.bias"] = 0.2 * torch.randn(size)
+        state[f"{prefix}{head}.{num_layers}.weight"] = torch.randn(vocab, size)
     return state
 
 
@@ -124,16 +126,16 @@ def test_medusa_with_a_smaller_vocabulary_and_other_names() -> None:
 class Speculator(nn.Module):
     """Wertheimer et al. 2024: state' = gelu(norm(projection(state) + share * embedding(token)))."""
 
-    def __init__(self, count: int, inner: int, *, tied: bool) -> None:
+    def __init__(self, count: int, inner: int, *, tied: bool, size: int = SIZE, vocab: int = VOCAB) -> None:
         super().__init__()
         distinct = 1 if tied else count
         self.count = count
         self.inner = inner
-        self.emb = nn.ModuleList(nn.Embedding(VOCAB, inner) for _ in range(distinct))
-        sizes = [SIZE, inner] if tied else [SIZE, *[inner] * (count - 1)]
-        self.proj = nn.ModuleList(nn.Linear(size, inner, bias=False) for size in sizes)
+        self.emb = nn.ModuleList(nn.Embedding(vocab, inner) for _ in range(distinct))
+        sizes = [size, inner] if tied else [size, *[inner] * (count - 1)]
+        self.proj = nn.ModuleList(nn.Linear(taken, inner, bias=False) for taken in sizes)
         self.ln = nn.ModuleList(nn.LayerNorm(inner) for _ in range(distinct))  # it has a weight and a bias
-        self.head = nn.ModuleList(nn.Linear(inner, VOCAB, bias=False) for _ in range(distinct))
+        self.head = nn.ModuleList(nn.Linear(inner, vocab, bias=False) for _ in range(distinct))
         for norm in self.ln:
             norm.weight.data.normal_(1, 0.2)
             norm.bias.data.normal_(0, 0.2)
