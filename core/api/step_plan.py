@@ -108,6 +108,7 @@ class StepResult:
                      forced text, MOST_FORCED at most, without a budget.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
+    draft_seconds:   that proposing drafts took.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -120,6 +121,7 @@ class StepResult:
     errors: dict[Slot, str] = field(default_factory=dict)
     pages: list[Page] | None = None
     same_slots: bool = False
+    draft_seconds: float = 0.0
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

@@ -7,13 +7,14 @@ Called by: the worker, once a step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.step_plan import StepPlan, StepResult
+from core.api.step_plan import Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
 from core.executor.prompt_scores import score_prompts
@@ -46,6 +47,7 @@ class ModelRunner:
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
         self._needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
+        self._num_told: dict[Slot, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -62,8 +64,10 @@ class ModelRunner:
                 self._run(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
-        if self.proposer is not None:
+        if self.proposer is not None and plan.draft_budget:
+            begin = time.perf_counter()
             self._propose(self.proposer, plan, result, positions)
+            result.draft_seconds = time.perf_counter() - begin
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result
@@ -76,6 +80,7 @@ class ModelRunner:
             self.proposer.on_finished(key)
         for new in plan.new:
             known = new.request.prompt_token_ids + new.output_token_ids
+            self._num_told[new.slot] = len(known)
             self.proposer.on_start(new.request.key, known)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
@@ -121,13 +126,18 @@ class ModelRunner:
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
 
+    def _untold(self, slot: Slot) -> list[int]:
+        """The newest tokens of a sequence, which the proposer has not seen: it is not asked in every step."""
+        token_ids = self.batch.tokens.behind(slot, self._num_told[slot])
+        self._num_told[slot] += len(token_ids)
+        return token_ids
+
     def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
-        tokens = result.tokens()
-        slots = list(tokens)
-        token_ids = list(tokens.values())
+        slots = result.slots.tolist()
+        token_ids = [self._untold(slot) for slot in slots]
         keys = [self.batch[slot].key for slot in slots]
         budget = [plan.draft_budget.get(slot, 0) for slot in slots]
         hidden: torch.Tensor | None = None

@@ -1,7 +1,8 @@
 """How many draft tokens a sequence may have, and what became of them.
 
-Owns: the draft budget under `num_speculative_tokens` and the sequence's length limit, the drafts of forced text that come
-without a budget, and the counters of speculation. Never does: propose or verify drafts. Called by: the scheduler.
+Owns: the draft budget under the control's choice and the sequence's length limits, the drafts of forced text that come
+without a budget, and the counters of speculation. Never does: propose or verify drafts, or choose what pays
+(`DraftControl` does). Called by: the scheduler.
 
 A step that verifies d drafts adds between 1 and d + 1 tokens.
 """
@@ -10,9 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.api.config import SchedulerConfig
 from core.api.messages import SchedulerStats
-from core.api.step_plan import StepPlan
+from core.api.step_plan import StepPlan, StepResult
+from core.scheduler.draft_control import DraftControl
+from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
+from core.scheduler.step import Step
+from core.scheduler.step_cost import StepCost
 
 
 class DraftRules:
@@ -20,19 +26,70 @@ class DraftRules:
 
     Of a sequence with a grammar, the worker may also send the tokens of forced text, `most_forced` a step, which nobody
     planned for: they take no blocks and no memory but those of the step that verifies them.
+
+    control: chooses how many drafts there are; None without speculation.
     """
 
-    def __init__(self, num_speculative_tokens: int, most_forced: int, stats: SchedulerStats) -> None:
-        self._most = num_speculative_tokens
+    def __init__(self, config: SchedulerConfig, most_forced: int, stats: SchedulerStats, cost: StepCost) -> None:
+        self.control: DraftControl | None = None
+        if config.num_speculative_tokens:
+            self.control = DraftControl(config, cost)
+        self._config = config
         self._most_forced = most_forced
         self._stats = stats
-        self._has_forced = False
+        self._in_play = False
 
-    def any_forced(self, sequences: Sequence[SequenceState]) -> bool:
-        """Whether any of these has forced tokens to verify; nothing is looked at where none were kept since the last call."""
-        if self._has_forced:
-            self._has_forced = any(sequence.drafts for sequence in sequences)
-        return self._has_forced
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the step that is planned orders any, so that each sequence is told how many."""
+        return self.control is not None and self.control.is_on
+
+    def enter(self, sequence: SequenceState, num_others: int) -> None:
+        """A sequence has come, to `num_others` that wait or run."""
+        most = self._config.disable_drafts_by_batch_size
+        if most and num_others >= most:
+            sequence.no_drafts = "batch_size"
+
+    def start(self, sequence: SequenceState) -> None:
+        """A sequence has got a slot."""
+        if self.control is None:
+            return
+        self.control.start(sequence.slot)
+        if sequence.no_drafts:
+            self.control.bar(sequence.slot)
+
+    def begin(self, running: RunningSet) -> None:
+        """A step is about to be planned."""
+        if self.control is not None:
+            self.control.begin(running)
+
+    def finish(self, step: Step, result: StepResult, seconds: float) -> None:
+        """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
+        if self.control is not None:
+            self.control.finish(step, result, seconds)
+
+    def are_in_play(self, sequences: Sequence[SequenceState]) -> bool:
+        """Whether any of these has drafts to verify, or has to come back from some; nothing is looked at where none were kept
+        since the last call."""
+        if self._in_play:
+            self._in_play = any(sequence.drafts or sequence.is_rolled_back for sequence in sequences)
+        return self._in_play
+
+    def why_none(self, sequence: SequenceState) -> str:
+        """Why a sequence has no drafts at present, a name of `NO_DRAFTS_CAUSES`; empty where it may have some."""
+        if self.control is None:
+            return ""
+        return sequence.no_drafts or self.control.reason
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Enter what was counted since the start."""
+        control = self.control
+        if control is None:
+            return
+        stats.spec_accepted_by_place = control.acceptance.accepted.tolist()
+        stats.spec_draft_seconds = control.seconds
+        stats.spec_steps_on = dict(control.num_on)
+        stats.spec_steps_off = dict(control.num_off)
 
     def plan(self, sequence: SequenceState, plan: StepPlan, num_tokens: int) -> int:
         """Enter the drafts that a step of `num_tokens` verifies, and how many may be proposed for the next step.
@@ -48,13 +105,11 @@ class DraftRules:
         sequence.drafts = []
         if drafts:
             plan.drafts[sequence.slot] = drafts
-        if not self._most:
-            return 0
-        budget = self._room(sequence, length + 1, self._most)
+        budget = self._budget(sequence, length + 1)
         if budget == 0:
             return 0
         plan.draft_budget[sequence.slot] = budget
-        return self._room(sequence, length + 1 + num_drafts, self._most)
+        return self._room(sequence, length + 1 + num_drafts, budget)
 
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Allow no proposals for the next step: there is no room for them."""
@@ -66,7 +121,10 @@ class DraftRules:
         if num_drafts:
             self._stats.spec_num_drafts += 1
             self._stats.spec_num_draft_tokens += num_drafts
-            self._stats.spec_num_accepted_tokens += min(num_tokens - 1, num_drafts)
+            num_accepted = min(num_tokens - 1, num_drafts)
+            self._stats.spec_num_accepted_tokens += num_accepted
+            if self.control is not None:
+                self.control.verified(sequence.slot, num_drafts, num_accepted)
         return num_tokens <= num_drafts + 1
 
     def keep(self, sequence: SequenceState, plan: StepPlan, proposed: list[int] | None) -> None:
@@ -75,11 +133,25 @@ class DraftRules:
             sequence.drafts = []
             return
         allowed = plan.draft_budget.get(sequence.slot, 0)
-        if not self._most and sequence.request.grammar is not None:
+        if self.control is None and sequence.request.grammar is not None:
             allowed = self._most_forced
-            self._has_forced = True
         num_kept = self._room(sequence, len(sequence.token_ids), allowed)
         sequence.drafts = proposed[:num_kept]
+        self._in_play = True
+
+    def _budget(self, sequence: SequenceState, length: int) -> int:
+        """Drafts that may be proposed for a sequence, of which `length` tokens will be known."""
+        if self.control is None or sequence.no_drafts:
+            return 0
+        limit = self._config.draft_max_model_len
+        if limit and length >= limit:
+            sequence.no_drafts = "max_model_len"
+            self.control.bar(sequence.slot)
+            return 0
+        most = self.control.budget(sequence.slot)
+        if limit:
+            most = min(most, limit - length)
+        return self._room(sequence, length, most)
 
     def _room(self, sequence: SequenceState, length: int, most: int) -> int:
         """Drafts that fit behind `length` known tokens; the token that a step samples needs a place of its own."""

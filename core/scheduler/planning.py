@@ -137,9 +137,9 @@ class StepPlanner:
 
     def _plan_together(self, view: DecodeView) -> bool:
         """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
-        if not self._vectorized or self.state.config.num_speculative_tokens:
+        if not self._vectorized or self.state.drafts.are_wanted:
             return False
-        if self.state.drafts.any_forced(view.sequences):
+        if self.state.drafts.are_in_play(view.sequences):
             return False
         running = self.state.running
         lengths = running.length[view.slots]
@@ -218,7 +218,7 @@ class StepPlanner:
         """
         state = self.state
         lookahead = 0
-        if state.config.num_speculative_tokens or sequence.drafts:
+        if state.drafts.are_wanted or sequence.drafts:
             lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
         planned = int(state.running.length[sequence.slot]) - self._num_pending(sequence)
         ahead = planned - sequence.num_computed_tokens
@@ -248,7 +248,7 @@ class StepPlanner:
     def _reserve_for_drafts(self, sequence: SequenceState, num_tokens: int, num_new: int) -> None:
         """Allow proposals after a chunk of `num_tokens`, `num_new` behind the computed ones, if blocks are left."""
         state = self.state
-        if not state.config.num_speculative_tokens:
+        if not state.drafts.are_wanted:
             return
         lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
         if not lookahead:

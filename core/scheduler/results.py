@@ -70,18 +70,24 @@ class ResultReader:
         """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
         state = self.state
         result = self.result
-        if not self._vectorized or state.seats.suspects or state.config.num_speculative_tokens:
+        if not self._vectorized or state.seats.suspects or self.plan.draft_budget:
             return False
         has_lost_some = self.step.num_departures != state.running.num_departures
         if has_lost_some or result.errors or result.more_token_ids:
             return False
-        if self.plan.drafts or result.drafts:
+        if self.plan.drafts or result.drafts or self._comes_back(num_decodes):
             return False
         if result.same_slots:
             return True
         planned = self.plan.slots[:num_decodes]
         answered = result.slots[:num_decodes]
         return np.array_equal(answered, planned)
+
+    def _comes_back(self, num_decodes: int) -> bool:
+        """Whether a decode computed several tokens, because it came back from drafts that its state had seen."""
+        if not self.state.kv.states.can_roll_back:
+            return False
+        return bool((self.plan.query_lens[:num_decodes] != 1).any())
 
     def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
         """The tokens of the chunks that sampled, by slot. They got one each."""

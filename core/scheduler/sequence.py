@@ -41,6 +41,7 @@ class SequenceState(KVSequence):
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
     num_charged_tokens: tokens that its user has been charged for.
     drafts:             tokens to verify in the next step.
+    no_drafts:          why it never has any, a name of `NO_DRAFTS_CAUSES`; empty where it may.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
     last_token:         when it got its last token before it lost its slot; NaN for one without, and without a limit of stalls.
@@ -61,6 +62,7 @@ class SequenceState(KVSequence):
         "last_token",
         "max_length",
         "min_stop_length",
+        "no_drafts",
         "num_cached_tokens",
         "num_charged_tokens",
         "num_pending",
@@ -104,6 +106,7 @@ class SequenceState(KVSequence):
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.num_charged_tokens = len(given)
         self.drafts: list[int] = []
+        self.no_drafts = ""
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ProposerInput:
     """What a proposer sees after a step, for the sequences that may have drafts in the next one.
 
-    keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    keys: sequences. token_deltas: tokens accepted since each was last among them. budget: most drafts wanted for each.
     hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
     in the platform's activation dtype; valid during the call. None unless the proposer is one of `NeedsHidden`.
     """
