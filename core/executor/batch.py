@@ -9,7 +9,7 @@ whatever the number of sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
 from core.executor.grammars import GrammarMask, Grammars
+from core.executor.held_drafts import HeldDrafts
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
 from core.plugin.contracts import BatchView
@@ -56,7 +57,7 @@ class StepInput:
     positions: NDArray[np.int64]
     owners: NDArray[np.int64]
     starts: NDArray[np.int64] | None = None
-    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    drafts: Mapping[Slot, list[int]] = field(default_factory=dict)
     continues: bool = False
     logits: Tensor | None = None
 
@@ -72,6 +73,7 @@ class PersistentBatch:
     grammars: what makes the matchers of sequences with a grammar.
     requests: by slot; None where it is free.
     tokens: what is known of each sequence.
+    drafts: what may come next in each.
     columns: what each asks of the sampler.
     rows: the rows that the latest step samples.
     scored: slots whose requests ask for logprobs of the prompt.
@@ -92,6 +94,7 @@ class PersistentBatch:
         num_slots, num_blocks = buffers.block_tables[0].array.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
+        self.drafts = HeldDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
         # a sampled token lies where the next step reads it, if that step only continues this one
         self.rows = SampleRows(self.columns, buffers.token_ids.array)
@@ -118,14 +121,18 @@ class PersistentBatch:
                 self.columns.end(slot)
                 self.scored.discard(slot)
                 self.masks.pop(slot, None)
+                self.drafts.end(slot)
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
             self.tables.append(slot, block_ids)
         return left
 
-    def step_input(self, plan: StepPlan) -> StepInput:
-        """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order."""
+    def step_input(self, plan: StepPlan, drafts: Mapping[Slot, list[int]]) -> StepInput:
+        """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order.
+
+        plan: with its rows as they are now. drafts: to verify, by slot; they are among the rows' tokens.
+        """
         latest = self._latest
         self._latest = None
         if latest is not None and plan.same_batch:
@@ -138,8 +145,8 @@ class PersistentBatch:
         num_tokens = plan.total_num_tokens
         cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
         np.cumsum(lens, out=cu_seqlens[1:])
-        for slot, drafts in plan.drafts.items():
-            self.tokens.write_drafts(slot, drafts)
+        for slot, token_ids in drafts.items():
+            self.tokens.write_drafts(slot, token_ids)
         self._fill_tokens(plan, cu_seqlens)
         positions = buffers.positions.array[:num_tokens]
         if num_tokens == num_seqs:
@@ -156,7 +163,7 @@ class PersistentBatch:
         longest = int(seq_lens.max())
         width = -(-longest // self.block_size)
         self.tables.fill(slots, owner, positions, width)
-        return self._with_rows(plan, cu_seqlens)
+        return self._with_rows(plan, cu_seqlens, drafts)
 
     def views(self, step: StepInput) -> list[BatchView]:
         """The step as attention sees it, for each KV group."""
@@ -222,14 +229,14 @@ class PersistentBatch:
             end = begin + lens[row]
             token_ids[start:stop] = known[slots[row], begin:end]
 
-    def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array) -> StepInput:
+    def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array, drafts: Mapping[Slot, list[int]]) -> StepInput:
         """The step with the rows that it samples: behind the last known token of a sequence, and behind its drafts."""
         slots = plan.slots.astype(np.int64)
         lens = plan.query_lens
         ends = plan.num_computed + lens
         num_drafts: Int32Array | None = None
-        if plan.drafts:
-            counted = [len(plan.drafts.get(slot, ())) for slot in slots.tolist()]
+        if drafts:
+            counted = [len(drafts.get(slot, ())) for slot in slots.tolist()]
             num_drafts = np.array(counted, np.int32)
             ends -= num_drafts
         known = self.tokens.num_tokens(slots)
@@ -243,7 +250,7 @@ class PersistentBatch:
         if num_drafts is None:
             self.rows.bind(owners, indices)
         else:
-            step.drafts = plan.drafts
+            step.drafts = drafts
             self._bind_drafts(step, indices, num_drafts[sampled])
         return step
 
@@ -270,6 +277,7 @@ class PersistentBatch:
         request = new.request
         self.tables.start(slot, new.block_ids)
         self.requests[slot] = request
+        self.drafts.start(slot, new.max_length)
         row = self.tokens.start(slot, request.prompt_token_ids, new.output_token_ids)
         state = SequenceSampling(request, row)
         if self.grammars is not None and request.grammar is not None:

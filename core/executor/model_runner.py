@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from core.api.step_plan import Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
+from core.executor.held_drafts import Drafts
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
@@ -55,7 +56,10 @@ class ModelRunner:
         result = StepResult()
         if not plan.total_num_tokens:
             return result
-        step = self.batch.step_input(plan)
+        settled, drafts = self.batch.drafts.settle(plan)
+        if not settled.total_num_tokens:
+            return result
+        step = self.batch.step_input(settled, drafts)
         logits = step.logits
         if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
             self._replay(step, logits)
@@ -64,12 +68,18 @@ class ModelRunner:
                 self._run(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
+        if plan.num_drafts:
+            result.num_verified = {slot: len(token_ids) for slot, token_ids in drafts.items()}
+            result.same_slots = result.same_slots and len(settled.slots) == len(plan.slots)
+        proposed: Drafts = {}
         if self.proposer is not None and plan.draft_budget:
             begin = time.perf_counter()
-            self._propose(self.proposer, plan, result, positions)
+            self._propose(self.proposer, plan, result, positions, proposed)
             result.draft_seconds = time.perf_counter() - begin
         if self.most_forced and self.batch.masks:
-            self._propose_forced(plan, result)
+            self._propose_forced(plan, result, proposed)
+        if proposed:
+            result.num_proposed = self.batch.drafts.hold(proposed)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
@@ -112,7 +122,7 @@ class ModelRunner:
         """Make the kernel's call of this kind on `count` rows, recorded or replayed where that can be."""
         self.forward.recorder.run(kind, count, 0, call)
 
-    def _propose_forced(self, plan: StepPlan, result: StepResult) -> None:
+    def _propose_forced(self, plan: StepPlan, result: StepResult, proposed: Drafts) -> None:
         """Add the tokens of text that grammars force; they go before a proposer's, which are guesses."""
         masks = self.batch.masks
         for slot in result.slots.tolist():
@@ -120,11 +130,12 @@ class ModelRunner:
             if mask is None:
                 continue
             limit = self.most_forced
-            if self.proposer is not None:
-                limit = min(limit, plan.draft_budget.get(slot, 0))
+            budget = plan.draft_budget.get(slot, 0)
+            if budget:
+                limit = min(limit, budget)
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
-                result.drafts[slot] = drafts[:limit]
+                proposed[slot] = drafts[:limit]
 
     def _untold(self, slot: Slot) -> list[int]:
         """The newest tokens of a sequence, which the proposer has not seen: it is not asked in every step."""
@@ -132,18 +143,26 @@ class ModelRunner:
         self._num_told[slot] += len(token_ids)
         return token_ids
 
-    def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+    def _propose(
+        self,
+        proposer: Proposer,
+        plan: StepPlan,
+        result: StepResult,
+        positions: NDArray[np.int64],
+        proposed: Drafts,
+    ) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
         slots = result.slots.tolist()
         token_ids = [self._untold(slot) for slot in slots]
         keys = [self.batch[slot].key for slot in slots]
-        budget = [plan.draft_budget.get(slot, 0) for slot in slots]
+        held = self.batch.drafts
+        budget = [held.room(slot, plan.draft_budget.get(slot, 0)) for slot in slots]
         hidden: torch.Tensor | None = None
         if self._needs_hidden:
             hidden = self.forward.residual(positions.tolist())
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
-                result.drafts[slot] = drafts[:limit]
+                proposed[slot] = drafts[:limit]

@@ -47,8 +47,10 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     columns.put("token_ids", result.token_ids)
     columns.put_keys("more", result.more_token_ids)
     columns.put_lists("more", result.more_token_ids.values())
-    columns.put_keys("drafts", result.drafts)
-    columns.put_lists("drafts", result.drafts.values())
+    columns.put_keys("verified", result.num_verified)
+    columns.put("verified", list(result.num_verified.values()))
+    columns.put_keys("proposed", result.num_proposed)
+    columns.put("proposed", list(result.num_proposed.values()))
     _put_logprobs(columns, "logprobs", result.logprobs)
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
     columns.put_bytes("pages", result.pages or [])
@@ -65,12 +67,14 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
         raise WireError(f"A result has {len(token_ids)} tokens for {len(slots)} sequences.")
     result = StepResult(slots, token_ids)
     more_token_ids = columns.lists("more")
-    drafts = columns.lists("drafts")
+    verified = columns.items("verified")
+    proposed = columns.items("proposed")
     result.same_slots = facts.same_slots
     result.errors = facts.errors
     result.draft_seconds = facts.draft_seconds
     result.more_token_ids = columns.keyed("more", more_token_ids)
-    result.drafts = columns.keyed("drafts", drafts)
+    result.num_verified = columns.keyed("verified", verified)
+    result.num_proposed = columns.keyed("proposed", proposed)
     result.logprobs = _get_logprobs(columns, "logprobs")
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
     if facts.has_pages:

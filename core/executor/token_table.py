@@ -53,10 +53,14 @@ class TokenTable:
         counts = self._ends[slots] - starts
         return counts.astype(np.int32)
 
+    def count(self, slot: Slot) -> int:
+        """Known tokens of one sequence."""
+        return int(self._ends[slot]) - slot * self._length
+
     def output(self, slot: Slot) -> Int32Array:
         """The output of one sequence so far, int32 [n]; valid until the next step."""
         first = int(self.num_prompt_tokens[slot])
-        known = int(self._ends[slot]) - slot * self._length
+        known = self.count(slot)
         output: Int32Array = self.array[slot, first:known]
         return output
 

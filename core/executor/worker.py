@@ -243,7 +243,9 @@ class Worker:
     def _most_forced(self) -> int:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
-        return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self.config.scheduler.num_speculative_tokens or MOST_FORCED)
 
     def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
         name = self.config.plugins.speculative

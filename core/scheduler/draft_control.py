@@ -225,7 +225,7 @@ class DraftControl:
     def _settle(self, step: Step, result: StepResult, seconds: float) -> None:
         """Charge a step of decodes for its time and its tokens."""
         plan = step.plan
-        work = work_of(plan, step.num_decodes)
+        work = work_of(plan, step.num_decodes, result)
         expected = self._cost.predict(*work)
         without = self._cost.predict(0, step.num_decodes, work.context_tokens)
         if not without:

@@ -78,8 +78,8 @@ class Recorder:
         for sequence in computed:
             assert sequence.record is not None
             sequence.record.num_steps += 1
-        if step.plan.drafts:
-            self._count_drafts(computed, step, result)
+        if result.num_verified:
+            self._count_drafts(computed, result)
         now = self._clock()
         for chunk in step.chunks:
             record = chunk.sequence.record
@@ -98,10 +98,10 @@ class Recorder:
             if sequence.record is not None and runs and sequence.first_step <= step.number:
                 yield sequence
 
-    def _count_drafts(self, computed: Iterable[SequenceState], step: Step, result: StepResult) -> None:
+    def _count_drafts(self, computed: Iterable[SequenceState], result: StepResult) -> None:
         token_ids = result.tokens()
         for sequence in computed:
-            num_drafts = len(step.plan.drafts.get(sequence.slot, ()))
+            num_drafts = result.num_verified.get(sequence.slot, 0)
             num_tokens = len(token_ids.get(sequence.slot, ()))
             if sequence.record is not None and num_drafts:
                 sequence.record.num_drafts += num_drafts

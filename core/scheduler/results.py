@@ -70,24 +70,16 @@ class ResultReader:
         """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
         state = self.state
         result = self.result
-        if not self._vectorized or state.seats.suspects or self.plan.draft_budget:
+        if not self._vectorized or state.seats.suspects or not self.step.one_each:
             return False
         has_lost_some = self.step.num_departures != state.running.num_departures
-        if has_lost_some or result.errors or result.more_token_ids:
-            return False
-        if self.plan.drafts or result.drafts or self._comes_back(num_decodes):
+        if has_lost_some or result.errors or result.more_token_ids or result.num_proposed:
             return False
         if result.same_slots:
             return True
         planned = self.plan.slots[:num_decodes]
         answered = result.slots[:num_decodes]
         return np.array_equal(answered, planned)
-
-    def _comes_back(self, num_decodes: int) -> bool:
-        """Whether a decode computed several tokens, because it came back from drafts that its state had seen."""
-        if not self.state.kv.states.can_roll_back:
-            return False
-        return bool((self.plan.query_lens[:num_decodes] != 1).any())
 
     def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
         """The tokens of the chunks that sampled, by slot. They got one each."""
@@ -175,8 +167,8 @@ class ResultReader:
         if not token_ids:
             self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
             return
-        may_have_drafts = len(token_ids) > 1 or self.plan.drafts
-        if may_have_drafts and not state.drafts.accept(sequence, self.plan, len(token_ids)):
+        may_have_drafts = len(token_ids) > 1 or result.num_verified
+        if may_have_drafts and not state.drafts.accept(slot, self.plan, result, len(token_ids)):
             self._fail(sequence, "The worker returned more tokens than were proposed; see the engine's log.")
             return
         self._take_tokens(sequence, slot, token_ids)
@@ -189,7 +181,7 @@ class ResultReader:
         reason = append_tokens(sequence, token_ids)
         # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
         sequence.num_pending = 1
-        num_drafts = len(self.plan.drafts.get(slot, ())) if self.plan.drafts else 0
+        num_drafts = self.result.num_verified.get(slot, 0)
         if state.kv.states.can_roll_back and len(token_ids) <= num_drafts and reason is None:
             # A state has seen the rejected drafts: the next step begins where this one did.
             sequence.num_computed_tokens = num_computed
@@ -200,8 +192,9 @@ class ResultReader:
         state.seats.clear(sequence)
         if reason is not None:
             self._finish(sequence, output, reason)
-        elif state.config.num_speculative_tokens or self.result.drafts:
-            state.drafts.keep(sequence, self.plan, self.result.drafts.get(slot))
+        elif self.plan.draft_budget or self.plan.num_drafts or self.result.num_proposed:
+            is_newest = int(state.running.length[slot]) == len(sequence.token_ids)
+            state.drafts.settle(sequence, self.plan, self.result, is_newest=is_newest)
 
     def _output(
         self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None

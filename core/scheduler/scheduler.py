@@ -11,7 +11,7 @@ The running list is kept in the policy's order, so its last member is the one to
 blocks for all its known tokens are free, and takes them at once: only decoding makes anybody need more.
 
 Further steps may be planned before the results of earlier ones are there: each sequence that samples is taken to get one
-token, and what turns out to have ended computes tokens too many, which are dropped.
+token, or up to so many more as it has drafts, and what turns out to have ended computes tokens too many, which are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Scheduler:
 
     make_kv:       an empty KV manager for the executor's pool.
     clock:         seconds, of the clock that deadlines are told in.
-    max_in_flight: how many steps may be without a result.
+    max_in_flight: how many steps may be without a result. It is 1 where states come back from drafts: a plan says from
+                   where they go on.
     lockstep:      whether a step that computes nothing is computed like any other, so that it waits for its result.
     vectorized:    False handles every sequence on its own; the plans are the same.
     cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
@@ -72,6 +73,8 @@ class Scheduler:
         self._vectorized = vectorized
         self._cost = StepCost() if cost is None else cost
         self._state = SchedulerState(config, make_kv(), policy, clock, self._cost)
+        if self._state.kv.states.can_roll_back:
+            self.max_in_flight = 1
         self._admission = Admission(self._state)
         self._num_steps = 0
         self._token_budget = config.max_num_batched_tokens
@@ -158,7 +161,7 @@ class Scheduler:
         self._num_steps += 1
         state.step_number = self._num_steps
         state.expire()
-        state.drafts.begin(state.running)
+        state.drafts.begin_step(state.running)
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
@@ -186,7 +189,7 @@ class Scheduler:
         if state.stall is not None:
             state.stall.finish(step, result, state.running)
         outputs = ResultReader(state, step, result, vectorized=self._vectorized).run()
-        state.drafts.finish(step, result, seconds)
+        state.drafts.finish_step(step, result, seconds)
         state.at_work = None
         return outputs
 

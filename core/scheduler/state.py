@@ -74,11 +74,12 @@ class SchedulerState:
         self._ended: list[EngineOutput] = []
 
     def _most_forced(self) -> int:
-        """Drafts of forced text that a sequence may have. A step planned ahead cannot know them, and without blocks for a
-        copy of a state there is no way back from them."""
+        """Drafts of forced text that a sequence may have. Without blocks for a copy of a state there is no way back from them."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
-        return 0 if self.config.async_scheduling or not has_way_back else MOST_FORCED
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self.config.num_speculative_tokens or MOST_FORCED)
 
     @property
     def waiting(self) -> WaitingQueue:
@@ -118,7 +119,8 @@ class SchedulerState:
         sequence.prefix_keys = []
         sequence.slot = NO_SLOT
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         sequence.blocks_missing = 0
         sequence.was_preempted = False
         if sequence.prompt_logprobs is not None:
@@ -139,7 +141,7 @@ class SchedulerState:
         sequence.first_step = self.step_number
         sequence.blocks_missing = 0
         self.running.start(sequence)
-        self.drafts.start(sequence)
+        self.drafts.seat(sequence)
         if self.stall is not None:
             self.stall.seat(sequence)
 
@@ -153,6 +155,7 @@ class SchedulerState:
             sequence.output_token_ids,
             sequence.num_computed_tokens,
             tables,
+            sequence.max_length,
         )
         plan.new.append(new)
 
@@ -160,7 +163,7 @@ class SchedulerState:
         """Send a running sequence back to the queue for want of blocks; it is computed again later."""
         slot = sequence.slot
         plan.new_block_ids.pop(slot, None)
-        plan.drafts.pop(slot, None)
+        plan.num_drafts.pop(slot, None)
         plan.draft_budget.pop(slot, None)
         self.suspend(sequence)
         if sequence not in self.seats.suspects:
@@ -179,7 +182,8 @@ class SchedulerState:
         self.kv.free(sequence)
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
 

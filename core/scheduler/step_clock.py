@@ -40,6 +40,6 @@ class StepClock:
         self.ended = now
         seconds = now - begun
         if step.plan.total_num_tokens:
-            work = work_of(step.plan, step.num_decodes)
+            work = work_of(step.plan, step.num_decodes, result)
             self.cost.observe(work, seconds - result.draft_seconds)
         return seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from scheduler.fake_model import VOCABULARY, Client, FakeExecutor, make_request, make_scheduler, next_token
+from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler
 from scheduler.test_step_cost import Machine
 
 from core.api.step_plan import StepPlan, StepResult
@@ -36,22 +36,16 @@ class Drafter(FakeExecutor):
     def execute(self, plan: StepPlan) -> StepResult:
         result = super().execute(plan)
         self.times_asked += bool(plan.draft_budget)
+        result.num_proposed = {}
         for slot, budget in plan.draft_budget.items():
+            held = self.held[slot]
+            held.drafts = []
             if slot in result.slots and self.random.random() < self.share:
-                held = self.held[slot]
                 self.accuracy = self.accuracy_of(held.token_ids[0], len(held.token_ids))
-                result.drafts[slot] = self._propose(held.token_ids, budget)
-            else:
-                result.drafts.pop(slot, None)
+                held.drafts = self._propose(held.token_ids, budget)
+                result.num_proposed[slot] = budget
         return result
 
-    def _propose(self, token_ids: list[int], count: int) -> list[int]:
-        drafts: list[int] = []
-        for _ in range(count):
-            right = next_token(token_ids + drafts)
-            is_right = self.random.random() < self.accuracy
-            drafts.append(right if is_right else (right + 1) % VOCABULARY)
-        return drafts
 
 
 class DraftBench:
@@ -90,7 +84,7 @@ class DraftBench:
     def step(self) -> None:
         step = self.scheduler.schedule()
         result = self.executor.execute(step.plan)
-        seconds = self._machine.seconds(work_of(step.plan, step.num_decodes))
+        seconds = self._machine.seconds(work_of(step.plan, step.num_decodes, result))
         seconds *= max(0.5, self._random.gauss(1.0, self._noise))
         most = max(step.plan.draft_budget.values(), default=0)
         self.budgets.append(most)
