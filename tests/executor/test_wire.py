@@ -113,13 +113,15 @@ def results(draw: st.DrawFn) -> StepResult:
     rows = draw(st.lists(slots, unique=True, max_size=7))
     token_ids = draw(st.lists(st.integers(0, 300_000), min_size=len(rows), max_size=len(rows)))
     scored = st.dictionaries(slots, st.lists(logprobs(), max_size=3), max_size=3)
+    counts = st.dictionaries(slots, st.integers(1, 9), max_size=3)
     return StepResult(
         int32_column(rows),
         int32_column(token_ids),
         draw(st.dictionaries(slots, token_lists, max_size=3)),
         draw(scored),
         draw(scored),
-        draw(st.dictionaries(slots, token_lists, max_size=3)),
+        draw(counts),
+        draw(counts),
         draw(st.dictionaries(slots, st.text(st.characters(codec="utf-8"), max_size=9), max_size=3)),
         draw(st.none() | st.lists(pages, max_size=3)),
     )
