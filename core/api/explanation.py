@@ -67,6 +67,7 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_accepted:          those among them that were right.
     num_steps:             steps that computed something for it.
     waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
+    drafts_off:            why the proposer was off in its last step, as a sentence; empty when it was not.
     """
 
     entered: float = 0.0
@@ -83,6 +84,7 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_accepted: int = 0
     num_steps: int = 0
     waited_for: str = ""
+    drafts_off: str = ""
 
 
 class Times(msgspec.Struct):
@@ -171,10 +173,12 @@ class Drafts(msgspec.Struct):
 
     proposed: tokens that were verified.
     accepted: those that were right.
+    off: why the proposer was switched off, as a sentence; None when it was not.
     """
 
     proposed: int
     accepted: int
+    off: str | None = None
 
 
 class Explanation(msgspec.Struct):

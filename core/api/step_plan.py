@@ -108,6 +108,7 @@ class StepResult:
                      forced text, MOST_FORCED at most, without a budget.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
+    proposer_off:    why the proposer is not asked any more; empty while it is. Told with every step from then on.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -120,6 +121,7 @@ class StepResult:
     errors: dict[Slot, str] = field(default_factory=dict)
     pages: list[Page] | None = None
     same_slots: bool = False
+    proposer_off: str = ""
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

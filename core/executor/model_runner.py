@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.checked_proposer import CheckedProposer
 from core.executor.forward import ForwardPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
-from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
 
 
@@ -34,7 +35,7 @@ class ModelRunner:
         forward: ForwardPass,
         batch: PersistentBatch,
         sampler: Sampler,
-        proposer: Proposer | None,
+        proposer: CheckedProposer | None,
         most_forced: int = 0,
     ) -> None:
         self.forward = forward
@@ -45,7 +46,7 @@ class ModelRunner:
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
-        self._needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
+        self._proposer_off = ""
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -64,6 +65,10 @@ class ModelRunner:
         positions = keep(step, self.batch, result)
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
+            if self.proposer.off:
+                self._proposer_off = self.proposer.off
+                self.proposer = None
+        result.proposer_off = self._proposer_off
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result
@@ -75,8 +80,10 @@ class ModelRunner:
         for key in left:
             self.proposer.on_finished(key)
         for new in plan.new:
-            known = new.request.prompt_token_ids + new.output_token_ids
-            self.proposer.on_start(new.request.key, known)
+            request = new.request
+            facts = RequestFacts(request.tenant, request.cache_salt)
+            self.proposer.on_request(request.key, facts)
+            self.proposer.on_start(request.key, request.prompt_token_ids + new.output_token_ids)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""
@@ -121,7 +128,7 @@ class ModelRunner:
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
 
-    def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+    def _propose(self, proposer: CheckedProposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
@@ -131,7 +138,7 @@ class ModelRunner:
         keys = [self.batch[slot].key for slot in slots]
         budget = [plan.draft_budget.get(slot, 0) for slot in slots]
         hidden: torch.Tensor | None = None
-        if self._needs_hidden:
+        if proposer.needs_hidden:
             hidden = self.forward.residual(positions.tolist())
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):

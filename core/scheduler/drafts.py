@@ -28,6 +28,11 @@ class DraftRules:
         self._stats = stats
         self._has_forced = False
 
+    def switch_off(self, reason: str) -> None:
+        """The worker's proposer is not asked any more: plan without it from now on. reason: a sentence."""
+        self._most = 0
+        self._stats.spec_off = reason
+
     def any_forced(self, sequences: Sequence[SequenceState]) -> bool:
         """Whether any of these has forced tokens to verify; nothing is looked at where none were kept since the last call."""
         if self._has_forced:

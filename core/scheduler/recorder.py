@@ -78,6 +78,7 @@ class Recorder:
         for sequence in computed:
             assert sequence.record is not None
             sequence.record.num_steps += 1
+            sequence.record.drafts_off = result.proposer_off
         if step.plan.drafts:
             self._count_drafts(computed, step, result)
         now = self._clock()

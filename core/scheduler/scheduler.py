@@ -176,6 +176,8 @@ class Scheduler:
         if self.lockstep or not step.is_idle:
             self._take_oldest(step)
             self._settle_transfers(step, result.pages)
+        if result.proposer_off:
+            self._state.drafts.switch_off(result.proposer_off)
         if self._state.recorder:
             self._state.recorder.count(step, result)
         if self._state.stall is not None:
