@@ -44,7 +44,6 @@ class CheckedProposer:
     vocab_size: the model's; a draft beyond it would be a row that no embedding has.
     blamed: an error that names the plugin whose code raised the given one.
     clock: seconds.
-    limit_s: of one call.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class CheckedProposer:
         vocab_size: int,
         blamed: Callable[[Exception], Exception] = lambda error: error,
         clock: Callable[[], float] = time.perf_counter,
-        limit_s: float = LIMIT_S,
     ) -> None:
         self.needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
         self.off = ""
@@ -63,7 +61,6 @@ class CheckedProposer:
         self._vocab_size = vocab_size
         self._blamed = blamed
         self._clock = clock
-        self._limit_s = limit_s
         self._beside = None if self.needs_hidden else CallsBeside(f"proposer {row.name}")
         self._answered_at = clock()
         self._num_slow = 0
@@ -106,7 +103,7 @@ class CheckedProposer:
         try:
             if self._beside is None:
                 return function(*arguments)
-            return self._beside.call(function, *arguments, limit_s=self._limit_s)
+            return self._beside.call(function, *arguments, limit_s=LIMIT_S)
         except TimeoutError as error:
             self._switch_off(PluginError(f"{label(self._row)}: {error}.", self._row))
         except Exception as error:

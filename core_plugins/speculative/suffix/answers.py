@@ -59,8 +59,9 @@ class EarlierAnswers:
         kept = token_ids[: self._most_tokens // 2]
         if not kept or not self._most_answers:
             return
-        self._waiting.append((owner, [*kept, BORDER]))
-        self._num_waiting += len(kept)
+        text = [*kept, BORDER]
+        self._waiting.append((owner, text))
+        self._num_waiting += len(text)
         while self._num_waiting > self._most_tokens:
             _, forgotten = self._waiting.popleft()
             self._num_waiting -= len(forgotten)
