@@ -162,6 +162,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_accepted_by_place: drafts accepted, by their place behind the newest token; empty without speculation.
     spec_draft_seconds: that proposing took.
     spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
+    spec_off: why the proposer was switched off, as a sentence; empty while it is not.
     """
 
     num_running: int = 0
@@ -184,6 +185,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_draft_seconds: float = 0.0
     spec_steps_on: dict[int, int] = {}
     spec_steps_off: dict[str, int] = {}
+    spec_off: str = ""
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

@@ -119,6 +119,7 @@ class StepResult:
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
     draft_seconds:   that proposing drafts took.
+    proposer_off:    why the proposer is not asked any more; empty while it is. Told with every step from then on.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -133,6 +134,7 @@ class StepResult:
     pages: list[Page] | None = None
     same_slots: bool = False
     draft_seconds: float = 0.0
+    proposer_off: str = ""
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

@@ -116,7 +116,7 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
 
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
     """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
-    speculation = underscored(settings["speculative_config"] or {})
+    speculation = settings.mapping("speculative_config")
     drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],

@@ -132,7 +132,9 @@ def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
         for name, node in plugins.items():
             is_chosen = {"properties": {"method": {"const": name}}}
             own.append({"if": is_chosen, "then": node})
-        return {"properties": drafts, "required": list(drafts), "allOf": own}
+        counts_itself: Node = {"properties": {"method": {"const": "suffix"}}}
+        own.append({"if": counts_itself, "else": {"required": ["num_speculative_tokens"]}})
+        return {"properties": drafts, "required": ["method"], "allOf": own}
     nothing: Node = {"maxProperties": 0}
     if not plugins:
         return nothing

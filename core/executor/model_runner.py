@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.step_plan import Slot, StepPlan, StepResult
+from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.checked_proposer import CheckedProposer
 from core.executor.forward import ForwardPass
 from core.executor.held_drafts import Drafts
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
-from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
 
 
@@ -36,7 +37,7 @@ class ModelRunner:
         forward: ForwardPass,
         batch: PersistentBatch,
         sampler: Sampler,
-        proposer: Proposer | None,
+        proposer: CheckedProposer | None,
         most_forced: int = 0,
     ) -> None:
         self.forward = forward
@@ -47,7 +48,7 @@ class ModelRunner:
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
-        self._needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
+        self._proposer_off = ""
         self._num_told: dict[Slot, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -76,6 +77,10 @@ class ModelRunner:
             begin = time.perf_counter()
             self._propose(self.proposer, plan, result, positions, proposed)
             result.draft_seconds = time.perf_counter() - begin
+            if self.proposer.off:
+                self._proposer_off = self.proposer.off
+                self.proposer = None
+        result.proposer_off = self._proposer_off
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
         if proposed:
@@ -83,15 +88,20 @@ class ModelRunner:
         return result
 
     def _apply(self, plan: StepPlan) -> None:
+        if self.proposer is not None and plan.removed:
+            self._tell_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
         if self.proposer is None:
             return
         for key in left:
             self.proposer.on_finished(key)
         for new in plan.new:
-            known = new.request.prompt_token_ids + new.output_token_ids
+            request = new.request
+            facts = RequestFacts(request.tenant, request.cache_salt)
+            known = request.prompt_token_ids + new.output_token_ids
             self._num_told[new.slot] = len(known)
-            self.proposer.on_start(new.request.key, known)
+            self.proposer.on_request(request.key, facts)
+            self.proposer.on_start(request.key, known)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""
@@ -143,9 +153,24 @@ class ModelRunner:
         self._num_told[slot] += len(token_ids)
         return token_ids
 
+    def _tell_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
+        """Give a proposer that learns from answers the end of those for which it was not asked lately."""
+        keys: list[SequenceKey] = []
+        token_ids: list[list[int]] = []
+        for slot in leaving:
+            request = self.batch.requests[slot]
+            if request is None or proposer.needs_hidden:
+                continue
+            untold = self._untold(slot)
+            if untold:
+                keys.append(request.key)
+                token_ids.append(untold)
+        if keys:
+            proposer.propose(ProposerInput(keys, token_ids, [0] * len(keys)))
+
     def _propose(
         self,
-        proposer: Proposer,
+        proposer: CheckedProposer,
         plan: StepPlan,
         result: StepResult,
         positions: NDArray[np.int64],
@@ -160,7 +185,7 @@ class ModelRunner:
         held = self.batch.drafts
         budget = [held.room(slot, plan.draft_budget.get(slot, 0)) for slot in slots]
         hidden: torch.Tensor | None = None
-        if self._needs_hidden:
+        if proposer.needs_hidden:
             hidden = self.forward.residual(positions.tolist())
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):

@@ -247,13 +247,14 @@ class Worker:
             return 0
         return min(MOST_FORCED, self.config.scheduler.num_speculative_tokens or MOST_FORCED)
 
-    def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
+    def _proposer(self, model: Decoder | ModuleModel) -> CheckedProposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
         parts = _shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
-        return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
+        row = self.plugins.row("speculative", name)
+        return CheckedProposer(proposer, row, self.spec.vocab_size, self.plugins.blamed)
 
 
 def _shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:

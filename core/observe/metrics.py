@@ -230,6 +230,11 @@ class _SchedulerCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
             counter.add_metric((self.model_name,), getattr(stats, source))
             yield counter
+        if stats.spec_off:
+            text = "1 with the reason once the proposer was switched off."
+            off = GaugeMetricFamily(PREFIX + "spec_decode_off", text, labels=("model_name", "reason"))
+            off.add_metric((self.model_name, stats.spec_off), 1)
+            yield off
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

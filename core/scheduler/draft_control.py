@@ -75,6 +75,7 @@ class DraftControl:
         self._num_steps = 0
         self._next_probe = 0
         self._cause = ""
+        self._is_stopped = False
         self._wanted: dict[Slot, int] = {}
         self._verified: dict[Slot, tuple[int, int]] = {}
 
@@ -88,9 +89,16 @@ class DraftControl:
         """A sequence has no drafts from now on."""
         self._barred[slot] = True
 
+    def stop(self) -> None:
+        """There will be no more drafts."""
+        self._is_stopped = True
+
     def begin(self, running: RunningSet) -> None:
         """A step is about to be planned."""
         self._num_steps += 1
+        if self._is_stopped:
+            self._rest("failed", REST)
+            return
         if self._num_resting:
             self._num_resting -= 1
             self.num_off[self._cause] += 1

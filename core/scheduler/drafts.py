@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.config import SchedulerConfig
+from core.api.explanation import NO_DRAFTS_CAUSES
 from core.api.messages import SchedulerStats
 from core.api.step_plan import Slot, StepPlan, StepResult
 from core.scheduler.draft_control import DraftControl
@@ -45,6 +46,12 @@ class DraftRules:
     def are_wanted(self) -> bool:
         """Whether the next step orders any, so that each sequence is told how many."""
         return self.control is not None and self.control.is_on
+
+    def switch_off(self, reason: str) -> None:
+        """The worker's proposer is not asked any more: plan without it from now on. reason: a sentence."""
+        self._stats.spec_off = reason
+        if self.control is not None:
+            self.control.stop()
 
     def enter(self, sequence: SequenceState, num_others: int) -> None:
         """A sequence has come, to `num_others` that wait or run."""
@@ -135,10 +142,11 @@ class DraftRules:
         self._in_play = self._in_play or sequence.num_drafts > 0
 
     def why_none(self, sequence: SequenceState) -> str:
-        """Why a sequence has no drafts at present, a name of `NO_DRAFTS_CAUSES`; empty where it may have some."""
+        """Why a sequence has no drafts at present, as a sentence; empty where it may have some."""
         if self.control is None:
             return ""
-        return sequence.no_drafts or self.control.reason
+        cause = sequence.no_drafts or self.control.reason
+        return NO_DRAFTS_CAUSES[cause] if cause else ""
 
     def report(self, stats: SchedulerStats) -> None:
         """Enter what was counted since the start."""

@@ -181,8 +181,10 @@ class Scheduler:
             self._take_oldest(step)
             self._settle_transfers(step, result.pages)
         state = self._state
+        if result.proposer_off:
+            state.drafts.switch_off(result.proposer_off)
         if state.recorder:
-            state.recorder.count(step, result)
+            state.recorder.count(step, result, state.drafts)
         seconds = 0.0
         if state.step_clock is not None:
             seconds = state.step_clock.end(step, result)

@@ -11,6 +11,7 @@ from core.config.rules.model import LENGTH_KEYS
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, is_count, is_number
 
 THRESHOLD = 0.09
+SUFFIX_DEPTH = 24
 
 
 def method_and_count_are_given(facts: Facts) -> Findings:
@@ -27,6 +28,16 @@ def method_and_count_are_given(facts: Facts) -> Findings:
         yield Problem(
             f"--speculative-config.num_speculative_tokens {count!r}: expected an integer from 1: drafts a step."
         )
+
+
+def suffix_drafts_come_from_the_depth(facts: Facts) -> Findings:
+    """Drafts from suffixes are at most as many as their trees are deep."""
+    values = facts.speculative
+    if values.get("method") != "suffix" or values.get("num_speculative_tokens") is not None:
+        return
+    depth = values.get("suffix_decoding_max_tree_depth", SUFFIX_DEPTH)
+    if is_count(depth):
+        yield Derive("speculative_config.num_speculative_tokens", depth, f"the depth of the suffix trees, {depth}")
 
 
 def budget_holds_the_drafts(facts: Facts) -> Findings:
@@ -136,6 +147,7 @@ def typical(facts: Facts) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(suffix_drafts_come_from_the_depth),
     Rule(method_and_count_are_given),
     Rule(budget_holds_the_drafts),
     Rule(ngrams_are_in_order),

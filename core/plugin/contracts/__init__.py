@@ -52,7 +52,7 @@ from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts.speculative import KnowsRequests, NeedsHidden, Proposer, ProposerInput, RequestFacts
 
 __all__ = [
     "AttentionBackend",
@@ -85,6 +85,7 @@ __all__ = [
     "HasTakeRows",
     "HeadsKernel",
     "Kernels",
+    "KnowsRequests",
     "LatentBackend",
     "LinearKernel",
     "Loader",
@@ -102,6 +103,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "RequestFacts",
     "ResponseFormats",
     "RouteKernel",
     "Runtime",

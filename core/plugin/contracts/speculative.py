@@ -28,12 +28,27 @@ class ProposerInput:
     hidden: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a proposer may know of a sequence's request.
+
+    tenant: whose request it is; empty: no tenant.
+    cache_salt: the request's own, or None.
+    """
+
+    tenant: str
+    cache_salt: str | None
+
+
 @runtime_checkable
 class Proposer(Protocol):
     """Kind `speculative`. The scheduler owns the budget, the core owns verification.
 
     `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
-    (float32 [H], the last norm's weight). Optional part: `NeedsHidden`.
+    (float32 [H], the last norm's weight). Optional parts: `NeedsHidden`, `KnowsRequests`.
+
+    A proposer that raises, drafts more than its budget or tokens that the model does not have, or takes too long is not
+    asked again until the engine starts anew. Requests go on without drafts.
     """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
@@ -56,4 +71,17 @@ class NeedsHidden(Protocol):
     @property
     def needs_hidden(self) -> bool:
         """Whether `ProposerInput.hidden` is filled."""
+        ...
+
+
+@runtime_checkable
+class KnowsRequests(Protocol):
+    """A proposer that is told whose text it sees.
+
+    What it learns from one request it may draft for another one only where tenant and cache salt are equal: how fast an
+    answer comes would tell of the other's text.
+    """
+
+    def on_request(self, key: tuple[str, int], facts: RequestFacts) -> None:
+        """The facts of a sequence, each time before `on_start`."""
         ...
