@@ -129,7 +129,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens:       most drafts of a sequence in a step; 0: there is no speculation.
     adaptive_drafts:              choose how many by what they bring; False: always the most.
     disable_drafts_by_batch_size: with more sequences than so many waiting and running, new ones never have drafts; 0: they do.
-    drafts_by_batch_size:         rows of (first size of the batch, last size, most drafts of a sequence); other sizes: the most.
+    drafts_by_batch_size:         rows of (first size of the batch, last size, drafts of a sequence); other sizes: the most.
     draft_max_model_len:          tokens of the longest sequence that has drafts; 0: max_model_len.
     """
 

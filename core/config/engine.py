@@ -11,6 +11,7 @@ from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConf
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
+from core.config.draft_control import draft_settings
 from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
@@ -117,7 +118,6 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
     """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
     speculation = settings.mapping("speculative_config")
-    drafts = speculation.get("num_speculative_tokens", 0)
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],
         max_num_batched_tokens=settings["max_num_batched_tokens"],
@@ -138,5 +138,5 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
         max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
         max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
-        num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
+        **draft_settings(speculation),
     )

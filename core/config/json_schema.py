@@ -127,6 +127,12 @@ def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
         drafts: Node = {
             "method": {"type": "string"},
             "num_speculative_tokens": {"type": "integer", "minimum": 1},
+            "adaptive": {"type": "boolean"},
+            "disable_by_batch_size": {"type": "integer", "minimum": 2},
+            "num_speculative_tokens_per_batch_size": {
+                "type": "array",
+                "items": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3},
+            },
         }
         own: list[Node] = []
         for name, node in plugins.items():

@@ -69,7 +69,8 @@ class Acceptance:
         """[B, most]: how likely each draft of these sequences is kept: it is right, and all before it are."""
         right = self._hits[slots] + OWN_WEIGHT * self._run
         right /= self._trials[slots] + OWN_WEIGHT
-        return np.cumprod(right, axis=1)
+        np.cumprod(right, axis=1, out=right)
+        return right
 
     def fresh_chances(self) -> Floats:
         """[most]: the same of a sequence that nothing is known of."""

@@ -1,11 +1,11 @@
 """How many drafts the sequences of a step may have, so that drafts never make a batch slower.
 
-Owns: `DraftControl`: that choice, when it is made, and what is learned for it. Never does: plan, propose or verify. Called by:
-the rules for drafts.
+Owns: `DraftControl`: that choice, and when it is made. Never does: plan, propose, verify, or learn (`DraftEvidence` does).
+Called by: the rules for drafts.
 
 With drafts, each step chooses anew from what steps cost, what proposing costs and how likely drafts are right
-(`choose`). Without, nothing is looked at for `REST` steps. Sequences without drafts are probed with one each whenever the account
-of gains and losses has enough for it. How many drafts there are never changes a token.
+(`choose`). Without, nothing is looked at for `REST` steps. Sequences without drafts are probed with one each whenever the
+account of gains and losses has enough for it. How many drafts there are never changes a token.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.api.config import SchedulerConfig
-from core.api.step_plan import Int32Array, Slot, StepResult
-from core.scheduler.acceptance import Acceptance
-from core.scheduler.draft_account import DraftAccount
+from core.api.step_plan import Int32Array, Slot
 from core.scheduler.draft_choice import NEVER, Outlook, choose
-from core.scheduler.proposal_cost import ProposalCost
+from core.scheduler.draft_evidence import DraftEvidence
 from core.scheduler.running import RunningSet
-from core.scheduler.step import Step
-from core.scheduler.step_cost import FIRST_TERMS, StepCost, work_of
+from core.scheduler.step_cost import FIRST_TERMS, StepCost
 
 REST = 16
 """Steps without drafts between two choices; also the least steps between two probes."""
@@ -37,12 +34,6 @@ MEASURE_EVERY = 128
 MEASURED = 2
 """How many these are."""
 
-MOST_SURPRISE = 1.5
-"""The factor by which a step may differ from its prediction; what differs more counts as that much, since it was hardly the
-drafts that did it."""
-
-NO_DRAFTS = (0, 0)
-
 
 class DraftControl:
     """The choice for one engine. With `adaptive_drafts` off it is always the most.
@@ -51,8 +42,7 @@ class DraftControl:
     reason:  why drafts are not worth it at present, a name of `NO_DRAFTS_CAUSES`; empty when they are.
     num_off: steps without drafts, by cause.
     num_on:  steps with drafts, by the most that a sequence might have.
-    seconds: of proposing, since the start.
-    acceptance: of drafts, by sequence and place.
+    evidence: what is known of drafts.
     """
 
     def __init__(self, config: SchedulerConfig, cost: StepCost) -> None:
@@ -60,12 +50,10 @@ class DraftControl:
         self.reason = ""
         self.num_off: Counter[str] = Counter()
         self.num_on: Counter[int] = Counter()
-        self.seconds = 0.0
-        self.acceptance = Acceptance(config.num_speculative_tokens, config.max_num_seqs)
+        self.evidence = DraftEvidence(
+            config.num_speculative_tokens, config.max_num_seqs, cost, learns=config.adaptive_drafts
+        )
         self._config = config
-        self._cost = cost
-        self._proposal = ProposalCost(config.num_speculative_tokens)
-        self._account = DraftAccount()
         self._barred = np.zeros(config.max_num_seqs, bool)
         self._budgets: dict[Slot, int] = {}
         self._fresh_budget = 0
@@ -76,14 +64,11 @@ class DraftControl:
         self._next_probe = 0
         self._cause = ""
         self._is_stopped = False
-        self._wanted: dict[Slot, int] = {}
-        self._verified: dict[Slot, tuple[int, int]] = {}
 
     def start(self, slot: Slot) -> None:
         """A sequence has got a slot."""
-        self.acceptance.start(slot)
+        self.evidence.start(slot)
         self._barred[slot] = False
-        self._wanted.pop(slot, None)
 
     def bar(self, slot: Slot) -> None:
         """A sequence has no drafts from now on."""
@@ -128,26 +113,6 @@ class DraftControl:
         self._num_fresh -= 1
         return self._fresh_budget
 
-    def verified(self, slot: Slot, num_drafts: int, num_accepted: int) -> None:
-        """The step that is being read has verified so many drafts of a sequence, and so many were right."""
-        self._verified[slot] = num_drafts, num_accepted
-
-    def finish(self, step: Step, result: StepResult, seconds: float) -> None:
-        """The results of a step have been read. seconds: that it took."""
-        plan = step.plan
-        if not (plan.draft_budget or self._verified or self._wanted):
-            if step.num_decodes:
-                self._account.pay()
-            return
-        if self._verified:
-            num_accepted = [accepted for _, accepted in self._verified.values()]
-            self.acceptance.count(num_accepted)
-        self.seconds += result.draft_seconds
-        if self._config.adaptive_drafts:
-            self._learn(step, result, seconds)
-        self._wanted = dict(plan.draft_budget)
-        self._verified = {}
-
     def _limit(self, num_seqs: int) -> int:
         """Most drafts of a sequence in a batch of this size."""
         most = self._config.num_speculative_tokens
@@ -162,7 +127,7 @@ class DraftControl:
             self._rest("measure", MEASURED)
             return
         outlook = self._outlook(slots, context_tokens, most)
-        least_chance = NEVER if self._account.credit < 0.0 else choose(outlook)
+        least_chance = NEVER if self.evidence.account.credit < 0.0 else choose(outlook)
         budgets = (outlook.chances >= least_chance).sum(axis=1)
         is_worth_it = bool(budgets.any())
         is_probe = self._probe(budgets, outlook, slots)
@@ -175,14 +140,15 @@ class DraftControl:
         if not is_worth_it:
             self.reason = self._cause = "cost"
             self._num_resting = PROBE_REST
-        fresh = self.acceptance.fresh_chances()[:most]
+        fresh = self.evidence.acceptance.fresh_chances()[:most]
         self._fresh_budget = int((fresh >= least_chance).sum())
         by_slot = zip(slots.tolist(), budgets.tolist(), strict=False)
         self._turn_on(dict(by_slot), max(len(slots), 1))
 
     def _outlook(self, slots: Int32Array, context_tokens: int, most: int) -> Outlook:
         """What the next step may cost and bring; of a batch that is about to begin: for one sequence."""
-        cost = self._cost
+        cost = self.evidence.cost
+        acceptance = self.evidence.acceptance
         num_seqs = max(len(slots), 1)
         step = cost.predict(0, num_seqs, context_tokens)
         row = cost.predict(0, num_seqs + 1, context_tokens) - step
@@ -190,13 +156,13 @@ class DraftControl:
             row = FIRST_TERMS["decode"]
             step = FIRST_TERMS["step"] + row * num_seqs
         if len(slots):
-            chances = self.acceptance.chances(slots)[:, :most]
+            chances = acceptance.chances(slots)[:, :most]
             chances[self._barred[slots]] = 0.0
-            shares = self.acceptance.shares(slots)
+            shares = acceptance.shares(slots)
         else:
-            chances = self.acceptance.fresh_chances()[None, :most]
+            chances = acceptance.fresh_chances()[None, :most]
             shares = np.ones(1)
-        return Outlook(chances, shares, step, row, self._proposal.seconds)
+        return Outlook(chances, shares, step, row, self.evidence.proposal.seconds)
 
     def _probe(self, budgets: NDArray[np.int64], outlook: Outlook, slots: Int32Array) -> bool:
         """Give a draft to each sequence that has none, if its time has come; returns whether that was done."""
@@ -208,44 +174,11 @@ class DraftControl:
         seconds = outlook.row * float(outlook.shares[has_none].sum())
         if has_none.all():
             seconds += float(outlook.proposal[1])
-        if seconds > self._account.credit * outlook.step:
+        if seconds > self.evidence.account.credit * outlook.step:
             return False
         budgets[has_none] = 1
         self._next_probe = self._num_steps + REST
         return True
-
-    def _learn(self, step: Step, result: StepResult, seconds: float) -> None:
-        """Learn from a step that has proposed or verified drafts."""
-        wanted = self._wanted
-        verified = self._verified
-        # Text that a grammar forces comes unasked, and says nothing of the proposer.
-        slots = [slot for slot in wanted if slot in verified]
-        if slots:
-            num_drafts = [verified[slot][0] for slot in slots]
-            num_accepted = [verified[slot][1] for slot in slots]
-            self.acceptance.learn(slots, num_drafts, num_accepted)
-        if wanted:
-            found = [verified.get(slot, NO_DRAFTS)[0] for slot in wanted]
-            self.acceptance.learn_shares(list(wanted), list(wanted.values()), found)
-        if not step.chunks and step.num_decodes:
-            self._settle(step, result, seconds)
-
-    def _settle(self, step: Step, result: StepResult, seconds: float) -> None:
-        """Charge a step of decodes for its time and its tokens."""
-        plan = step.plan
-        work = work_of(plan, step.num_decodes, result)
-        expected = self._cost.predict(*work)
-        without = self._cost.predict(0, step.num_decodes, work.context_tokens)
-        if not without:
-            return
-        computing = seconds - result.draft_seconds
-        computing = min(max(computing, expected / MOST_SURPRISE), expected * MOST_SURPRISE)
-        num_more = sum(len(token_ids) for token_ids in result.more_token_ids.values())
-        num_tokens = len(result.slots) + num_more
-        self._account.charge((computing + result.draft_seconds) / without, num_tokens / step.num_decodes)
-        if plan.draft_budget:
-            most = max(plan.draft_budget.values())
-            self._proposal.observe(most, result.draft_seconds)
 
     def _rest(self, cause: str, num_steps: int) -> None:
         """No drafts in this step and the next ones, `num_steps` in all."""

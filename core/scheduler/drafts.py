@@ -75,7 +75,7 @@ class DraftRules:
     def finish_step(self, step: Step, result: StepResult, seconds: float) -> None:
         """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
         if self.control is not None:
-            self.control.finish(step, result, seconds)
+            self.control.evidence.finish(step, result, seconds)
 
     def are_in_play(self, running: Sequence[SequenceState]) -> bool:
         """Whether the worker may hold drafts of a running sequence or be verifying some, or a state is to come back from
@@ -123,7 +123,7 @@ class DraftRules:
             num_accepted = min(num_tokens - 1, num_drafts)
             self._stats.spec_num_accepted_tokens += num_accepted
             if self.control is not None:
-                self.control.verified(slot, num_drafts, num_accepted)
+                self.control.evidence.verified(slot, num_drafts, num_accepted)
         return num_tokens - 1 <= num_drafts <= plan.num_drafts.get(slot, 0)
 
     def settle(self, sequence: SequenceState, plan: StepPlan, result: StepResult, *, is_newest: bool) -> None:
@@ -153,8 +153,8 @@ class DraftRules:
         control = self.control
         if control is None:
             return
-        stats.spec_accepted_by_place = control.acceptance.accepted.tolist()
-        stats.spec_draft_seconds = control.seconds
+        stats.spec_accepted_by_place = control.evidence.acceptance.accepted.tolist()
+        stats.spec_draft_seconds = control.evidence.seconds
         stats.spec_steps_on = dict(control.num_on)
         stats.spec_steps_off = dict(control.num_off)
 

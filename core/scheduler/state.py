@@ -74,7 +74,7 @@ class SchedulerState:
         self._ended: list[EngineOutput] = []
 
     def _most_forced(self) -> int:
-        """Drafts of forced text that a sequence may have. Without blocks for a copy of a state there is no way back from them."""
+        """Drafts of forced text that a sequence may have: none where no blocks for a copy of a state are its way back."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
         if not has_way_back:

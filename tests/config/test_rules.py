@@ -50,6 +50,7 @@ def platform(**capabilities):
 
 
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
+BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
 DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
@@ -220,6 +221,10 @@ CASES = [
      ("speculative_config.disable_by_batch_size", 9)),
     ("drafts_stop_with_many_requests", [{"speculative_config": SPEC}],
      [{"speculative_config": SPEC | {"disable_by_batch_size": 1}}], "from 2"),
+    ("drafts_adapt_or_not", [{"speculative_config": SPEC | {"adaptive": False}}],
+     [{"speculative_config": SPEC | {"adaptive": "no"}}], "expected true or false"),
+    ("batch_sizes_are_ranges", [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [9, 64, 0]]}}],
+     [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [8, 64, 0]]}}], "do not overlap"),
     ("draft_runs_on_one_rank", [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 1}}],
      [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 2}}], "expected 1"),
     ("draft_ranks_are_one", [{"speculative_config": SPEC}], [{"speculative_config": DRAFT}],

@@ -1,7 +1,7 @@
 """A machine whose steps take a known time and whose drafts are right as often as is known, for the choice of drafts.
 
-Owns: `Drafter`, an executor that proposes, and `DraftBench`, which runs requests on a clock of its own. Never does: read the real
-clock. Called by: tests of the scheduler.
+Owns: `Drafter`, an executor that proposes, and `DraftBench`, which runs requests on a clock of its own. Never does: read the
+real clock. Called by: tests of the scheduler.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Drafter(FakeExecutor):
                 held.drafts = self._propose(held.token_ids, budget)
                 result.num_proposed[slot] = budget
         return result
-
 
 
 class DraftBench:
