@@ -127,6 +127,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens_per_key: their prompt tokens; 0: any number.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
+    num_speculative_tokens:       most drafts of a sequence in a step; 0: there is no speculation.
+    adaptive_drafts:              choose how many by what they bring; False: always the most.
+    disable_drafts_by_batch_size: with more sequences than so many waiting and running, new ones never have drafts; 0: they do.
+    drafts_by_batch_size:         rows of (first size of the batch, last size, drafts of a sequence); other sizes: the most.
+    draft_max_model_len:          tokens of the longest sequence that has drafts; 0: max_model_len.
     """
 
     max_num_seqs: int = 64
@@ -149,6 +154,16 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_reqs_per_key: int = 0
     max_num_queued_reqs_per_key: int = 0
     max_num_queued_tokens_per_key: int = 0
+    adaptive_drafts: bool = False
+    disable_drafts_by_batch_size: int = 0
+    drafts_by_batch_size: tuple[tuple[int, int, int], ...] = ()
+    draft_max_model_len: int = 0
+
+    @property
+    def learns_costs(self) -> bool:
+        """Whether the scheduler goes by what steps cost, and therefore learns from each of them."""
+        chooses_drafts = self.num_speculative_tokens > 0 and self.adaptive_drafts
+        return self.max_stall_s > 0.0 or chooses_drafts
 
     @property
     def max_step_tokens(self) -> int:

@@ -119,6 +119,8 @@ class StepResult:
                      and for a sequence with a grammar also the tokens of forced text, MOST_FORCED at most, without a budget.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
+    draft_seconds:   that proposing drafts took.
+    proposer_off:    why the proposer is not asked any more; empty while it is. Told with every step from then on.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -132,6 +134,8 @@ class StepResult:
     errors: dict[Slot, str] = field(default_factory=dict)
     pages: list[Page] | None = None
     same_slots: bool = False
+    draft_seconds: float = 0.0
+    proposer_off: str = ""
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

@@ -12,6 +12,7 @@ from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
 from core.config.draft import Draft
+from core.config.draft_control import draft_settings
 from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
@@ -121,8 +122,7 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
 
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
     """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
-    speculation = underscored(settings["speculative_config"] or {})
-    drafts = speculation.get("num_speculative_tokens", 0)
+    speculation = settings.mapping("speculative_config")
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],
         max_num_batched_tokens=settings["max_num_batched_tokens"],
@@ -143,5 +143,5 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
         max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
         max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
-        num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
+        **draft_settings(speculation),
     )

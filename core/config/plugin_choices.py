@@ -15,6 +15,7 @@ from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
 from core.config.attention import LAYER_KINDS
 from core.config.chosen import Chosen
+from core.config.draft_control import CONTROL_KEYS
 from core.config.draft_keys import is_draft_key
 from core.config.settings import Settings, underscored
 from core.plugin.capabilities import constraint_problems
@@ -63,8 +64,9 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
             values = {key: value for key, value in values.items() if not is_draft_key(key)}
         if struct is not None:
             known = struct.__struct_fields__
-    if "num_speculative_tokens" not in known:
-        values.pop("num_speculative_tokens", None)
+    for key in CONTROL_KEYS:
+        if key not in known:
+            values.pop(key, None)
     for key, value in settings.keys_of("speculative_config").items():
         if key in known and values.get(key) is None:
             values[key] = value

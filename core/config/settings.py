@@ -75,6 +75,14 @@ class Settings:
                 keys[path.removeprefix(prefix)] = value
         return keys
 
+    def mapping(self, name: str) -> dict[str, Any]:
+        """The mapping `name`, with underscores in its keys and derived values for those that the user left open."""
+        values = underscored(self[name] or {})
+        for key, value in self.keys_of(name).items():
+            if values.get(key) is None:
+                values[key] = value
+        return values
+
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
         if self.user_set(name):

@@ -41,6 +41,9 @@ class DraftPass:
     spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
     """
 
+    off = ""
+    """Why it is not asked any more: a draft of the core's own layers never is."""
+
     def __init__(
         self,
         forward: ForwardPass,

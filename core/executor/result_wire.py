@@ -23,12 +23,14 @@ class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
 
     same_slots: the slots are the plan's, and left out.
     has_pages:  the copies of the plan were made.
-    errors:     as in `StepResult`.
+    errors, draft_seconds, proposer_off: as in `StepResult`.
     """
 
     same_slots: bool = False
     has_pages: bool = False
     errors: dict[Slot, str] = {}
+    draft_seconds: float = 0.0
+    proposer_off: str = ""
 
 
 _RESULTS: msgspec.msgpack.Decoder[Header[ResultFacts]] = msgspec.msgpack.Decoder(Header[ResultFacts])
@@ -39,7 +41,7 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     columns = ColumnWriter()
     same_slots = result.same_slots or np.array_equal(result.slots, plan.slots)
     has_pages = result.pages is not None
-    facts = ResultFacts(same_slots, has_pages, result.errors)
+    facts = ResultFacts(same_slots, has_pages, result.errors, result.draft_seconds, result.proposer_off)
     if not same_slots:
         columns.put("slots", result.slots)
     columns.put("token_ids", result.token_ids)
@@ -69,6 +71,8 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     proposed = columns.items("proposed")
     result.same_slots = facts.same_slots
     result.errors = facts.errors
+    result.draft_seconds = facts.draft_seconds
+    result.proposer_off = facts.proposer_off
     result.more_token_ids = columns.keyed("more", more_token_ids)
     result.num_verified = columns.keyed("verified", verified)
     result.num_proposed = columns.keyed("proposed", proposed)

@@ -64,6 +64,12 @@ class TokenTable:
         output: Int32Array = self.array[slot, first:known]
         return output
 
+    def behind(self, slot: Slot, start: int) -> list[int]:
+        """The known tokens of one sequence from position `start` on."""
+        known = int(self._ends[slot]) - slot * self._length
+        tokens: list[int] = self.array[slot, start:known].tolist()
+        return tokens
+
     def extend(self, slots: Slots, token_ids: Int32Array) -> None:
         """One new token for each of these sequences."""
         ends = self._ends[slots]

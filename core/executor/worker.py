@@ -265,12 +265,15 @@ class Worker:
     def _most_forced(self) -> int:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
-        return MOST_FORCED if has_way_back else 0
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self.config.scheduler.num_speculative_tokens or MOST_FORCED)
 
-    def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
+    def _proposer(self, model: Decoder | ModuleModel) -> CheckedProposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
         parts = shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
-        return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
+        row = self.plugins.row("speculative", name)
+        return CheckedProposer(proposer, row, self.spec.vocab_size, self.plugins.blamed)

@@ -19,7 +19,7 @@ from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-from core.observe import kv_metrics
+from core.observe import draft_metrics, kv_metrics
 from core.observe.recent_requests import RecentRequest
 from core.observe.shared_metrics import AskOthers, families, merged, page
 
@@ -243,6 +243,7 @@ class _SchedulerCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
             counter.add_metric((self.model_name,), getattr(stats, source))
             yield counter
+        yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

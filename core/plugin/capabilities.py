@@ -50,6 +50,7 @@ BOOLEANS = frozenset(
         "prefix_caching",
         "device_graphs",
         "quantized",
+        "learns",
     }
 )
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""

@@ -46,7 +46,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
                   side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
                   `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans); loaders
-                  `quantized` (a boolean).
+                  `quantized` (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.

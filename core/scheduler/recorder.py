@@ -13,6 +13,7 @@ from core.api.explanation import CacheMiss, SequenceRecord
 from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit
+from core.scheduler.drafts import DraftRules
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.step import Step
 
@@ -72,12 +73,13 @@ class Recorder:
             waits_for_disk = sequence.status is SequenceStatus.WAITING_FOR_KV
             sequence.record.waited_for = "kv_offloading_disk_path" if waits_for_disk else limit
 
-    def count(self, step: Step, result: StepResult) -> None:
+    def count(self, step: Step, result: StepResult, drafts: DraftRules) -> None:
         """A step is done; its results have not been read yet."""
         computed = list(self._among(step.sequences(), step))
         for sequence in computed:
             assert sequence.record is not None
             sequence.record.num_steps += 1
+            sequence.record.drafts_off = result.proposer_off or drafts.why_none(sequence)
         if result.num_verified:
             self._count_drafts(computed, result)
         now = self._clock()

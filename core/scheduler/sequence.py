@@ -41,6 +41,7 @@ class SequenceState(KVSequence):
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
     num_charged_tokens: tokens that its user has been charged for.
     num_drafts:         drafts that the worker holds for its next step, or may hold then; the next step verifies them.
+    no_drafts:          why it never has drafts, a name of `NO_DRAFTS_CAUSES`; empty where it may.
     num_unsettled:      drafts that steps in flight may accept: it may be longer by that many tokens than it is sure to be.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
@@ -61,6 +62,7 @@ class SequenceState(KVSequence):
         "last_token",
         "max_length",
         "min_stop_length",
+        "no_drafts",
         "num_cached_tokens",
         "num_charged_tokens",
         "num_drafts",
@@ -107,6 +109,7 @@ class SequenceState(KVSequence):
         self.num_charged_tokens = len(given)
         self.num_drafts = 0
         self.num_unsettled = 0
+        self.no_drafts = ""
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None

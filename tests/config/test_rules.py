@@ -50,6 +50,7 @@ def platform(**capabilities):
 
 
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
+BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
 DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
@@ -201,6 +202,11 @@ CASES = [
      [{"kv_offloading_size": 1.0}, LFM2], "--kv-offloading-size has no effect: the model has layers with a state"),
     ("states_are_not_offloaded", [{"kv_offloading_disk_path": "d"}, model()],
      [{"kv_offloading_disk_path": "d"}, LFM2], ("kv_offloading_disk_path", None)),
+    ("suffix_drafts_come_from_the_depth", [{"speculative_config": SPEC}],
+     [{"speculative_config": {"method": "suffix"}}], ("speculative_config.num_speculative_tokens", 24)),
+    ("suffix_drafts_come_from_the_depth", [{"speculative_config": SPEC | {"method": "suffix"}}],
+     [{"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 9}}],
+     ("speculative_config.num_speculative_tokens", 9)),
     ("method_and_count_are_given", [{"speculative_config": SPEC}],
      [{"speculative_config": {"method": "m", "num_speculative_tokens": 0}}], "from 1"),
     ("method_and_count_are_given", [{}], [{"speculative_config": {"num_speculative_tokens": 1}}], "'method' is missing"),
@@ -217,6 +223,10 @@ CASES = [
      ("speculative_config.disable_by_batch_size", 9)),
     ("drafts_stop_with_many_requests", [{"speculative_config": SPEC}],
      [{"speculative_config": SPEC | {"disable_by_batch_size": 1}}], "from 2"),
+    ("drafts_adapt_or_not", [{"speculative_config": SPEC | {"adaptive": False}}],
+     [{"speculative_config": SPEC | {"adaptive": "no"}}], "expected true or false"),
+    ("batch_sizes_are_ranges", [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [9, 64, 0]]}}],
+     [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [8, 64, 0]]}}], "do not overlap"),
     ("draft_runs_on_one_rank", [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 1}}],
      [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 2}}], "expected 1"),
     ("draft_ranks_are_one", [{"speculative_config": SPEC}], [{"speculative_config": DRAFT}],

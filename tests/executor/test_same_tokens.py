@@ -82,6 +82,7 @@ VARIANTS = {
     "one KV group": {"disable_hybrid_kv_cache_manager": True, "rounds": 2},
     "blocks from host memory": {"num_gpu_blocks_override": TIGHT, "kv_offloading_size": 0.01, "rounds": 3},
     "drafts": {"speculative_config": NGRAM},
+    "drafts from earlier answers": {"speculative_config": {"method": "suffix"}, "rounds": 2},
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
     "planned ahead, blocks from host memory": {

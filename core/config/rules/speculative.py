@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 
+from core.config.draft_control import batch_sizes
 from core.config.rules.model import LENGTH_KEYS
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, is_count, is_number
 
 THRESHOLD = 0.09
+SUFFIX_DEPTH = 24
 
 
 def method_and_count_are_given(facts: Facts) -> Findings:
@@ -27,6 +29,16 @@ def method_and_count_are_given(facts: Facts) -> Findings:
         yield Problem(
             f"--speculative-config.num_speculative_tokens {count!r}: expected an integer from 1: drafts a step."
         )
+
+
+def suffix_drafts_come_from_the_depth(facts: Facts) -> Findings:
+    """Drafts from suffixes are at most as many as their trees are deep."""
+    values = facts.speculative
+    if values.get("method") != "suffix" or values.get("num_speculative_tokens") is not None:
+        return
+    depth = values.get("suffix_decoding_max_tree_depth", SUFFIX_DEPTH)
+    if is_count(depth):
+        yield Derive("speculative_config.num_speculative_tokens", depth, f"the depth of the suffix trees, {depth}")
 
 
 def budget_holds_the_drafts(facts: Facts) -> Findings:
@@ -85,6 +97,23 @@ def drafts_stop_with_many_requests(facts: Facts) -> Findings:
         yield Derive("speculative_config.disable_by_batch_size", value, why)
 
 
+def drafts_adapt_or_not(facts: Facts) -> Findings:
+    """Whether the number of drafts follows what they bring is a yes or a no."""
+    value = facts.speculative.get("adaptive")
+    if value is not None and not isinstance(value, bool):
+        yield Problem(f"--speculative-config.adaptive {value!r}: expected true or false.")
+
+
+def batch_sizes_are_ranges(facts: Facts) -> Findings:
+    """The most drafts by the size of the batch are rows of ranges."""
+    value = facts.speculative.get("num_speculative_tokens_per_batch_size")
+    if value is not None and batch_sizes(value) is None:
+        yield Problem(
+            f"--speculative-config.num_speculative_tokens_per_batch_size {value!r}: expected rows of [first size, last size, "
+            "drafts], such as [[1, 8, 4], [9, 64, 0]]; ranges begin at 1 or more and do not overlap."
+        )
+
+
 def draft_ranks_are_one(facts: Facts) -> Findings:
     """A draft model runs on as many ranks as its target: one."""
     values = facts.speculative
@@ -136,11 +165,14 @@ def typical(facts: Facts) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(suffix_drafts_come_from_the_depth),
     Rule(method_and_count_are_given),
     Rule(budget_holds_the_drafts),
     Rule(ngrams_are_in_order),
     Rule(shortest_ngram_comes_from_the_longest),
     Rule(drafts_stop_with_many_requests),
+    Rule(drafts_adapt_or_not),
+    Rule(batch_sizes_are_ranges),
     Rule(draft_runs_on_one_rank),
     Rule(draft_ranks_are_one),
     Rule(draft_runs_on_the_models_device, "platform"),

@@ -56,9 +56,11 @@ from core.plugin.contracts.speculative import (
     DraftHeads,
     DraftView,
     HearsResults,
+    KnowsRequests,
     NeedsHidden,
     Proposer,
     ProposerInput,
+    RequestFacts,
 )
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "HeadsKernel",
     "HearsResults",
     "Kernels",
+    "KnowsRequests",
     "LatentBackend",
     "LinearKernel",
     "Loader",
@@ -112,6 +115,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "RequestFacts",
     "ResponseFormats",
     "RouteKernel",
     "Runtime",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ProposerInput:
     """What a proposer sees after a step, for the sequences that may have drafts in the next one.
 
-    keys: sequences. token_deltas: tokens accepted in this step. budget: most drafts wanted for each.
+    keys: sequences. token_deltas: tokens accepted since each was last among them. budget: most drafts wanted for each.
     hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
     in the platform's activation dtype; valid during the call. None unless the proposer is one of `NeedsHidden`.
     """
@@ -33,12 +33,27 @@ class ProposerInput:
     hidden: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a proposer may know of a sequence's request.
+
+    tenant: whose request it is; empty: no tenant.
+    cache_salt: the request's own, or None.
+    """
+
+    tenant: str
+    cache_salt: str | None
+
+
 @runtime_checkable
 class Proposer(Protocol):
     """Kind `speculative`. The scheduler owns the budget, the core owns verification.
 
     `core_load` finds the model's own matrices in `context.options`: `embedding` and `head` (LinearKernel) and `norm`
-    (float32 [H], the last norm's weight). Optional part: `NeedsHidden`.
+    (float32 [H], the last norm's weight). Optional parts: `NeedsHidden`, `KnowsRequests`.
+
+    A proposer that raises, drafts more than its budget or tokens that the model does not have, or takes too long is not
+    asked again until the engine starts anew. Requests go on without drafts.
     """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
@@ -61,6 +76,19 @@ class NeedsHidden(Protocol):
     @property
     def needs_hidden(self) -> bool:
         """Whether `ProposerInput.hidden` is filled."""
+        ...
+
+
+@runtime_checkable
+class KnowsRequests(Protocol):
+    """A proposer that is told whose text it sees.
+
+    What it learns from one request it may draft for another one only where tenant and cache salt are equal: how fast an
+    answer comes would tell of the other's text.
+    """
+
+    def on_request(self, key: tuple[str, int], facts: RequestFacts) -> None:
+        """The facts of a sequence, each time before `on_start`."""
         ...
 
 
