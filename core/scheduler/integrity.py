@@ -23,7 +23,7 @@ def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
     for awaiting in state.awaiting:
         _check_awaiting(awaiting)
     for running in state.running.sequences:
-        _check_running(state, running, num_in_flight)
+        _check_running(state, running)
         _check_columns(state, running, num_in_flight)
     _check_order(state)
 
@@ -74,7 +74,7 @@ def _holds_nothing(sequence: SequenceState) -> bool:
     return sequence.slot == NO_SLOT and not sequence.block_ids
 
 
-def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:
+def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
     """A running sequence has a slot of its own, and room for another token."""
     key = sequence.key
     slot = sequence.slot
@@ -82,9 +82,7 @@ def _check_running(state: SchedulerState, sequence: SequenceState, num_in_flight
     num_computed = sequence.num_computed_tokens
     is_active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
     require(is_active, "running_sequences", f"{key} runs but is queued or has another status")
-    # Until a sequence is settled, the worker may hold fewer drafts than that.
-    num_drafts = 0 if num_in_flight else sequence.num_drafts
-    has_room = length + num_drafts < sequence.max_length
+    has_room = length < sequence.max_length
     wrong = f"{key}: {length} tokens, {num_computed} computed, limit {sequence.max_length}"
     require(num_computed < length and has_room, "sequence_length", wrong)
     require(state.running.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")

@@ -211,6 +211,27 @@ def test_states_come_back_from_drafts_before_the_next_plan() -> None:
     assert without.max_in_flight == 2
 
 
+def test_forced_text_that_a_step_has_passed_is_planned_for_and_not_missed() -> None:
+    """The worker tells of forced text when the next step is planned already; then it turns out that there is no more of it."""
+    scheduler = make_scheduler(max_in_flight=2)
+    request = make_request("a", PROMPT, 6)
+    request.grammar = GRAMMAR
+    scheduler.add(request)
+    slots = np.array([0], np.int32)
+    first, second = scheduler.schedule(), scheduler.schedule()
+    scheduler.finish(first, StepResult(slots, np.array([7], np.int32), num_proposed={0: 4}))
+    scheduler.check_integrity()
+    scheduler.finish(second, StepResult(slots, np.array([8], np.int32)))
+    scheduler.check_integrity()
+    third = scheduler.schedule()
+    assert third.plan.num_drafts == {0: 3}  # the last of six tokens is none of them
+    scheduler.finish(third, StepResult(slots, np.array([9], np.int32)))
+    scheduler.check_integrity()
+    fourth = scheduler.schedule()
+    assert not fourth.plan.num_drafts
+    assert fourth.plan.num_computed.tolist() == [len(PROMPT) + 2]
+
+
 def test_a_batch_without_drafts_is_planned_at_once_although_drafts_are_possible() -> None:
     """The step behind one that verified drafts, when nobody proposed any and none are wanted."""
     scheduler = make_scheduler(max_in_flight=1)
