@@ -129,7 +129,8 @@ def draft_pass(
         own.model.max_model_len,
         keeps_drafts=states is None,
     )
-    return DraftPass(forward, batch, sampler, progress, states, _spread(draft.model))
+    spread = _spread(draft.model)
+    return DraftPass(forward, batch, sampler, progress, states, spread, config.draft.spec.parallel_token_id)
 
 
 def heads_pass(

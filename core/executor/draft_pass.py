@@ -38,6 +38,7 @@ class DraftPass:
     forward: of the draft, with step buffers of its own.
     batch: of the target.
     states: the target's hidden states; None for a draft that takes none.
+    mask: the token that stands for drafts not known yet, where one pass gives them all; None: a pass for each.
     spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
     """
 
@@ -52,12 +53,15 @@ class DraftPass:
         progress: DraftProgress,
         states: HiddenStates | None = None,
         spread: SpreadLogits | None = None,
+        mask: int | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.progress = progress
         self.states = states
         self.spread = spread
+        self.mask = mask
+        self._most_tokens = len(forward.buffers.token_ids.array)
         buffers = forward.buffers
         tables = batch.tables
         self._tables = BlockTables(buffers, batch.block_size, tables.groups, tables)
@@ -78,17 +82,54 @@ class DraftPass:
         work = self.progress.work(plan, result.errors)
         if work is None:
             return
+        if self.mask is not None:
+            self._add_masks(work, self.mask)
         with torch.inference_mode():
             if self.states is not None:
                 self.states.read(plan)
-                self.states.fill(work.slots, work.lens, work.starts)
-            self._compute(work.slots, work.lens, work.starts)
+                self.states.fill(work.slots, work.all_lens, work.starts)
+            self._compute(work.slots, work.all_lens, work.starts)
             self.progress.computed(work)
             if self.states is not None:
                 self.states.keep(work.slots[work.counts == 0])
             drafting = (work.counts > 0).nonzero()[0]
-            if len(drafting):
+            if not len(drafting):
+                return
+            if self.mask is None:
                 self._draft(work, drafting, drafts)
+            else:
+                self._draft_together(work, drafting, drafts)
+
+    def _add_masks(self, work: DraftWork, mask: int) -> None:
+        """Put a mask behind the known tokens for every draft but the first, as far as the pass has room."""
+        wanted = np.maximum(work.counts - 1, 0)
+        room = self._most_tokens - int(work.lens.sum())
+        before = np.cumsum(wanted) - wanted
+        work.num_masks = np.clip(room - before, 0, wanted).astype(np.int32)
+        work.counts = np.minimum(work.counts, work.num_masks + 1)
+        for place in range(int(work.num_masks.max())):
+            masked = work.num_masks > place
+            slots = work.slots[masked]
+            self._rows.write(slots, work.known[masked], place, np.full(len(slots), mask))
+
+    def _draft_together(self, work: DraftWork, drafting: NDArray[np.int64], drafts: Drafts) -> None:
+        """Draw the drafts of some of the sequences behind the last token and the masks of one pass."""
+        ends = np.cumsum(work.all_lens) - work.num_masks
+        positions: Slots = (ends[drafting] - 1).astype(np.int64)
+        slots = work.slots[drafting]
+        counts = work.counts[drafting]
+        known = work.known[drafting]
+        for place in range(int(counts.max())):
+            token_ids = self._draw(positions + place, slots, known, place)
+            note(drafts, slots, token_ids)
+            goes_on = (token_ids >= 0) & (counts > place + 1)
+            slots = slots[goes_on]
+            if not len(slots):
+                return
+            counts = counts[goes_on]
+            known = known[goes_on]
+            positions = positions[goes_on]
+            self._rows.write(slots, known, place, token_ids[goes_on])
 
     def _draft(self, work: DraftWork, drafting: NDArray[np.int64], drafts: Drafts) -> None:
         """Draw the drafts of some of the sequences, one pass after the other."""

@@ -7,7 +7,6 @@ Called by: the model runner, once a step whose plan allows drafts.
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
-from core.executor.draft_rows import DraftRows, note
+from core.executor.draft_rows import DraftRows, Logits, note
 from core.executor.held_drafts import Drafts
 from core.plugin.contracts import DraftHeads, DraftView, HearsResults
 from core.sampling import Sampler
@@ -80,8 +79,8 @@ class HeadsPass:
         with torch.inference_mode():
             view = self._view(slots, newest, positions[chosen])
             for place in range(int(budgets.max())):
-                found = self._logits(view, place)
-                token_ids = self._rows.draw(partial(_rows_of, found), slots, known, place)
+                logits = _parts(self._logits(view, place))
+                token_ids = self._rows.draw(logits, slots, known, place)
                 note(drafts, slots, token_ids)
                 goes_on = ((token_ids >= 0) & (budgets > place + 1)).nonzero()[0]
                 if not len(goes_on):
@@ -138,5 +137,10 @@ class HeadsPass:
         return logits
 
 
-def _rows_of(logits: Tensor, start: int, end: int) -> Tensor:
-    return logits[start:end]
+def _parts(logits: Tensor) -> Logits:
+    """The rows of these logits, as they are asked for."""
+
+    def part(start: int, end: int) -> Tensor:
+        return logits[start:end]
+
+    return part
