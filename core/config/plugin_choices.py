@@ -13,6 +13,7 @@ from core.api.errors import nearest
 from core.args import foreign
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
+from core.config import acceptance
 from core.config.attention import LAYER_KINDS
 from core.config.chosen import Chosen
 from core.config.settings import Settings, underscored
@@ -59,8 +60,9 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
         struct = choice.manifests[0].spec.arguments
         if struct is not None:
             known = struct.__struct_fields__
-    if "num_speculative_tokens" not in known:
-        values.pop("num_speculative_tokens", None)
+    for key in ("num_speculative_tokens", *acceptance.KEYS):
+        if key not in known:
+            values.pop(key, None)
     for key, value in settings.keys_of("speculative_config").items():
         if key in known and values.get(key) is None:
             values[key] = value

@@ -63,6 +63,10 @@ class Settings:
                 keys[path.removeprefix(prefix)] = value
         return keys
 
+    def mapping(self, name: str) -> dict[str, Any]:
+        """The mapping `name` as it stands: keys with underscores, those that were derived included."""
+        return self.keys_of(name) | underscored(self[name] or {})
+
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
         if self.user_set(name):

@@ -120,6 +120,7 @@ class ModelRunner:
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
+                self.batch.columns.forget_drawn(slot)
 
     def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""

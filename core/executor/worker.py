@@ -45,6 +45,7 @@ from core.models.fallback.model import ModuleModel, ModuleWeights
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
+from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,8 @@ class Worker:
         grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
-        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
+        rule = acceptance_rule(config.acceptance)
+        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
         return ModelRunner(forward, batch, sampler, self._proposer(model), self._most_forced)
 
     @property
