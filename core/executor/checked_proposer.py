@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
-from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts import HasTree, NeedsHidden, Proposer, ProposerInput
 from core.plugin.discovery import label
+from core.sampling.draft_tree import DraftTree
 
 
 class CheckedProposer:
@@ -18,13 +19,20 @@ class CheckedProposer:
     row: its entry point.
     vocab_size: the model's; a draft beyond it would be a row that no embedding has.
     needs_hidden: as the plugin's own object says.
+    tree: the shape of its drafts; None: chains. Raises PluginError for a shape that is none.
     """
 
     def __init__(self, proposer: Proposer, row: ResolvedPlugin, vocab_size: int) -> None:
         self.needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
+        self.tree: DraftTree | None = None
         self._proposer = proposer
         self._row = row
         self._vocab_size = vocab_size
+        if isinstance(proposer, HasTree):
+            try:
+                self.tree = DraftTree(tuple(proposer.tree))
+            except ValueError as error:
+                raise PluginError(f"{label(row)}: {error}", row) from error
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
         """A sequence enters the batch."""

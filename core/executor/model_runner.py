@@ -13,19 +13,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.step_plan import StepPlan, StepResult
+from core.api.step_plan import Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
 
 
 class ModelRunner:
     """Runs steps on one model.
 
     proposer: None without speculation.
+    tree: the shape of its drafts; None: they are chains.
+    verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -36,12 +39,16 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
+        tree: DraftTree | None = None,
+        verifies_trees: bool = False,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
         self.most_forced = most_forced
+        self.tree = tree
+        self.verifies_trees = verifies_trees
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
@@ -62,6 +69,8 @@ class ModelRunner:
                 self._run(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
+        if step.trees is not None and step.trees.moves:
+            self.forward.move(step.trees.moves)
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
         if self.most_forced and self.batch.masks:
@@ -121,6 +130,7 @@ class ModelRunner:
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
                 self.batch.columns.forget_drawn(slot)
+                self.batch.trees.pop(slot, None)
 
     def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
@@ -137,4 +147,15 @@ class ModelRunner:
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
-                result.drafts[slot] = drafts[:limit]
+                result.drafts[slot] = self._shaped(slot, drafts[:limit])
+
+    def _shaped(self, slot: Slot, drafts: list[int]) -> list[int]:
+        """The drafts of a tree, or its first chain where a row's logits depend on the drafts before it."""
+        if self.tree is None:
+            return drafts
+        columns = self.batch.columns
+        if not self.verifies_trees or columns.adjusts[slot] or columns.masked[slot]:
+            self.batch.trees.pop(slot, None)
+            return [drafts[index] for index in self.tree.first_chain if index < len(drafts)]
+        self.batch.trees[slot] = self.tree
+        return drafts

@@ -143,7 +143,11 @@ class Worker:
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
-        return ModelRunner(forward, batch, sampler, self._proposer(model), self._most_forced)
+        proposer = self._proposer(model)
+        tree = None if proposer is None else proposer.tree
+        return ModelRunner(
+            forward, batch, sampler, proposer, self._most_forced, tree=tree, verifies_trees=self._verifies_trees
+        )
 
     @property
     def spec(self) -> ModelSpec:
@@ -242,12 +246,20 @@ class Worker:
         return self.instances[0].groups
 
     @property
+    def _verifies_trees(self) -> bool:
+        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
+        names = set(self.config.plugins.attention.values())
+        able = all(self.plugins.capabilities("attention", name).get("tree", False) for name in names)
+        has_states = any(group.kind == "state" for group in self.groups)
+        return able and not has_states and self.config.acceptance is None
+
+    @property
     def _most_forced(self) -> int:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
         return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
 
-    def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
+    def _proposer(self, model: Decoder | ModuleModel) -> CheckedProposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None

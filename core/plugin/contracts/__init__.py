@@ -15,6 +15,7 @@ from core.plugin.contracts.attention import (
     BatchView,
     HasExampleState,
     LatentBackend,
+    MovesKeys,
     StateBackend,
 )
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
@@ -52,7 +53,7 @@ from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts.speculative import HasTree, NeedsHidden, Proposer, ProposerInput
 
 __all__ = [
     "AttentionBackend",
@@ -83,6 +84,7 @@ __all__ = [
     "HasRow",
     "HasSoftCap",
     "HasTakeRows",
+    "HasTree",
     "HeadsKernel",
     "Kernels",
     "LatentBackend",
@@ -93,6 +95,7 @@ __all__ = [
     "Matcher",
     "MemoryTag",
     "ModelFamily",
+    "MovesKeys",
     "NeedsHidden",
     "Platform",
     "PreparesInto",

@@ -6,6 +6,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -56,4 +57,18 @@ class NeedsHidden(Protocol):
     @property
     def needs_hidden(self) -> bool:
         """Whether `ProposerInput.hidden` is filled."""
+        ...
+
+
+@runtime_checkable
+class HasTree(Protocol):
+    """A proposer whose drafts are a tree: several guesses for one position. The core needs attention with the capability
+    `tree`, and verifies the first chain of the tree where it is not there."""
+
+    @property
+    def tree(self) -> Sequence[int]:
+        """For each draft that `propose` returns, in order, the index of the one that it follows; -1: the newest token.
+
+        A draft follows an earlier one. A shorter list of drafts is the beginning of the tree.
+        """
         ...
