@@ -54,7 +54,10 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     parallel_token_id: the token that stands for those not known yet, where all drafts come from one pass; None: one by one.
     names: published names of tensors, as patterns with `*`, and the canonical names that they have in the decoder
         (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`), in front of it
-        (`taps`), and behind it (`model.norm`, `lm_head`, `draft_tokens`).
+        (`taps`), and behind it (`model.norm`, `lm_head`, `draft_tokens`). None: they are named as those of a model of that
+        configuration.
+
+    Layers with a state cannot draft yet: what they hold of rejected tokens would stay.
     """
 
     decoder: DecoderSpec | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
@@ -26,7 +27,8 @@ from core.sampling.draft_tree import DraftTree
 class ModelRunner:
     """Runs steps on one model.
 
-    proposer: None without speculation.
+    proposer: that guesses by itself, or None.
+    drafting: the passes of a draft, or None.
     tree: the shape of its drafts; None: they are chains.
     verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
@@ -39,6 +41,7 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
+        drafting: DraftPass | None = None,
         tree: DraftTree | None = None,
         verifies_trees: bool = False,
     ) -> None:
@@ -46,6 +49,7 @@ class ModelRunner:
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
+        self.drafting = drafting
         self.most_forced = most_forced
         self.tree = tree
         self.verifies_trees = verifies_trees
@@ -73,12 +77,16 @@ class ModelRunner:
             self.forward.move(step.trees.moves)
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
+        if self.drafting is not None and plan.draft_budget:
+            self.drafting.run(plan, result)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
         left = self.batch.apply(plan)
+        if self.drafting is not None:
+            self.drafting.apply(plan)
         if self.proposer is None:
             return
         for key in left:
@@ -124,7 +132,7 @@ class ModelRunner:
             if mask is None:
                 continue
             limit = self.most_forced
-            if self.proposer is not None:
+            if self.proposer is not None or self.drafting is not None:
                 limit = min(limit, plan.draft_budget.get(slot, 0))
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:

@@ -23,6 +23,8 @@ from core.executor.batch import PersistentBatch
 from core.executor.canary import state_of
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
+from core.executor.draft_instance import build_draft, draft_pass
+from core.executor.draft_pass import DraftPass
 from core.executor.forced_text import ForcedTexts
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammar_backends import GrammarBackends
@@ -66,7 +68,8 @@ class Worker:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
-        self.plugins = PluginTable(config.plugins.table)
+        drafts = () if config.draft is None else config.draft.plugins.table
+        self.plugins = PluginTable(config.plugins.table + drafts)
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
                 self.runtime = open_runtime(config, self.plugins)
@@ -86,6 +89,8 @@ class Worker:
                 model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
                 self.instances = [model]
                 del checkpoint
+                if config.draft is not None and config.draft.spec.decoder is not None:
+                    self.instances.append(build_draft(config, self.device, self.plugins))
                 self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
@@ -143,11 +148,26 @@ class Worker:
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)
         sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
-        proposer = self._proposer(model)
+        drafting = self._draft_pass(batch, sampler)
+        proposer = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
         return ModelRunner(
-            forward, batch, sampler, proposer, self._most_forced, tree=tree, verifies_trees=self._verifies_trees
+            forward,
+            batch,
+            sampler,
+            proposer,
+            self._most_forced,
+            drafting,
+            tree=tree,
+            verifies_trees=self._verifies_trees,
         )
+
+    def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | None:
+        """The passes of the draft; None without one."""
+        if len(self.instances) == 1:
+            return None
+        _, draft = self.instances
+        return draft_pass(self.config, draft, self.device, batch, sampler, padding=self._padding)
 
     @property
     def spec(self) -> ModelSpec:
@@ -202,6 +222,8 @@ class Worker:
     def _padding(self) -> bool:
         """Whether all attention backends take steps with padded rows and sequences."""
         names = set(self.config.plugins.attention.values())
+        if self.config.draft is not None:
+            names |= set(self.config.draft.plugins.attention.values())
         capabilities = [self.plugins.capabilities("attention", name) for name in names]
         return all(declared.get("padding", False) for declared in capabilities)
 

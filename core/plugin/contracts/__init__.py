@@ -53,7 +53,15 @@ from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-from core.plugin.contracts.speculative import HasTree, NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts.speculative import (
+    DraftHeads,
+    DraftView,
+    HasTree,
+    HearsResults,
+    NeedsHidden,
+    Proposer,
+    ProposerInput,
+)
 
 __all__ = [
     "AttentionBackend",
@@ -62,6 +70,8 @@ __all__ = [
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "DraftHeads",
+    "DraftView",
     "ExpertsKernel",
     "ForcesTokens",
     "GatedLinear",
@@ -86,6 +96,7 @@ __all__ = [
     "HasTakeRows",
     "HasTree",
     "HeadsKernel",
+    "HearsResults",
     "Kernels",
     "LatentBackend",
     "LinearKernel",
