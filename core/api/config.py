@@ -248,12 +248,14 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
                    lie in the target's own checkpoint, `model` is that one.
     plugins:       what reads and computes it, beside the target's.
     in_target:     whether the tensors lie in the target's own checkpoint.
+    tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
     """
 
     spec: DraftSpec
     model: ModelConfig
     plugins: PluginChoices
     in_target: bool = False
+    tree: tuple[int, ...] = ()
 
 
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):

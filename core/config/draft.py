@@ -29,6 +29,7 @@ from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
+from core.config.token_tree import token_tree
 from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
 from core.plugin.manifest import Manifest
@@ -48,6 +49,7 @@ class Draft:
     path: of its checkpoint.
     in_target: whether that is the main model's.
     max_model_len: tokens of the longest sequence that it drafts for; None: as many as the main model's.
+    tree: the shape of its drafts; empty: a chain.
     """
 
     spec: DraftSpec
@@ -57,6 +59,7 @@ class Draft:
     path: str
     in_target: bool
     max_model_len: int | None
+    tree: tuple[int, ...] = ()
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
@@ -79,7 +82,7 @@ class Draft:
             enforce_eager=self.settings["enforce_eager"],
             implementation="core",
         )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target)
+        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,9 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     if shape is None:
         return None
     _check(shape, spec, keys.model or target.path)
+    tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
+    if tree and (shape.decoder is None or shape.parallel_token_id is not None):
+        raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
     chosen = Chosen()
     stages = attempt.chosen.stages
     for stage in ("platform", "kernels"):
@@ -126,7 +132,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     if shape.decoder is not None:
         chosen.stages.update(choose_attention(settings, attempt.plugins, shape.decoder.mixers, platform))
         length = length or shape.decoder.max_position
-    return Draft(shape, settings, chosen, manifest, found.checkpoint.path, keys.model is None, length)
+    return Draft(shape, settings, chosen, manifest, found.checkpoint.path, keys.model is None, length, tree)
 
 
 def _describer(chosen: Chosen) -> Manifest | None:

@@ -6,6 +6,8 @@ Called by: the worker, once.
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from core.api.config import EngineConfig
@@ -20,6 +22,9 @@ from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 
 def own_config(config: EngineConfig) -> EngineConfig:
@@ -46,10 +51,12 @@ def draft_pass(
     sampler: Sampler,
     *,
     padding: bool,
+    verifies_trees: bool = False,
 ) -> DraftPass:
     """The passes of a draft whose cache is bound. config: of the main model. batch, sampler: of the same.
 
     padding: whether attention takes padded rows and sequences.
+    verifies_trees: whether the main model can verify a tree.
     """
     own = own_config(config)
     model = draft.model
@@ -74,4 +81,13 @@ def draft_pass(
         own.model.max_model_len,
         keeps_drafts=True,
     )
-    return DraftPass(forward, batch, sampler, progress)
+    shape = config.draft.tree if config.draft is not None else ()
+    tree = None
+    if shape and verifies_trees:
+        tree = DraftTree(shape)
+    elif shape:
+        logger.warning(
+            "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
+            "or the rule of acceptance takes no trees."
+        )
+    return DraftPass(forward, batch, sampler, progress, tree)

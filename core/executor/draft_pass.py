@@ -23,7 +23,9 @@ from core.executor.block_tables import BlockTables
 from core.executor.draft_progress import DraftProgress, DraftWork
 from core.executor.forward import ForwardPass
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
+from core.executor.tree_guesses import TreeGuesses
 from core.sampling import Sampler, SampleRows
+from core.sampling.draft_tree import DraftTree
 
 Slots = NDArray[np.int64]
 
@@ -33,13 +35,23 @@ class DraftPass:
 
     forward: of the draft, with step buffers of its own.
     batch: of the target.
+    tree: the shape of the drafts, where there are several guesses for a position (`DraftTree.widths`); None: chains.
     """
 
-    def __init__(self, forward: ForwardPass, batch: PersistentBatch, sampler: Sampler, progress: DraftProgress) -> None:
+    def __init__(
+        self,
+        forward: ForwardPass,
+        batch: PersistentBatch,
+        sampler: Sampler,
+        progress: DraftProgress,
+        tree: DraftTree | None = None,
+    ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.progress = progress
+        self._guesses = TreeGuesses(tree, batch) if tree is not None else None
+        self._others: list[NDArray[np.int64]] = []
         self._max_logits = forward.model.max_logits
         buffers = forward.buffers
         tables = batch.tables
@@ -63,12 +75,17 @@ class DraftPass:
             drafting = (work.counts > 0).nonzero()[0]
             if len(drafting):
                 self._draft(work, drafting, result.drafts)
+        if self._guesses is not None:
+            for slot, tokens in result.drafts.items():
+                result.drafts[slot] = tokens[: plan.draft_budget[slot]]
 
     def _draft(self, work: DraftWork, drafting: NDArray[np.int64], drafts: dict[Slot, list[int]]) -> None:
         """Draw the drafts of some of the sequences, one pass after the other."""
         last_tokens = np.cumsum(work.lens) - 1
         slots = work.slots[drafting]
         counts = work.counts[drafting]
+        if self._guesses is not None:
+            counts = self._guesses.depths(slots, counts)
         known = work.known[drafting]
         positions = last_tokens[drafting]
         table = self.batch.tokens
@@ -78,6 +95,8 @@ class DraftPass:
             for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
                 if token >= 0:
                     drafts.setdefault(slot, []).append(token)
+            if self._guesses is not None:
+                self._guesses.add(drafts, slots.tolist(), token_ids.tolist(), self._others)
             goes_on = (token_ids >= 0) & (counts > place + 1)
             slots = slots[goes_on]
             if not len(slots):
@@ -108,9 +127,14 @@ class DraftPass:
         rows = self._rows
         rows.bind(slots, indices, np.full(len(slots), place))
         rows.reported = []
+        num_others = self._guesses.num_others(place) if self._guesses is not None else 0
+        others: list[list[NDArray[np.int64]]] = []
         for start in range(0, len(slots), self._max_logits):
             logits = self._logits(positions[start : start + self._max_logits])
             self.sampler.sample(logits, rows, start, self._run_sampling)
+            if num_others:
+                others.append(self.sampler.runners_up(logits, rows, start, num_others))
+        self._others = [np.concatenate(parts) for parts in zip(*others, strict=True)]
         return rows.tokens.copy()
 
     def _logits(self, positions: NDArray[np.int64]) -> Tensor:

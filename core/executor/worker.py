@@ -167,7 +167,15 @@ class Worker:
         if len(self.instances) == 1:
             return None
         _, draft = self.instances
-        return draft_pass(self.config, draft, self.device, batch, sampler, padding=self._padding)
+        return draft_pass(
+            self.config,
+            draft,
+            self.device,
+            batch,
+            sampler,
+            padding=self._padding,
+            verifies_trees=self._verifies_trees,
+        )
 
     @property
     def spec(self) -> ModelSpec:

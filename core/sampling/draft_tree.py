@@ -50,6 +50,18 @@ class DraftTree:
         return tuple(chain)
 
     @property
+    def widths(self) -> tuple[int, ...] | None:
+        """How many guesses there are for each position, the first of which the next ones follow; None for another shape.
+
+        Guesses for one position lie together, in the order of the positions.
+        """
+        depths = [len(path) for path in self.paths]
+        firsts = {-1, *self.first_chain}
+        if depths != sorted(depths) or not firsts.issuperset(self.parents):
+            return None
+        return tuple(depths.count(depth + 1) for depth in range(len(self.first_chain)))
+
+    @property
     def is_chain(self) -> bool:
         """Whether no position has two guesses."""
         return len(self.first_chain) == len(self.parents)

@@ -117,6 +117,25 @@ class Sampler:
         self._explain(values, rows, start, masks)
         self._report(values, rows, start, native=_on_host(logits))
 
+    def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
+        """The tokens that would have been drawn without the one that was, and without that one, and so on.
+
+        logits, start: as `sample` was given them; rows whose logits are changed or masked are drawn as if they were not.
+        Returns `count` arrays int64 [R]; -1 where no token is left.
+        """
+        left = logits.detach()[:, : self.vocab_size].clone()
+        places = np.arange(len(left))
+        drawn = rows.tokens[start : start + len(left)]
+        found: list[Ids] = []
+        for _ in range(count):
+            known = (drawn >= 0).nonzero()[0]
+            left[known, drawn[known]] = -torch.inf
+            chosen = rows.chosen(start + places, places)
+            self._race(left, chosen)
+            drawn = chosen.out.numpy()
+            found.append(drawn)
+        return found
+
     def _redraw(self, logits: Tensor, rows: SampleRows, start: int, lazy: Sequence[int]) -> None:
         """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
         again = refused(rows, lazy)

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from sampling.reference import Row, bound, draw, sequence
 
 from core import LLM, SamplingParams
 from core.plugin.contracts import ProposerInput
+from core.sampling import Sampler
 from core.sampling.draft_tree import DraftTree
+from tests.tiny_models import save_checkpoint
 
 PARENTS = (-1, -1, 0, 1, 1, 4, 3)
 RIGHT_PATHS = ((1, 4, 5), (0, 2), (1, 3, 6), ())
@@ -134,3 +139,38 @@ def test_a_walk_follows_what_is_sampled() -> None:
 def test_a_draft_follows_an_earlier_one() -> None:
     with pytest.raises(ValueError, match="draft 1 of a tree follows draft 2"):
         DraftTree((-1, 2, 1))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_llama: Path) -> list[Any]:
+    with LLM(model=str(tiny_llama), max_model_len=128, dtype="float32") as llm:
+        return answers(llm, rounds=1)[1]
+
+
+@pytest.mark.parametrize("draft", ["itself", "another"])
+def test_a_draft_model_guesses_several_tokens_for_a_position(
+    draft: str, tiny_llama: Path, plain: list[Any], tmp_path: Path
+) -> None:
+    model = tiny_llama if draft == "itself" else save_checkpoint(tmp_path, seed=3, num_hidden_layers=1)
+    tree = "[(0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0)]"
+    drafts = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 6, "speculative_token_tree": tree}
+    with LLM(model=str(tiny_llama), max_model_len=128, dtype="float32", speculative_config=drafts) as llm:
+        _, found = answers(llm, rounds=2)
+        stats = llm.stats()
+    assert found == plain
+    per_step = stats.spec_num_accepted_tokens / stats.spec_num_drafts
+    assert per_step > 2.7 if draft == "itself" else per_step > 0
+
+
+def test_runners_up_are_those_that_win_without_the_ones_before() -> None:
+    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(1)) * 2
+    sampler = Sampler(200)
+    asked = [sequence(seed=7, temperature=temperature) for temperature in (0.0, 0.8, 1.5)]
+    rows = bound([Row(one) for one in asked])
+    sampler.sample(logits, rows)
+    order = np.stack([rows.tokens, *sampler.runners_up(logits, rows, 0, 3)])
+    for row, one in enumerate(asked):
+        left = logits[row].clone()
+        for token in order[:, row].tolist():
+            assert token == draw(sampler, left[None], [Row(one)])[0].token_id
+            left[token] = -np.inf
