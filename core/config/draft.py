@@ -14,7 +14,7 @@ import msgspec
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import DraftConfig, ModelConfig
 from core.api.decoder_spec import DecoderSpec
-from core.api.draft_spec import DraftSpec
+from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.errors import ConfigError, PluginError, UserError
 from core.api.module_spec import ModelSpec
 from core.api.specs import MixerSpec, StateSpec
@@ -24,12 +24,14 @@ from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.chosen import Chosen
 from core.config.draft_keys import DraftKeys, read_draft_keys
+from core.config.draft_vocabulary import check_vocabulary
 from core.config.family import find_family
 from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
 from core.config.token_tree import token_tree
+from core.models.draft_names import draft_weight_map
 from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
 from core.plugin.manifest import Manifest
@@ -43,6 +45,7 @@ class Draft:
     """A draft that was found.
 
     spec: its shape.
+    decoder: what the core runs of it, as it is loaded; None where the plugin's own heads compute.
     settings: the main model's, with what the draft has of its own.
     chosen: the plugins that read and compute it.
     manifest: of its checkpoint, under canonical names.
@@ -53,6 +56,7 @@ class Draft:
     """
 
     spec: DraftSpec
+    decoder: DecoderSpec | None
     settings: Settings
     chosen: Chosen
     manifest: CheckpointManifest
@@ -64,7 +68,7 @@ class Draft:
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
         """Of its layers, each of which has a place in the cache."""
-        return () if self.spec.decoder is None else self.spec.decoder.mixers
+        return () if self.decoder is None else self.decoder.mixers
 
     def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
         """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
@@ -72,7 +76,7 @@ class Draft:
         plugins = plugin_choices(self.settings, registry, self.chosen, found)
         problems += [problem for problem in found if problem not in problems]
         length = min(target.max_model_len, self.max_model_len or target.max_model_len)
-        vocab_size = target.vocab_size if self.spec.decoder is None else self.spec.decoder.vocab_size
+        vocab_size = target.vocab_size if self.decoder is None else self.decoder.vocab_size
         model = msgspec.structs.replace(
             target,
             model=self.path,
@@ -87,9 +91,16 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A draft's checkpoint. decoder: the model that it is, None where it is none that the engine knows. why: then a sentence."""
+    """A draft's checkpoint.
+
+    checkpoint: as the loader resolved it.
+    canonical: its manifest under the names of the model that it is; None where it is none that the engine knows.
+    decoder: that model.
+    why: a sentence where there is none.
+    """
 
     checkpoint: Checkpoint
+    canonical: CheckpointManifest | None = None
     decoder: DecoderSpec | None = None
     family: Choice | None = None
     why: str = ""
@@ -98,7 +109,7 @@ class _Found:
 def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: ChosenPlatform) -> Draft | None:
     """The draft; None where the proposer has none that the core runs. Raises UserError or PluginError.
 
-    target: of the main model. spec: its shape.
+    target: of the main model, as the loader resolved it. spec: its shape.
     """
     plugin = _describer(attempt.chosen)
     if plugin is None:
@@ -114,9 +125,12 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     shape = _told(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
     if shape is None:
         return None
-    _check(shape, spec, keys.model or target.path)
+    where = f"--speculative-config: the draft '{keys.model or target.path}'"
+    _check(shape, spec, where)
+    if shape.decoder is not None and not shape.names:
+        check_vocabulary(found.checkpoint.manifest.tokenizer, target.manifest.tokenizer, where)
     tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
-    if tree and (shape.decoder is None or shape.parallel_token_id is not None):
+    if tree and (shape.decoder is None or shape.taps or shape.parallel_token_id is not None):
         raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
     chosen = Chosen()
     stages = attempt.chosen.stages
@@ -126,13 +140,27 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     chosen.stages["loader"] = found.checkpoint.loader
     if found.family is not None and not shape.names:
         chosen.stages["model"] = found.family
-    manifest = found.checkpoint.manifest
+    in_target = keys.model is None
+    decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
     chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
     length = keys.max_model_len
-    if shape.decoder is not None:
-        chosen.stages.update(choose_attention(settings, attempt.plugins, shape.decoder.mixers, platform))
-        length = length or shape.decoder.max_position
-    return Draft(shape, settings, chosen, manifest, found.checkpoint.path, keys.model is None, length, tree)
+    if decoder is not None:
+        chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
+        length = length or decoder.max_position
+    return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length, tree)
+
+
+def _loaded(
+    shape: DraftSpec, found: _Found, target: ModelSpec, *, in_target: bool
+) -> tuple[DecoderSpec | None, CheckpointManifest]:
+    """The decoder that is loaded, if there is one, and the checkpoint under its names."""
+    manifest = found.checkpoint.manifest
+    if shape.decoder is None:
+        return None, manifest
+    decoder = draft_decoder(shape, target)
+    if shape.names:
+        return decoder, draft_weight_map(manifest, shape, decoder, in_target=in_target).manifest
+    return decoder, found.canonical or manifest
 
 
 def _describer(chosen: Chosen) -> Manifest | None:
@@ -176,7 +204,7 @@ def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
         return _Found(checkpoint, why=str(error))
     if not isinstance(spec, DecoderSpec):
         return _Found(checkpoint, why="transformers' modules cannot draft.")
-    return _Found(canonical, spec, family)
+    return _Found(checkpoint, canonical.manifest, spec, family)
 
 
 def _told(
@@ -205,9 +233,8 @@ def _told(
     return told
 
 
-def _check(shape: DraftSpec, target: ModelSpec, ref: str) -> None:
-    """Raise UserError for a draft that the core cannot run beside this model."""
-    where = f"--speculative-config: the draft '{ref}'"
+def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:
+    """Raise UserError for a draft that the core cannot run beside this model. where: the beginning of the sentence."""
     if shape.taps and not isinstance(target, DecoderSpec):
         raise UserError(f"{where} reads hidden states, which transformers' modules do not give; choose another method.")
     decoder = shape.decoder

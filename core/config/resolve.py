@@ -126,7 +126,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.facts.manifest = checkpoint.manifest
     mixers = list(spec.mixers)
     choose_plugins(attempt, checkpoint, family, mixers, platform)
-    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, checkpoint, spec, platform))
+    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, located or checkpoint, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings
     chosen = attempt.chosen

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
+from core.api.decoder_spec import DecoderSpec
 from core.api.module_spec import ModelSpec
 from core.config import limits
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
 from core.config.engine import scheduler_config
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
-from core.config.weights import planned_weights, proposer_weights
+from core.config.weights import heads_weights, planned_weights, proposer_weights
 from core.models.logit_rows import logit_rows
 
 
@@ -30,10 +33,14 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
+    if draft is not None and isinstance(spec, DecoderSpec):
+        spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
     workspace = _workspace(attempt, spec, scheduler.num_speculative_tokens)
-    if draft is not None and draft.spec.decoder is not None:
-        proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.spec.decoder)
-        workspace += _workspace(attempt, draft.spec.decoder)
+    if draft is not None and draft.decoder is not None:
+        proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
+        workspace += _workspace(attempt, draft.decoder)
+    elif draft is not None and not proposer:
+        proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]

@@ -10,16 +10,34 @@ import logging
 
 import msgspec
 
-from core.api.config import EngineConfig
+from core.api.config import DraftConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import DraftSpec, draft_decoder
+from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
 from core.executor.device import Device
 from core.executor.draft_pass import DraftPass
 from core.executor.draft_progress import DraftProgress
+from core.executor.draft_states import HiddenStates
+from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass, recorder_of
-from core.executor.instance import ModelInstance, build, max_step_tokens, open_checkpoint
+from core.executor.heads_pass import HeadsPass
+from core.executor.instance import (
+    Checkpoint,
+    ModelInstance,
+    build,
+    load_plugin,
+    max_step_tokens,
+    open_checkpoint,
+    shared_parts,
+)
 from core.executor.step_buffers import StepBuffers
+from core.models.borrowing import borrow, borrowing_spec
+from core.models.decoder import Decoder, DecoderWeights
+from core.models.draft_names import draft_weight_map
+from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Uploads
+from core.plugin.contracts import DraftHeads, Loader, Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
 from core.sampling.draft_tree import DraftTree
@@ -34,18 +52,41 @@ def own_config(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, model=draft.model, plugins=draft.plugins, weights_file=None, draft=None)
 
 
-def build_draft(config: EngineConfig, device: Device, plugins: PluginTable) -> ModelInstance:
-    """Read the draft's weights and make its model. config: of the main model."""
+def build_draft(
+    config: EngineConfig, draft: DraftConfig, target: ModelInstance, device: Device, plugins: PluginTable
+) -> ModelInstance:
+    """Read the draft's weights and make its model. config: of the main model, which `target` is."""
     own = own_config(config)
-    dtype = device.runtime.activation_dtype(own.model.dtype)
-    checkpoint = open_checkpoint(own, plugins, dtype)
+    if draft.spec.names:
+        checkpoint = _open_named(own, draft, target.spec, plugins)
+    else:
+        checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
     rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0)
-    return build(own, checkpoint, device, plugins, max_logits=rows)
+
+    def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
+        """With what is the target's."""
+        shape, held = target.spec, target.model.weights
+        if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
+            return spec, weights
+        return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
+
+    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish)
+
+
+def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
+    """A draft's checkpoint whose names its proposer told; no tensor is read yet. own: of `own_config`."""
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    spec = draft_decoder(draft.spec, target)
+    names = draft_weight_map(manifest, draft.spec, spec, in_target=draft.in_target)
+    return Checkpoint(names.loader(loader), names.manifest, spec)
 
 
 def draft_pass(
     config: EngineConfig,
     draft: ModelInstance,
+    target: ModelInstance,
     device: Device,
     batch: PersistentBatch,
     sampler: Sampler,
@@ -53,7 +94,7 @@ def draft_pass(
     padding: bool,
     verifies_trees: bool = False,
 ) -> DraftPass:
-    """The passes of a draft whose cache is bound. config: of the main model. batch, sampler: of the same.
+    """The passes of a draft whose cache is bound. config: of the main model, which `target` is. batch, sampler: of the same.
 
     padding: whether attention takes padded rows and sequences.
     verifies_trees: whether the main model can verify a tree.
@@ -74,12 +115,14 @@ def draft_pass(
     )
     recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
+    assert config.draft is not None, "there is no draft"
+    states = _states(config.draft.spec, draft, target, num_slots)
     progress = DraftProgress(
         batch,
         config.scheduler.num_speculative_tokens,
         most_tokens,
         own.model.max_model_len,
-        keeps_drafts=True,
+        keeps_drafts=states is None,
     )
     shape = config.draft.tree if config.draft is not None else ()
     tree = None
@@ -90,4 +133,39 @@ def draft_pass(
             "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
             "or the rule of acceptance takes no trees."
         )
-    return DraftPass(forward, batch, sampler, progress, tree)
+    return DraftPass(forward, batch, sampler, progress, states, _spread(draft.model), tree)
+
+
+def heads_pass(
+    config: EngineConfig, target: ModelInstance, plugins: PluginTable, batch: PersistentBatch, sampler: Sampler
+) -> HeadsPass:
+    """The calls of the proposer's own heads. config: of the main model, which `target` is."""
+    own = own_config(config)
+    name = config.plugins.speculative
+    assert name is not None, "heads are a proposer's"
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    options = {**shared_parts(target.model.weights), "loader": loader}
+    facts = manifest.facts()
+    heads: DraftHeads = load_plugin(
+        config, plugins, "speculative", name, options=options, manifest=manifest, facts=facts
+    )
+    has_taps = config.draft is not None and bool(config.draft.spec.taps)
+    taps = target.model.workspace.buffer("taps") if has_taps else None
+    return HeadsPass(heads, name, batch, sampler, taps, sampler.vocab_size)
+
+
+def _states(shape: DraftSpec, draft: ModelInstance, target: ModelInstance, num_slots: int) -> HiddenStates | None:
+    """The target's hidden states, where the draft takes any."""
+    own, other = draft.model, target.model
+    if not isinstance(own, Decoder) or not isinstance(other, Decoder) or own.draft_entry is None:
+        return None
+    return HiddenStates(other, own, shape.carries, num_slots)
+
+
+def _spread(model: Decoder | ModuleModel) -> SpreadLogits | None:
+    """The places of a smaller vocabulary."""
+    if not isinstance(model, Decoder) or model.weights.head is None or model.weights.head.token_ids is None:
+        return None
+    return SpreadLogits(model.weights.head.token_ids, model.spec.vocab_size, model.max_logits)

@@ -21,10 +21,13 @@ from core.api.step_plan import Int32Array, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
 from core.executor.block_tables import BlockTables
 from core.executor.draft_progress import DraftProgress, DraftWork
+from core.executor.draft_rows import DraftRows, note
+from core.executor.draft_states import HiddenStates
+from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.tree_guesses import TreeGuesses
-from core.sampling import Sampler, SampleRows
+from core.sampling import Sampler
 from core.sampling.draft_tree import DraftTree
 
 Slots = NDArray[np.int64]
@@ -35,6 +38,8 @@ class DraftPass:
 
     forward: of the draft, with step buffers of its own.
     batch: of the target.
+    states: the target's hidden states; None for a draft that takes none.
+    spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
     tree: the shape of the drafts, where there are several guesses for a position (`DraftTree.widths`); None: chains.
     """
 
@@ -44,34 +49,41 @@ class DraftPass:
         batch: PersistentBatch,
         sampler: Sampler,
         progress: DraftProgress,
+        states: HiddenStates | None = None,
+        spread: SpreadLogits | None = None,
         tree: DraftTree | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
-        self.sampler = sampler
         self.progress = progress
+        self.states = states
+        self.spread = spread
         self._guesses = TreeGuesses(tree, batch) if tree is not None else None
-        self._others: list[NDArray[np.int64]] = []
-        self._max_logits = forward.model.max_logits
         buffers = forward.buffers
         tables = batch.tables
         self._tables = BlockTables(buffers, batch.block_size, tables.groups, tables)
-        drawn = np.zeros(len(batch.requests), np.int64)
-        self._rows = SampleRows(batch.columns, drawn, sampler.draft_purpose)
+        self._rows = DraftRows(batch, sampler, forward.model.max_logits, self._run_sampling)
 
     def apply(self, plan: StepPlan) -> None:
         """Sequences enter the batch."""
         for new in plan.new:
             self.progress.start(new)
+            if self.states is not None:
+                self.states.start(new.slot)
 
-    def run(self, plan: StepPlan, result: StepResult) -> None:
-        """Keep up with the step's sequences, and add drafts to its result."""
+    def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+        """Keep up with the step's sequences, and add drafts to its result. positions: see `HeadsPass.run`; of no use here."""
         work = self.progress.work(plan, result.errors)
         if work is None:
             return
         with torch.inference_mode():
+            if self.states is not None:
+                self.states.read(plan)
+                self.states.fill(work.slots, work.lens, work.starts)
             self._compute(work.slots, work.lens, work.starts)
             self.progress.computed(work)
+            if self.states is not None:
+                self.states.keep(work.slots[work.counts == 0])
             drafting = (work.counts > 0).nonzero()[0]
             if len(drafting):
                 self._draft(work, drafting, result.drafts)
@@ -87,16 +99,12 @@ class DraftPass:
         if self._guesses is not None:
             counts = self._guesses.depths(slots, counts)
         known = work.known[drafting]
-        positions = last_tokens[drafting]
-        table = self.batch.tokens
+        positions: Slots = last_tokens[drafting].astype(np.int64)
         for place in range(int(counts.max())):
-            indices = known - table.num_prompt_tokens[slots] + np.int32(place)
-            token_ids = self._draw(positions, slots, indices, place)
-            for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
-                if token >= 0:
-                    drafts.setdefault(slot, []).append(token)
+            token_ids = self._draw(positions, slots, known, place)
+            note(drafts, slots, token_ids)
             if self._guesses is not None:
-                self._guesses.add(drafts, slots.tolist(), token_ids.tolist(), self._others)
+                self._guesses.add(drafts, slots.tolist(), token_ids.tolist(), self._rows.others)
             goes_on = (token_ids >= 0) & (counts > place + 1)
             slots = slots[goes_on]
             if not len(slots):
@@ -104,10 +112,12 @@ class DraftPass:
             counts = counts[goes_on]
             known = known[goes_on]
             token_ids = token_ids[goes_on]
-            table.array[slots, known + place] = token_ids
+            self._rows.write(slots, known, place, token_ids)
+            if self.states is not None:
+                self.states.carry(positions[goes_on])
             self._compute(slots, np.ones(len(slots), np.int32), known + np.int32(place))
             self.progress.drafted(slots, place, token_ids)
-            positions = np.arange(len(slots))
+            positions = np.arange(len(slots), dtype=np.int64)
 
     def _compute(self, slots: Slots, lens: Int32Array, starts: Int32Array) -> None:
         """The residual stream of `lens` tokens of each sequence, from `starts` on."""
@@ -118,29 +128,18 @@ class DraftPass:
         views = step_views(buffers, lens, self.batch.block_size)
         self.forward.run(views)
 
-    def _draw(self, positions: NDArray[np.int64], slots: Slots, indices: Int32Array, place: int) -> NDArray[np.int64]:
-        """Draft number `place` of each sequence, int64 [B]; -1 where there is none.
+    def _draw(self, positions: NDArray[np.int64], slots: Slots, known: Int32Array, place: int) -> NDArray[np.int64]:
+        """See `DraftRows.draw`. positions: of the tokens of the pass that the drafts follow."""
 
-        positions: of the tokens of the pass that the drafts follow.
-        indices: the output index of each.
-        """
-        rows = self._rows
-        rows.bind(slots, indices, np.full(len(slots), place))
-        rows.reported = []
+        def logits(start: int, end: int) -> Tensor:
+            rows = positions[start:end]
+            count = len(rows)
+            self.forward.buffers.logit_rows.array[:count] = rows
+            found = self.forward.logits(count)
+            return found if self.spread is None else self.spread(found)
+
         num_others = self._guesses.num_others(place) if self._guesses is not None else 0
-        others: list[list[NDArray[np.int64]]] = []
-        for start in range(0, len(slots), self._max_logits):
-            logits = self._logits(positions[start : start + self._max_logits])
-            self.sampler.sample(logits, rows, start, self._run_sampling)
-            if num_others:
-                others.append(self.sampler.runners_up(logits, rows, start, num_others))
-        self._others = [np.concatenate(parts) for parts in zip(*others, strict=True)]
-        return rows.tokens.copy()
-
-    def _logits(self, positions: NDArray[np.int64]) -> Tensor:
-        count = len(positions)
-        self.forward.buffers.logit_rows.array[:count] = positions
-        return self.forward.logits(count)
+        return self._rows.draw(logits, slots, known, place, num_others)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         self.forward.recorder.run(kind, count, 0, call)

@@ -3,8 +3,8 @@
 Owns: the tokens of each slot whose keys and values the draft has computed, and which of its own drafts it computed on the way.
 Never does: compute, or know a model. Called by: the draft pass.
 
-In slot i of a sequence lie the draft's keys and values of token i. Behind a step they are there for every known token, the newest
-included; behind those, for all drafts but the last one. Drafts that were accepted need not be computed again.
+In slot i of a sequence lie the draft's keys and values of token i. Behind a step they are there for every known token, the
+newest included; behind those, for all drafts but the last one. Drafts that were accepted need not be computed again.
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ class DraftProgress:
         ends = np.minimum(ends, capacity)
         # something must be computed that gives the first draft
         starts = self._starts(slots, ends - (budgets > 0))
+        if self._drafts is None:
+            # what the target computed while the draft paused left no hidden states
+            starts = np.minimum(np.maximum(starts, plan.num_computed[rows]), ends)
         lens = self._shared(ends - starts)
         is_complete = starts + lens == known
         counts = np.where(is_complete, np.minimum(budgets, capacity - known + 1), 0)

@@ -17,6 +17,7 @@ from core.api.step_plan import Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
+from core.executor.heads_pass import HeadsPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
@@ -28,7 +29,7 @@ class ModelRunner:
     """Runs steps on one model.
 
     proposer: that guesses by itself, or None.
-    drafting: the passes of a draft, or None.
+    drafting: the passes of a draft or of draft heads, or None.
     tree: the shape of its drafts; None: they are chains.
     verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
@@ -41,7 +42,7 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
-        drafting: DraftPass | None = None,
+        drafting: DraftPass | HeadsPass | None = None,
         tree: DraftTree | None = None,
         verifies_trees: bool = False,
     ) -> None:
@@ -78,7 +79,7 @@ class ModelRunner:
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
         if self.drafting is not None and plan.draft_budget:
-            self.drafting.run(plan, result)
+            self.drafting.run(plan, result, positions)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result

@@ -23,12 +23,13 @@ from core.executor.batch import PersistentBatch
 from core.executor.canary import state_of
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
-from core.executor.draft_instance import build_draft, draft_pass
+from core.executor.draft_instance import build_draft, draft_pass, heads_pass
 from core.executor.draft_pass import DraftPass
 from core.executor.forced_text import ForcedTexts
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
+from core.executor.heads_pass import HeadsPass
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
     Checkpoint,
@@ -38,12 +39,13 @@ from core.executor.instance import (
     open_checkpoint,
     open_runtime,
     share_cache,
+    shared_parts,
 )
 from core.executor.kept_weights import KeptWeights
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
-from core.models.decoder import Decoder, DecoderWeights
-from core.models.fallback.model import ModuleModel, ModuleWeights
+from core.models.decoder import Decoder
+from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
@@ -90,7 +92,8 @@ class Worker:
                 self.instances = [model]
                 del checkpoint
                 if config.draft is not None and config.draft.spec.decoder is not None:
-                    self.instances.append(build_draft(config, self.device, self.plugins))
+                    draft = build_draft(config, config.draft, model, self.device, self.plugins)
+                    self.instances.append(draft)
                 self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
@@ -162,14 +165,18 @@ class Worker:
             verifies_trees=self._verifies_trees,
         )
 
-    def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | None:
-        """The passes of the draft; None without one."""
-        if len(self.instances) == 1:
+    def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
+        """The passes of the draft or of draft heads; None without either."""
+        config = self.config
+        if config.draft is None:
             return None
-        _, draft = self.instances
+        if config.draft.spec.decoder is None:
+            return heads_pass(config, self.instances[0], self.plugins, batch, sampler)
+        target, draft = self.instances
         return draft_pass(
             self.config,
             draft,
+            target,
             self.device,
             batch,
             sampler,
@@ -293,18 +300,6 @@ class Worker:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        parts = _shared_parts(model.weights)
+        parts = shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
         return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
-
-
-def _shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
-    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
-    way_in = weights.embedding
-    way_out = weights.head
-    norm = None if way_out is None else way_out.norm
-    return {
-        "embedding": None if way_in is None else way_in.tokens,
-        "head": None if way_out is None else way_out.tokens,
-        "norm": None if norm is None else norm.weight,
-    }
