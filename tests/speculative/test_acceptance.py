@@ -56,6 +56,19 @@ def test_log_probabilities_are_the_models_own(tiny_llama: Path, rule: dict[str, 
     llm.close()
 
 
+def test_drafts_of_the_same_distribution_are_all_accepted(tiny_llama: Path) -> None:
+    """They are drawn with other noise than the tokens, and only their distribution is the target's."""
+    params = SamplingParams(temperature=1.0, top_p=0.9, seed=3, max_tokens=30, ignore_eos=True, logprobs=0)
+    drafts = {"method": "draft_model", "model": str(tiny_llama), "num_speculative_tokens": 3}
+    plain, llm = run(tiny_llama, params, None)
+    llm.close()
+    ruled, llm = run(tiny_llama, params, drafts | REJECTION)
+    stats = llm.stats()
+    llm.close()
+    assert stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens > 30
+    assert [tokens for tokens, _ in ruled] != [tokens for tokens, _ in plain]
+
+
 @pytest.mark.parametrize(("length", "accepted"), [(1.0, 0.0), (4.0, 1.0)])
 def test_synthetic_acceptance_takes_none_or_all(tiny_llama: Path, length: float, accepted: float) -> None:
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=0)
