@@ -174,6 +174,23 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return (chunk + self.num_speculative_tokens) * (2 if self.async_scheduling else 1)
 
 
+AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
+
+
+class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How drafts are accepted that the sampler would not have drawn (`core.sampling.acceptance`).
+
+    threshold: of typical acceptance: a draft at least as likely is accepted, whatever the entropy.
+    alpha:     of typical acceptance: of e^-entropy, above which a draft is accepted.
+    rates:     of synthetic acceptance, by position: how often all drafts up to there are accepted.
+    """
+
+    method: AcceptanceMethod
+    threshold: float = 0.09
+    alpha: float = 0.3
+    rates: tuple[float, ...] = ()
+
+
 class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table that child processes load from, exactly.
 
@@ -246,12 +263,14 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
                    lie in the target's own checkpoint, `model` is that one.
     plugins:       what reads and computes it, beside the target's.
     in_target:     whether the tensors lie in the target's own checkpoint.
+    tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
     """
 
     spec: DraftSpec
     model: ModelConfig
     plugins: PluginChoices
     in_target: bool = False
+    tree: tuple[int, ...] = ()
 
 
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +302,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
     restarts:          what follows when the engine dies.
+    acceptance:        of drafts; None: those that the sampler draws too.
     draft:             None without a draft that the core runs.
     """
 
@@ -301,6 +321,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     state_canary: str | None = None
     restarts: RestartConfig = RestartConfig()
+    acceptance: AcceptanceConfig | None = None
     draft: DraftConfig | None = None
 
 

@@ -30,6 +30,7 @@ from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
+from core.config.token_tree import token_tree
 from core.models.draft_names import draft_weight_map
 from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
@@ -51,6 +52,7 @@ class Draft:
     path: of its checkpoint.
     in_target: whether that is the main model's.
     max_model_len: tokens of the longest sequence that it drafts for; None: as many as the main model's.
+    tree: the shape of its drafts; empty: a chain.
     """
 
     spec: DraftSpec
@@ -61,6 +63,7 @@ class Draft:
     path: str
     in_target: bool
     max_model_len: int | None
+    tree: tuple[int, ...] = ()
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
@@ -83,7 +86,7 @@ class Draft:
             enforce_eager=self.settings["enforce_eager"],
             implementation="core",
         )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target)
+        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,9 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     _check(shape, spec, where)
     if shape.decoder is not None and not shape.names:
         check_vocabulary(found.checkpoint.manifest.tokenizer, target.manifest.tokenizer, where)
+    tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
+    if tree and (shape.decoder is None or shape.taps or shape.parallel_token_id is not None):
+        raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
     chosen = Chosen()
     stages = attempt.chosen.stages
     for stage in ("platform", "kernels"):
@@ -141,7 +147,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     if decoder is not None:
         chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
         length = length or decoder.max_position
-    return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length)
+    return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length, tree)
 
 
 def _loaded(

@@ -32,6 +32,10 @@ class DraftKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     enforce_eager: Annotated[
         bool | None, msgspec.Meta(description="Record none of its passes. Unset: as the main model.")
     ] = None
+    speculative_token_tree: Annotated[
+        str | None,
+        msgspec.Meta(description="Shape of the drafts, as paths such as '[(0,), (1,), (0, 0)]'. Unset: a chain."),
+    ] = None
     max_model_len: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         msgspec.Meta(description="Tokens of the longest sequence that it drafts for. Unset: what both models can."),

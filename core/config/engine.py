@@ -9,6 +9,7 @@ from typing import Any
 
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
 from core.api.module_spec import ModelSpec, ModuleSpec
+from core.config.acceptance import acceptance_config
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
 from core.config.draft import Draft
@@ -64,6 +65,7 @@ def engine_config(
             backoff_s=settings["engine_restart_backoff"],
             standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
         ),
+        acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
         draft=None if draft is None else draft.config(registry, model, problems),
     )
 

@@ -13,6 +13,7 @@ from core.api.errors import nearest
 from core.args import foreign
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
+from core.config import acceptance
 from core.config.attention import LAYER_KINDS
 from core.config.chosen import Chosen
 from core.config.draft_control import CONTROL_KEYS
@@ -64,7 +65,7 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
             values = {key: value for key, value in values.items() if not is_draft_key(key)}
         if struct is not None:
             known = struct.__struct_fields__
-    for key in CONTROL_KEYS:
+    for key in (*CONTROL_KEYS, *acceptance.KEYS):
         if key not in known:
             values.pop(key, None)
     for key, value in settings.keys_of("speculative_config").items():

@@ -19,6 +19,7 @@ import msgspec
 from core.api.errors import ConfigError, PluginError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
+from core.config.acceptance import acceptance_waiver
 from core.config.answers import answer_settings
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
@@ -146,7 +147,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=waivers(chosen, settings["numerics"]),
+        waivers=waivers(chosen, settings["numerics"]) + acceptance_waiver(engine.acceptance),
         given=settings.given(),
         numerics=numerics,
         replaceable=chosen.replaceable(),

@@ -26,8 +26,10 @@ from core.executor.held_drafts import HeldDrafts
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
+from core.executor.tree_step import TreeStep
 from core.plugin.contracts import BatchView
 from core.sampling import SampleRows, SamplingColumns, SequenceSampling
+from core.sampling.draft_tree import DraftTree
 
 ONE: Final = np.array(1, np.int32)
 """numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one sequence."""
@@ -46,6 +48,7 @@ class StepInput:
     owners: int64 [S], the slots of the sequences that sample, in order.
     starts: int64 [S + 1], where the rows of each of them start, of R; None: one row each.
     drafts: to verify, by slot.
+    trees: those among the drafts; None: there are only chains.
     continues: whether the step before had the same sequences, and each computed one token.
     logits: where the rows' logits lie, [R, V], when all of them fit there; a step that continues this one finds its own there.
     """
@@ -59,6 +62,7 @@ class StepInput:
     owners: NDArray[np.int64]
     starts: NDArray[np.int64] | None = None
     drafts: Mapping[Slot, list[int]] = field(default_factory=dict)
+    trees: TreeStep | None = None
     continues: bool = False
     logits: Tensor | None = None
 
@@ -79,6 +83,7 @@ class PersistentBatch:
     rows: the rows that the latest step samples.
     scored: slots whose requests ask for logprobs of the prompt.
     masks: of the sequences with a grammar.
+    trees: the shapes of drafts that were proposed as a tree.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class PersistentBatch:
         self.rows = SampleRows(self.columns, buffers.token_ids.array)
         self.scored: set[Slot] = set()
         self.masks: dict[Slot, GrammarMask] = {}
+        self.trees: dict[Slot, DraftTree] = {}
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -123,6 +129,7 @@ class PersistentBatch:
                 self.scored.discard(slot)
                 self.masks.pop(slot, None)
                 self.drafts.end(slot)
+                self.trees.pop(slot, None)
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
@@ -149,7 +156,10 @@ class PersistentBatch:
 
     def views(self, step: StepInput) -> list[BatchView]:
         """The step as attention sees it, for each KV group."""
-        return step_views(self.buffers, step.query_lens, self.block_size)
+        views = step_views(self.buffers, step.query_lens, self.block_size)
+        if step.trees is not None:
+            return step.trees.views(views, step.slots, self.buffers)
+        return views
 
     def extend(self, step: StepInput, token_ids: Int32Array) -> None:
         """Every sequence of a step has one token more; the next step may continue this one."""
@@ -193,8 +203,22 @@ class PersistentBatch:
             self.rows.bind(owners, indices)
         else:
             step.drafts = drafts
+            step.trees = self._trees_of(drafts)
+            if step.trees is not None:
+                step.trees.place(self.buffers.positions.array, plan.slots, cu_seqlens)
             self._bind_drafts(step, indices, num_drafts[sampled])
         return step
+
+    def _trees_of(self, drafts: Mapping[Slot, list[int]]) -> TreeStep | None:
+        """The trees among a step's drafts, of which the last ones may have been left out."""
+        if not self.trees:
+            return None
+        found: dict[Slot, DraftTree] = {}
+        for slot, tokens in drafts.items():
+            tree = self.trees.get(slot)
+            if tree is not None:
+                found[slot] = tree.cut(len(tokens))
+        return TreeStep(found) if found else None
 
     def _bind_drafts(self, step: StepInput, indices: NDArray[np.int64], num_drafts: Int32Array) -> None:
         """Give each sequence that samples a row for each of its drafts and one behind them.
@@ -210,6 +234,8 @@ class PersistentBatch:
         first_positions = step.positions - num_drafts
         step.starts = starts
         step.positions = np.repeat(first_positions, counts) + nth
+        if step.trees is not None:
+            nth = step.trees.nth_of_rows(step.owners.tolist(), starts, nth)
         owners = np.repeat(step.owners, counts)
         output_indices = np.repeat(indices, counts) + nth
         self.rows.bind(owners, output_indices, nth)

@@ -18,8 +18,9 @@ from typing import Any, Final
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError
 from core.executor.calls_beside import CallsBeside
-from core.plugin.contracts import KnowsRequests, NeedsHidden, Proposer, ProposerInput, RequestFacts
+from core.plugin.contracts import HasTree, KnowsRequests, NeedsHidden, Proposer, ProposerInput, RequestFacts
 from core.plugin.discovery import label
+from core.sampling.draft_tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class CheckedProposer:
     proposer: the plugin's own object.
     row: its entry point.
     vocab_size: the model's; a draft beyond it would be a row that no embedding has.
+    tree: the shape of its drafts; None: chains. Raises PluginError for a shape that is none.
     blamed: an error that names the plugin whose code raised the given one.
     clock: seconds.
     """
@@ -64,6 +66,12 @@ class CheckedProposer:
         self._beside = None if self.needs_hidden else CallsBeside(f"proposer {row.name}")
         self._answered_at = clock()
         self._num_slow = 0
+        self.tree: DraftTree | None = None
+        if isinstance(proposer, HasTree):
+            try:
+                self.tree = DraftTree(tuple(proposer.tree))
+            except ValueError as error:
+                raise PluginError(f"{label(row)}: {error}", row) from error
 
     def on_request(self, key: Key, facts: RequestFacts) -> None:
         """The facts of a sequence that is about to start."""

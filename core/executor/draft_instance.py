@@ -6,6 +6,8 @@ Called by: the worker, once.
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from core.api.config import DraftConfig, EngineConfig
@@ -38,6 +40,9 @@ from core.models.logit_rows import logit_rows
 from core.plugin.contracts import DraftHeads, Loader, Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 
 def own_config(config: EngineConfig) -> EngineConfig:
@@ -99,10 +104,12 @@ def draft_pass(
     sampler: Sampler,
     *,
     padding: bool,
+    verifies_trees: bool = False,
 ) -> DraftPass:
     """The passes of a draft whose cache is bound. config: of the main model, which `target` is. batch, sampler: of the same.
 
     padding: whether attention takes padded rows and sequences.
+    verifies_trees: whether the main model can verify a tree.
     """
     own = own_config(config)
     model = draft.model
@@ -129,8 +136,17 @@ def draft_pass(
         own.model.max_model_len,
         keeps_drafts=states is None,
     )
+    shape = config.draft.tree if config.draft is not None else ()
+    tree = None
+    if shape and verifies_trees:
+        tree = DraftTree(shape)
+    elif shape:
+        logger.warning(
+            "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
+            "or the rule of acceptance takes no trees."
+        )
     spread = _spread(draft.model)
-    return DraftPass(forward, batch, sampler, progress, states, spread, config.draft.spec.parallel_token_id)
+    return DraftPass(forward, batch, sampler, progress, states, spread, config.draft.spec.parallel_token_id, tree)
 
 
 def heads_pass(

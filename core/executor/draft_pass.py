@@ -27,7 +27,9 @@ from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass
 from core.executor.held_drafts import Drafts
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
+from core.executor.tree_guesses import TreeGuesses
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
 
 Slots = NDArray[np.int64]
 
@@ -40,6 +42,7 @@ class DraftPass:
     states: the target's hidden states; None for a draft that takes none.
     mask: the token that stands for drafts not known yet, where one pass gives them all; None: a pass for each.
     spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
+    tree: the shape of the drafts, where there are several guesses for a position (`DraftTree.widths`); None: chains.
     """
 
     off = ""
@@ -54,6 +57,7 @@ class DraftPass:
         states: HiddenStates | None = None,
         spread: SpreadLogits | None = None,
         mask: int | None = None,
+        tree: DraftTree | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -62,6 +66,7 @@ class DraftPass:
         self.spread = spread
         self.mask = mask
         self._most_tokens = len(forward.buffers.token_ids.array)
+        self._guesses = TreeGuesses(tree, batch) if tree is not None else None
         buffers = forward.buffers
         tables = batch.tables
         self._tables = BlockTables(buffers, batch.block_size, tables.groups, tables)
@@ -99,6 +104,9 @@ class DraftPass:
                 self._draft(work, drafting, drafts)
             else:
                 self._draft_together(work, drafting, drafts)
+        if self._guesses is not None:
+            for slot, tokens in drafts.items():
+                drafts[slot] = tokens[: plan.draft_budget[slot]]
 
     def _add_masks(self, work: DraftWork, mask: int) -> None:
         """Put a mask behind the known tokens for every draft but the first, as far as the pass has room."""
@@ -136,11 +144,15 @@ class DraftPass:
         last_tokens = np.cumsum(work.lens) - 1
         slots = work.slots[drafting]
         counts = work.counts[drafting]
+        if self._guesses is not None:
+            counts = self._guesses.depths(slots, counts)
         known = work.known[drafting]
         positions: Slots = last_tokens[drafting].astype(np.int64)
         for place in range(int(counts.max())):
             token_ids = self._draw(positions, slots, known, place)
             note(drafts, slots, token_ids)
+            if self._guesses is not None:
+                self._guesses.add(drafts, slots.tolist(), token_ids.tolist(), self._rows.others)
             goes_on = (token_ids >= 0) & (counts > place + 1)
             slots = slots[goes_on]
             if not len(slots):
@@ -174,7 +186,8 @@ class DraftPass:
             found = self.forward.logits(count)
             return found if self.spread is None else self.spread(found)
 
-        return self._rows.draw(logits, slots, known, place)
+        num_others = self._guesses.num_others(place) if self._guesses is not None else 0
+        return self._rows.draw(logits, slots, known, place, num_others)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
         self.forward.recorder.run(kind, count, 0, call)

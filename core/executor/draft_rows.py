@@ -28,6 +28,7 @@ class DraftRows:
     """Draws for sequences of a batch, with its columns.
 
     most_rows: of logits in one call.
+    others: int64 [B] each, further guesses of the latest draw, the likeliest first; -1 where there is none.
     """
 
     def __init__(self, batch: PersistentBatch, sampler: Sampler, most_rows: int, run: RunCall) -> None:
@@ -36,21 +37,30 @@ class DraftRows:
         self._most_rows = most_rows
         self._run = run
         drawn = np.zeros(len(batch.requests), np.int64)
-        self._rows = SampleRows(batch.columns, drawn)
+        self._rows = SampleRows(batch.columns, drawn, sampler.draft_purpose)
+        self.others: list[NDArray[np.int64]] = []
 
-    def draw(self, logits: Logits, slots: Slots, known: Int32Array, place: int) -> NDArray[np.int64]:
+    def draw(
+        self, logits: Logits, slots: Slots, known: Int32Array, place: int, num_others: int = 0
+    ) -> NDArray[np.int64]:
         """Draft number `place` of each sequence, counted from 0: int64 [B], -1 where there is none.
 
         slots: int64 [B].
         known: int32 [B], tokens of each that are no drafts.
+        num_others: further guesses that are wanted for the same position.
         """
         rows = self._rows
         indices = known - self._table.num_prompt_tokens[slots] + place
         rows.bind(slots, indices, np.full(len(slots), place))
         rows.reported = []  # nobody asked for the log-probabilities of guesses
+        others: list[list[NDArray[np.int64]]] = []
         for start in range(0, len(slots), self._most_rows):
             end = min(start + self._most_rows, len(slots))
-            self._sampler.sample(logits(start, end), rows, start, self._run)
+            found = logits(start, end)
+            self._sampler.sample(found, rows, start, self._run)
+            if num_others:
+                others.append(self._sampler.runners_up(found, rows, start, num_others))
+        self.others = [np.concatenate(parts) for parts in zip(*others, strict=True)]
         return rows.tokens.copy()
 
     def write(self, slots: Slots, known: Int32Array, place: int, token_ids: NDArray[np.int64]) -> None:

@@ -25,6 +25,7 @@ from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
 
 
 class ModelRunner:
@@ -32,6 +33,8 @@ class ModelRunner:
 
     proposer: that guesses by itself, or None.
     drafting: the passes of a draft or of draft heads, or None.
+    tree: the shape of its drafts; None: they are chains.
+    verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -43,6 +46,8 @@ class ModelRunner:
         proposer: CheckedProposer | None,
         most_forced: int = 0,
         drafting: DraftPass | HeadsPass | None = None,
+        tree: DraftTree | None = None,
+        verifies_trees: bool = False,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -50,6 +55,8 @@ class ModelRunner:
         self.proposer = proposer
         self.drafting = drafting
         self.most_forced = most_forced
+        self.tree = tree
+        self.verifies_trees = verifies_trees
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
@@ -74,6 +81,8 @@ class ModelRunner:
                 self._run(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
+        if step.trees is not None and step.trees.moves:
+            self.forward.move(step.trees.moves)
         if plan.num_drafts:
             result.num_verified = {slot: len(token_ids) for slot, token_ids in drafts.items()}
             result.same_slots = result.same_slots and len(settled.slots) == len(plan.slots)
@@ -82,7 +91,7 @@ class ModelRunner:
             begin = time.perf_counter()
             self._guess(settled, result, positions, proposed)
             result.draft_seconds = time.perf_counter() - begin
-        result.proposer_off = self._proposer_off
+        result.proposer_off = self._why_off()
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
         if proposed:
@@ -150,6 +159,8 @@ class ModelRunner:
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
                 proposed[slot] = drafts[:limit]
+                self.batch.columns.forget_drawn(slot)
+                self.batch.trees.pop(slot, None)
 
     def _untold(self, slot: Slot) -> list[int]:
         """The newest tokens of a sequence, which the proposer has not seen: it is not asked in every step."""
@@ -176,14 +187,18 @@ class ModelRunner:
         """Add guesses by whatever guesses here. positions: see `_propose`."""
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions, proposed)
-            self._proposer_off = self.proposer.off
-            if self.proposer.off:
-                self.proposer = None
         if self.drafting is not None:
             self.drafting.run(plan, result, positions, proposed)
+
+    def _why_off(self) -> str:
+        """Why nothing guesses any more, if something did; it is asked no more then."""
+        if self.proposer is not None and self.proposer.off:
+            self._proposer_off = self.proposer.off
+            self.proposer = None
+        if self.drafting is not None and self.drafting.off:
             self._proposer_off = self.drafting.off
-            if self.drafting.off:
-                self.drafting = None
+            self.drafting = None
+        return self._proposer_off
 
     def _propose(
         self,
@@ -207,4 +222,15 @@ class ModelRunner:
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
-                proposed[slot] = drafts[:limit]
+                proposed[slot] = self._shaped(slot, drafts[:limit])
+
+    def _shaped(self, slot: Slot, drafts: list[int]) -> list[int]:
+        """The drafts of a tree, or its first chain where a row's logits depend on the drafts before it."""
+        if self.tree is None:
+            return drafts
+        columns = self.batch.columns
+        if not self.verifies_trees or columns.adjusts[slot] or columns.masked[slot]:
+            self.batch.trees.pop(slot, None)
+            return [drafts[index] for index in self.tree.first_chain if index < len(drafts)]
+        self.batch.trees[slot] = self.tree
+        return drafts

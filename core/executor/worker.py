@@ -49,6 +49,7 @@ from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
+from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -148,10 +149,21 @@ class Worker:
         grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
-        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
+        rule = acceptance_rule(config.acceptance)
+        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
         drafting = self._draft_pass(batch, sampler)
         proposer = self._proposer(model) if config.draft is None else None
-        return ModelRunner(forward, batch, sampler, proposer, self._most_forced, drafting)
+        tree = None if proposer is None else proposer.tree
+        return ModelRunner(
+            forward,
+            batch,
+            sampler,
+            proposer,
+            self._most_forced,
+            drafting,
+            tree=tree,
+            verifies_trees=self._verifies_trees,
+        )
 
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
@@ -161,7 +173,16 @@ class Worker:
         if config.draft.spec.decoder is None:
             return heads_pass(config, self.instances[0], self.plugins, batch, sampler)
         target, draft = self.instances
-        return draft_pass(self.config, draft, target, self.device, batch, sampler, padding=self._padding)
+        return draft_pass(
+            self.config,
+            draft,
+            target,
+            self.device,
+            batch,
+            sampler,
+            padding=self._padding,
+            verifies_trees=self._verifies_trees,
+        )
 
     @property
     def spec(self) -> ModelSpec:
@@ -260,6 +281,14 @@ class Worker:
     def _group_of_layers(self) -> list[int]:
         """The KV group of each layer."""
         return self.instances[0].groups
+
+    @property
+    def _verifies_trees(self) -> bool:
+        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
+        names = set(self.config.plugins.attention.values())
+        able = all(self.plugins.capabilities("attention", name).get("tree", False) for name in names)
+        has_states = any(group.kind == "state" for group in self.groups)
+        return able and not has_states and self.config.acceptance is None
 
     @property
     def _most_forced(self) -> int:

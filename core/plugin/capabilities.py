@@ -46,6 +46,7 @@ BOOLEANS = frozenset(
         "batch_invariant",
         "reference_numerics",
         "padding",
+        "tree",
         "chunked_prefill",
         "prefix_caching",
         "device_graphs",

@@ -54,6 +54,7 @@ BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
 DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
+SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
@@ -239,6 +240,21 @@ CASES = [
      [{"speculative_config": TYPICAL | {"posterior_threshold": 0.25}}], ("speculative_config.posterior_alpha", 0.5)),
     ("typical_acceptance_alpha_is_a_root", [{"speculative_config": SPEC}],
      [{"speculative_config": TYPICAL | {"posterior_threshold": "x"}}], "between 0 and 1"),
+    ("typical_acceptance_alpha_is_a_root", [{"speculative_config": TYPICAL | {"posterior_alpha": 1}}],
+     [{"speculative_config": TYPICAL | {"posterior_alpha": 1.5}}], "at most 1"),
+    ("acceptance_is_known", [{"speculative_config": SPEC | {"rejection_sample_method": "strict"}}],
+     [{"speculative_config": SPEC | {"rejection_sample_method": "block"}}], "expected one of strict, probabilistic"),
+    ("acceptance_is_known", [{"speculative_config": TYPICAL}],
+     [{"speculative_config": TYPICAL | {"rejection_sample_method": "strict"}}], "name the same thing"),
+    ("acceptance_has_its_own_numbers", [{"speculative_config": TYPICAL | {"posterior_alpha": 0.1}}],
+     [{"speculative_config": SPEC | {"posterior_alpha": 0.1}}], "only with rejection_sample_method typical"),
+    ("acceptance_has_its_own_numbers", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 2}}],
+     [{"speculative_config": TYPICAL | {"synthetic_acceptance_length": 2}}], "only with rejection_sample_method synthetic"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 5}}],
+     [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 5.5}}], "from 1 to 5"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_rates": [1, 1, 0.5, 0]}}],
+     [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_rates": [1, 0.5, 1, 0]}}], "expected 4 numbers"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SPEC}], [{"speculative_config": SYNTHETIC}], "give either"),
     ("draft_length_fits_both_models", [{"speculative_config": SPEC, "=max_model_len": 64}],
      [{"speculative_config": DRAFT, "=max_model_len": 64}], ("speculative_config.max_model_len", 64)),
     ("draft_length_fits_both_models", [{"speculative_config": SPEC, "=max_model_len": 64}],
@@ -293,7 +309,8 @@ def test_nonsense_in_a_mapping_is_no_crash(junk):
     """Keys of mappings have any JSON type."""
     config = dict.fromkeys(
         ["method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "model", "device", "max_model_len",
-         "draft_tensor_parallel_size", "acceptance_method", "posterior_threshold", "disable_by_batch_size"], junk,
+         "draft_tensor_parallel_size", "acceptance_method", "posterior_threshold", "posterior_alpha", "rejection_sample_method",
+         "synthetic_acceptance_rates", "synthetic_acceptance_length", "disable_by_batch_size"], junk,
     )  # fmt: skip
     given = {"speculative_config": config, "attention_config": {"x": junk}}
     given |= {"override_generation_config": {"max_tokens": junk}, "=max_model_len": 512, **BATCH, **KV}

@@ -38,7 +38,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(draft: Path, count: int = 3, **keys: object) -> dict[str, Any]:
-    config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": count, **keys}
+    config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": count, "adaptive": False, **keys}
     return {"speculative_config": config}
 
 

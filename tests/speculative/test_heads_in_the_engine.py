@@ -87,10 +87,10 @@ def greedy_drafts(
     seen: list[tuple[list[int], list[int]]] = []
     original = HeadsPass.run
 
-    def noted(self: HeadsPass, plan: Any, result: Any, positions: Any) -> None:
-        original(self, plan, result, positions)
+    def noted(self: HeadsPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
+        original(self, plan, result, positions, proposed)
         table = self.batch.tokens
-        for slot, drafts in result.drafts.items():
+        for slot, drafts in proposed.items():
             known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
             seen.append((table.array[slot, :known].tolist(), list(drafts)))
 

@@ -35,7 +35,9 @@ def heads(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(heads: Path) -> dict[str, Any]:
-    return {"speculative_config": {"method": "medusa", "model": str(heads), "num_speculative_tokens": 2}}
+    return {
+        "speculative_config": {"method": "medusa", "model": str(heads), "num_speculative_tokens": 2, "adaptive": False}
+    }
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def with_mtp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(method: str, path: Path | None = None, count: int = 3, **keys: object) -> dict[str, Any]:
-    config = {"method": method, "num_speculative_tokens": count, **keys}
+    config = {"method": method, "num_speculative_tokens": count, "adaptive": False, **keys}
     if path is not None:
         config["model"] = str(path)
     return {"speculative_config": config}
@@ -163,10 +163,10 @@ def test_the_engine_drafts_what_plain_torch_drafts(
     seen: list[tuple[list[int], list[int]]] = []
     original = DraftPass.run
 
-    def noted(self: DraftPass, plan: Any, result: Any) -> None:
-        original(self, plan, result)
+    def noted(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
+        original(self, plan, result, positions, proposed)
         table = self.batch.tokens
-        for slot, drafts in result.drafts.items():
+        for slot, drafts in proposed.items():
             known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
             seen.append((table.array[slot, :known].tolist(), list(drafts)))
 

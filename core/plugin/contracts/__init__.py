@@ -15,6 +15,7 @@ from core.plugin.contracts.attention import (
     BatchView,
     HasExampleState,
     LatentBackend,
+    MovesKeys,
     StateBackend,
 )
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
@@ -55,6 +56,7 @@ from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, Rac
 from core.plugin.contracts.speculative import (
     DraftHeads,
     DraftView,
+    HasTree,
     HearsResults,
     KnowsRequests,
     NeedsHidden,
@@ -94,6 +96,7 @@ __all__ = [
     "HasRow",
     "HasSoftCap",
     "HasTakeRows",
+    "HasTree",
     "HeadsKernel",
     "HearsResults",
     "Kernels",
@@ -106,6 +109,7 @@ __all__ = [
     "Matcher",
     "MemoryTag",
     "ModelFamily",
+    "MovesKeys",
     "NeedsHidden",
     "Platform",
     "PreparesInto",

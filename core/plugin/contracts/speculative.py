@@ -11,6 +11,7 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -89,6 +90,20 @@ class KnowsRequests(Protocol):
 
     def on_request(self, key: tuple[str, int], facts: RequestFacts) -> None:
         """The facts of a sequence, each time before `on_start`."""
+        ...
+
+
+@runtime_checkable
+class HasTree(Protocol):
+    """A proposer whose drafts are a tree: several guesses for one position. The core needs attention with the capability
+    `tree`, and verifies the first chain of the tree where it is not there."""
+
+    @property
+    def tree(self) -> Sequence[int]:
+        """For each draft that `propose` returns, in order, the index of the one that it follows; -1: the newest token.
+
+        A draft follows an earlier one. A shorter list of drafts is the beginning of the tree.
+        """
         ...
 
 
