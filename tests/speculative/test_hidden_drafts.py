@@ -115,14 +115,14 @@ def test_bits_do_not_depend_on_the_drafts_of_eagle(
     path, _ = eagle
     bits, stats = run(tiny_llama, **drafting("eagle", path))
     assert bits == expected
-    assert 0 < stats.spec_num_draft_tokens
+    assert stats.spec_num_draft_tokens > 0
 
 
 def test_bits_do_not_depend_on_a_layer_of_the_model_that_drafts(with_mtp: Path) -> None:
     expected, _ = run(with_mtp)
     bits, stats = run(with_mtp, **drafting("mtp", count=2))
     assert bits == expected
-    assert 0 < stats.spec_num_draft_tokens
+    assert stats.spec_num_draft_tokens > 0
 
 
 def hidden_of_eagle(target: Any, oracle: Any, tokens: list[int]) -> Tensor:
@@ -163,8 +163,8 @@ def test_the_engine_drafts_what_plain_torch_drafts(
     seen: list[tuple[list[int], list[int]]] = []
     original = DraftPass.run
 
-    def noted(self: DraftPass, plan: Any, result: Any) -> None:
-        original(self, plan, result)
+    def noted(self: DraftPass, plan: Any, result: Any, positions: Any) -> None:
+        original(self, plan, result, positions)
         table = self.batch.tokens
         for slot, drafts in result.drafts.items():
             known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.api.draft_spec import DraftSpec
 from core.api.errors import UserError
 from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
+from core_plugins.speculative.parallel import ParallelArguments, parallel_token
 
 CONTRACT = 1
 
@@ -14,7 +15,8 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="draft_model",
-        summary="drafts of a smaller model with the same vocabulary (--speculative-config.model)",
+        summary="drafts of a smaller model with the same vocabulary (--speculative-config.model), such as PARD's",
+        arguments=ParallelArguments,
     )
 
 
@@ -25,4 +27,7 @@ def core_draft_spec(context: DraftContext) -> DraftSpec:
         raise UserError("--speculative-config.model: missing; give the path or hub name of the draft model.")
     if context.decoder is None:
         raise UserError(f"--speculative-config.model: {context.why_no_decoder}")
-    return DraftSpec(decoder=context.decoder)
+    config = context.hf_config
+    size = context.decoder.vocab_size
+    token_id = parallel_token(config, context.arguments, size, trained="pard_token" in config)
+    return DraftSpec(decoder=context.decoder, parallel_token_id=token_id)

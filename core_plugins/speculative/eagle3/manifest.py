@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.api.draft_spec import DraftSpec
 from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
+from core_plugins.speculative.parallel import ParallelArguments
 
 CONTRACT = 1
 
@@ -12,7 +13,9 @@ CONTRACT = 1
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
-        name="eagle3", summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)"
+        name="eagle3",
+        summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",
+        arguments=ParallelArguments,
     )
 
 
