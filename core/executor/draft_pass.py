@@ -4,9 +4,8 @@ Owns: their order, and how drafts are drawn. Never does: verify drafts, decide h
 what the draft's layers compute. Called by: the model runner, once a step whose plan allows drafts.
 
 The first pass computes every token that the target has come to know since the last one, chunks of prompts too; each further
-pass computes the drafts that were just drawn. A draft that was trained for it has a token for those that are not known yet:
-they are computed in the first pass, which is then the only one. A draft is drawn as the target will draw its token: with the
-same noise, filters, penalties and masks. So a draft like its target is always right, at any temperature.
+pass computes the drafts that were just drawn. A draft is drawn as the target will draw its token: with the same noise,
+filters, penalties and masks. So a draft like its target is always right, at any temperature.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class DraftPass:
     forward: of the draft, with step buffers of its own.
     batch: of the target.
     states: the target's hidden states; None for a draft that takes none.
+    mask: the token that stands for drafts not known yet, where one pass gives them all; None: a pass for each.
     spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
-    parallel_token_id: stands for tokens that are not known yet; None: one pass for each draft.
     """
 
     def __init__(
@@ -50,14 +49,15 @@ class DraftPass:
         progress: DraftProgress,
         states: HiddenStates | None = None,
         spread: SpreadLogits | None = None,
-        parallel_token_id: int | None = None,
+        mask: int | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.progress = progress
         self.states = states
         self.spread = spread
-        self.parallel_token_id = parallel_token_id
+        self.mask = mask
+        self._most_tokens = len(forward.buffers.token_ids.array)
         buffers = forward.buffers
         tables = batch.tables
         self._tables = BlockTables(buffers, batch.block_size, tables.groups, tables)
@@ -75,41 +75,45 @@ class DraftPass:
         work = self.progress.work(plan, result.errors)
         if work is None:
             return
-        lens = work.lens
-        if self.parallel_token_id is not None:
-            lens = lens + self._write_unknown(work, self.parallel_token_id)
+        if self.mask is not None:
+            self._add_masks(work, self.mask)
         with torch.inference_mode():
             if self.states is not None:
                 self.states.read(plan)
-                self.states.fill(work.slots, lens, work.starts, work.known)
-            self._compute(work.slots, lens, work.starts)
+                self.states.fill(work.slots, work.all_lens, work.starts, work.known)
+            self._compute(work.slots, work.all_lens, work.starts)
             self.progress.computed(work)
             if self.states is not None:
                 self.states.keep(work.slots[work.counts == 0])
             drafting = (work.counts > 0).nonzero()[0]
             if not len(drafting):
                 return
-            firsts = np.cumsum(lens) - lens
-            behind = (firsts + work.lens - 1)[drafting].astype(np.int64)
-            if self.parallel_token_id is None:
-                self._draft(work, drafting, behind, result.drafts)
+            if self.mask is None:
+                self._draft(work, drafting, result.drafts)
             else:
-                self._draft_at_once(work, drafting, behind, result.drafts)
+                self._draft_together(work, drafting, result.drafts)
 
-    def _write_unknown(self, work: DraftWork, token_id: int) -> Int32Array:
-        """Put the token for unknown ones behind the known ones; returns how many of each sequence, int32 [B]."""
-        more: Int32Array = np.maximum(work.counts - 1, 0)
-        for slot, known, count in zip(work.slots.tolist(), work.known.tolist(), more.tolist(), strict=True):
-            self.batch.tokens.array[slot, known : known + count] = token_id
-        return more
+    def _add_masks(self, work: DraftWork, mask: int) -> None:
+        """Put a mask behind the known tokens for every draft but the first, as far as the pass has room."""
+        wanted = np.maximum(work.counts - 1, 0)
+        room = self._most_tokens - int(work.lens.sum())
+        before = np.cumsum(wanted) - wanted
+        work.num_masks = np.clip(room - before, 0, wanted).astype(np.int32)
+        work.counts = np.minimum(work.counts, work.num_masks + 1)
+        for place in range(int(work.num_masks.max())):
+            masked = work.num_masks > place
+            slots = work.slots[masked]
+            self._rows.write(slots, work.known[masked], place, np.full(len(slots), mask))
 
-    def _draft_at_once(self, work: DraftWork, drafting: Slots, behind: Slots, drafts: dict[Slot, list[int]]) -> None:
-        """Draw all drafts from the rows of one pass. behind: see `_draft`; the rows of unknown tokens follow it."""
+    def _draft_together(self, work: DraftWork, drafting: NDArray[np.int64], drafts: dict[Slot, list[int]]) -> None:
+        """Draw the drafts of some of the sequences behind the last token and the masks of one pass."""
+        ends = np.cumsum(work.all_lens) - work.num_masks
+        positions: Slots = (ends[drafting] - 1).astype(np.int64)
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         known = work.known[drafting]
         for place in range(int(counts.max())):
-            token_ids = self._draw(behind + place, slots, known, place)
+            token_ids = self._draw(positions + place, slots, known, place)
             note(drafts, slots, token_ids)
             goes_on = (token_ids >= 0) & (counts > place + 1)
             slots = slots[goes_on]
@@ -117,18 +121,16 @@ class DraftPass:
                 return
             counts = counts[goes_on]
             known = known[goes_on]
-            behind = behind[goes_on]
+            positions = positions[goes_on]
             self._rows.write(slots, known, place, token_ids[goes_on])
 
-    def _draft(self, work: DraftWork, drafting: Slots, behind: Slots, drafts: dict[Slot, list[int]]) -> None:
-        """Draw the drafts of some of the sequences, one pass after the other.
-
-        behind: rows of the first pass that the first drafts follow.
-        """
+    def _draft(self, work: DraftWork, drafting: NDArray[np.int64], drafts: dict[Slot, list[int]]) -> None:
+        """Draw the drafts of some of the sequences, one pass after the other."""
+        last_tokens = np.cumsum(work.lens) - 1
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         known = work.known[drafting]
-        positions = behind
+        positions: Slots = last_tokens[drafting].astype(np.int64)
         for place in range(int(counts.max())):
             token_ids = self._draw(positions, slots, known, place)
             note(drafts, slots, token_ids)

@@ -28,6 +28,7 @@ class DraftWork:
     lens: int32 [B], tokens that the pass computes.
     counts: int32 [B], drafts that each is to have then; 0: it only keeps up.
     known: int32 [B], known tokens of each.
+    num_masks: int32 [B], tokens behind these that stand for drafts.
     """
 
     slots: NDArray[np.int64]
@@ -35,6 +36,12 @@ class DraftWork:
     lens: Int32Array
     counts: Int32Array
     known: Int32Array
+    num_masks: Int32Array
+
+    @property
+    def all_lens(self) -> Int32Array:
+        """int32 [B], tokens that the pass computes, masks included."""
+        return self.lens + self.num_masks
 
 
 class DraftProgress:
@@ -99,7 +106,8 @@ class DraftProgress:
         chosen = (lens > 0).nonzero()[0]
         if not len(chosen):
             return None
-        return DraftWork(slots[chosen], starts[chosen], lens[chosen], counts[chosen], known[chosen])
+        num_masks = np.zeros(len(chosen), np.int32)
+        return DraftWork(slots[chosen], starts[chosen], lens[chosen], counts[chosen], known[chosen], num_masks)
 
     def computed(self, work: DraftWork) -> None:
         """A first pass has computed its tokens."""

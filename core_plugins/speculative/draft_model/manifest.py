@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from core.api.draft_spec import DraftSpec
-from core.api.errors import UserError
 from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
-from core_plugins.speculative.parallel import ParallelArguments, parallel_token
+from core_plugins.speculative.draft_model.shape import model_draft
 
 CONTRACT = 1
+
+
+class DraftModelArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--speculative-config`."""
+
+    parallel_drafting: Annotated[
+        bool, msgspec.Meta(description="All drafts come from one pass, as of the method `parallel`.")
+    ] = False
 
 
 @hookimpl
@@ -15,19 +26,13 @@ def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
         name="draft_model",
-        summary="drafts of a smaller model with the same vocabulary (--speculative-config.model), such as PARD's",
-        arguments=ParallelArguments,
+        summary="drafts of a smaller model with the same vocabulary (--speculative-config.model)",
+        arguments=DraftModelArguments,
     )
 
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec:
     """The whole model, as its family describes it."""
-    if not context.has_checkpoint:
-        raise UserError("--speculative-config.model: missing; give the path or hub name of the draft model.")
-    if context.decoder is None:
-        raise UserError(f"--speculative-config.model: {context.why_no_decoder}")
-    config = context.hf_config
-    size = context.decoder.vocab_size
-    token_id = parallel_token(config, context.arguments, size, trained="pard_token" in config)
-    return DraftSpec(decoder=context.decoder, parallel_token_id=token_id)
+    arguments = context.arguments or DraftModelArguments()
+    return model_draft(context, parallel=arguments.parallel_drafting)

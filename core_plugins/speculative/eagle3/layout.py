@@ -13,7 +13,7 @@ from core.api.draft_spec import BEHIND_NORM, DraftInput, DraftSpec
 from core.api.errors import UserError
 from core.plugin.hookspecs import DraftContext
 from core_plugins.speculative import drafts
-from core_plugins.speculative.parallel import parallel_token
+from core_plugins.speculative.draft_model.shape import mask_token
 
 NAMES: Final = (
     ("fc.*", "taps.*"),
@@ -47,8 +47,9 @@ def eagle3_spec(context: DraftContext) -> DraftSpec:
     reads_layers = bool(drafts.setting(hf_config, "use_aux_hidden_state", True))
     taps = taps_of(hf_config, target) if reads_layers else (BEHIND_NORM,)
     trained = "mask_hidden" in tensors
-    token_id = parallel_token(hf_config, context.arguments, target.vocab_size, trained=trained)
-    if token_id is not None and not trained:
+    asked = None if context.arguments is None else context.arguments.parallel_drafting
+    at_once = trained if asked is None else asked
+    if at_once and not trained:
         raise UserError(
             "--speculative-config.parallel_drafting: the draft has no hidden state for tokens that are not known yet "
             "('mask_hidden'); leave it out."
@@ -64,7 +65,7 @@ def eagle3_spec(context: DraftContext) -> DraftSpec:
         shares_embedding=shares_embedding,
         shares_head=shares_head,
         draft_vocab_size=draft_vocab_size,
-        parallel_token_id=token_id,
+        parallel_token_id=mask_token(hf_config, target.vocab_size) if at_once else None,
         names=(
             *NAMES,
             ("d2t", "" if shares_tokens else "draft_tokens"),

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from core.api.draft_spec import DraftSpec
 from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
-from core_plugins.speculative.parallel import ParallelArguments
 
 CONTRACT = 1
+
+
+class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--speculative-config`."""
+
+    parallel_drafting: Annotated[
+        bool | None,
+        msgspec.Meta(description="All drafts come from one pass. Unset: where the checkpoint was trained for it."),
+    ] = None
 
 
 @hookimpl
@@ -15,7 +27,7 @@ def core_spec() -> PluginSpec:
     return PluginSpec(
         name="eagle3",
         summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",
-        arguments=ParallelArguments,
+        arguments=Eagle3Arguments,
     )
 
 

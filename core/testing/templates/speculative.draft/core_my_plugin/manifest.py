@@ -26,6 +26,5 @@ def core_draft_spec(context: DraftContext) -> DraftSpec:
         raise UserError(f"--speculative-config.model: {why}")
     count = max(1, len(whole.blocks) // 2)
     half = msgspec.structs.replace(whole, blocks=whole.blocks[:count])
-    names = [(name, name) for name in half.tensor_shapes()]
-    names.append(("model.layers.*", ""))  # the other layers are not read
-    return DraftSpec(decoder=half, names=tuple(names))
+    not_read = [(f"model.layers.{layer}.*", "") for layer in range(count, len(whole.blocks))]
+    return DraftSpec(decoder=half, names=tuple(not_read))

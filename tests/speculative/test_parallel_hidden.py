@@ -1,9 +1,7 @@
-"""All drafts from one pass: the target's bits, one pass a step, and what plain torch draws behind unknown tokens."""
+"""All drafts of a block with hidden states from one pass: bits, passes, and what plain torch draws behind unknown tokens."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
-from core.api.errors import ConfigError
 from core.executor.draft_pass import DraftPass
 from tests.speculative.oracles import Eagle3
 from tests.speculative.test_draft_model import PROMPTS, Bits, run
 from tests.speculative.test_hidden_drafts import DRAFT, LAYER_IDS, drafting, hidden_of_eagle3, save, state_of
-from tests.tiny_models import save_checkpoint
 
 MASK = 259
-COUNT = 3
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +28,6 @@ def expected(tiny_llama: Path) -> Bits:
 @pytest.fixture(scope="module")
 def target(tiny_llama: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def pard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that says which token stands for unknown ones."""
-    folder = save_checkpoint(tmp_path_factory.mktemp("pard"), seed=5, num_hidden_layers=1)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "pard_token": MASK}))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +76,6 @@ def recorded(
     return seen, len(steps), len(passes)
 
 
-def test_a_draft_model_with_a_token_for_unknown_ones(
-    tiny_llama: Path, pard: Path, expected: Bits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bits, stats = run(tiny_llama, max_num_batched_tokens=8, **drafting("draft_model", pard))
-    assert bits == expected
-    assert stats.spec_num_draft_tokens > 0
-
-    seen, steps, passes = recorded(tiny_llama, drafting("draft_model", pard), monkeypatch)
-    assert len(seen) > 10
-    assert passes == steps, "one pass a step"
-    model = AutoModelForCausalLM.from_pretrained(pard, dtype=torch.float32).eval()
-    for tokens, drafts in seen:
-        unknown = [MASK] * (len(drafts) - 1)
-        with torch.no_grad():
-            logits = model(torch.tensor([tokens + unknown])).logits[0]
-        assert drafts == logits[-len(drafts) :].argmax(-1).tolist()
-
-
 def test_a_block_with_a_hidden_state_for_unknown_tokens(
     tiny_llama: Path,
     target: Any,
@@ -134,19 +102,9 @@ def test_a_block_with_a_hidden_state_for_unknown_tokens(
             assert drafts == [int(oracle.logits(row).argmax()) for row in stream[-len(drafts) :]]
 
 
-def test_one_pass_for_each_draft_when_asked(tiny_llama: Path, pard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, steps, passes = recorded(tiny_llama, drafting("draft_model", pard, parallel_drafting=False), monkeypatch)
+def test_one_pass_for_each_draft_when_asked(
+    tiny_llama: Path, peagle: tuple[Path, Eagle3, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _, _ = peagle
+    _, steps, passes = recorded(tiny_llama, drafting("eagle3", path, parallel_drafting=False), monkeypatch)
     assert passes > steps
-
-
-def test_a_draft_without_such_a_token_is_refused_at_the_start(tiny_llama: Path, pard: Path, tmp_path: Path) -> None:
-    shutil.copytree(pard, tmp_path / "plain")
-    config = json.loads((pard / "config.json").read_text())
-    del config["pard_token"]
-    (tmp_path / "plain" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="no token for those that are not known yet"):
-        LLM(
-            model=str(tiny_llama),
-            use_tqdm_on_load=False,
-            **drafting("draft_model", tmp_path / "plain", parallel_drafting=True),
-        )
