@@ -14,7 +14,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.step_plan import SequenceKey, StepPlan, StepResult
 from core.executor.batch import PersistentBatch
-from core.executor.draft_rows import DraftRows, note
+from core.executor.draft_rows import DraftRows, Logits, note
 from core.plugin.contracts import DraftHeads, DraftView, HearsResults
 from core.sampling import Sampler
 from core.sampling.sampler import run_plainly
@@ -63,8 +63,8 @@ class HeadsPass:
         with torch.inference_mode():
             view = self._view(slots, newest, positions[chosen])
             for place in range(int(budgets.max())):
-                found = self._logits(view, place)
-                token_ids = self._rows.draw(lambda start, end, found=found: found[start:end], slots, known, place)
+                logits = _parts(self._logits(view, place))
+                token_ids = self._rows.draw(logits, slots, known, place)
                 note(result.drafts, slots, token_ids)
                 goes_on = ((token_ids >= 0) & (budgets > place + 1)).nonzero()[0]
                 if not len(goes_on):
@@ -121,3 +121,12 @@ class HeadsPass:
                 f"expected torch.float32 {expected}."
             )
         return logits
+
+
+def _parts(logits: Tensor) -> Logits:
+    """The rows of these logits, as they are asked for."""
+
+    def part(start: int, end: int) -> Tensor:
+        return logits[start:end]
+
+    return part
