@@ -38,7 +38,8 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     workspace = _workspace(attempt, spec, scheduler.num_speculative_tokens)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
-        workspace += _workspace(attempt, draft.decoder, extra_tokens=settings["max_num_seqs"])
+        more = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
+        workspace += _workspace(attempt, draft.decoder, extra_tokens=settings["max_num_seqs"] * more)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer

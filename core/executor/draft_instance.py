@@ -48,12 +48,14 @@ logger = logging.getLogger(__name__)
 def own_config(config: EngineConfig) -> EngineConfig:
     """The configuration of the draft by itself, as if it were the model.
 
-    Of each sequence it computes a token more than a step: the one that the step has given.
+    Of each sequence it computes a token more than a step: the one that the step has given. Where all drafts come from one
+    pass, the unknown ones are computed in it, too.
     """
     draft = config.draft
     assert draft is not None, "there is no draft"
     limits = config.scheduler
-    most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs
+    more = 1 if draft.spec.parallel_token_id is None else limits.num_speculative_tokens
+    most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs * more
     return msgspec.structs.replace(
         config,
         model=draft.model,
@@ -128,25 +130,27 @@ def draft_pass(
     recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
     assert config.draft is not None, "there is no draft"
-    states = _states(config.draft.spec, draft, target, num_slots)
+    shape = config.draft.spec
+    states = _states(shape, draft, target, num_slots)
     progress = DraftProgress(
         batch,
         config.scheduler.num_speculative_tokens,
-        most_tokens,
+        max_step_tokens(config) + num_slots,
         own.model.max_model_len,
-        keeps_drafts=states is None,
+        keeps_drafts=states is None and shape.parallel_token_id is None,
+        takes_states=states is not None,
     )
-    shape = config.draft.tree if config.draft is not None else ()
+    widths = config.draft.tree if config.draft is not None else ()
     tree = None
-    if shape and verifies_trees:
-        tree = DraftTree(shape)
-    elif shape:
+    if widths and verifies_trees:
+        tree = DraftTree(widths)
+    elif widths:
         logger.warning(
             "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
             "or the rule of acceptance takes no trees."
         )
     spread = _spread(draft.model)
-    return DraftPass(forward, batch, sampler, progress, states, spread, config.draft.spec.parallel_token_id, tree)
+    return DraftPass(forward, batch, sampler, progress, states, spread, shape.parallel_token_id, tree)
 
 
 def heads_pass(

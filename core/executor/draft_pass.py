@@ -92,7 +92,7 @@ class DraftPass:
         with torch.inference_mode():
             if self.states is not None:
                 self.states.read(plan)
-                self.states.fill(work.slots, work.all_lens, work.starts)
+                self.states.fill(work.slots, work.all_lens, work.starts, work.known)
             self._compute(work.slots, work.all_lens, work.starts)
             self.progress.computed(work)
             if self.states is not None:

@@ -51,11 +51,19 @@ class DraftProgress:
     most_tokens: of a first pass, over all sequences.
     max_length: tokens of the longest sequence that the draft can see.
     keeps_drafts: whether keys and values of drafts hold once these are accepted; with hidden states they are computed
-        again from those of the target.
+        again from those of the target, and those of masks are no drafts'.
+    takes_states: whether the draft takes hidden states, of which only those of the latest step are there.
     """
 
     def __init__(
-        self, batch: PersistentBatch, most_drafts: int, most_tokens: int, max_length: int, *, keeps_drafts: bool
+        self,
+        batch: PersistentBatch,
+        most_drafts: int,
+        most_tokens: int,
+        max_length: int,
+        *,
+        keeps_drafts: bool,
+        takes_states: bool = False,
     ) -> None:
         num_slots = len(batch.requests)
         self._batch = batch
@@ -65,6 +73,7 @@ class DraftProgress:
         # the drafts that were computed behind these, -1 where there is none
         self._drafts = np.full((num_slots, most_drafts), -1, np.int32) if keeps_drafts else None
         self._places = np.arange(most_drafts)
+        self._takes_states = takes_states
 
     def start(self, new: NewSequence) -> None:
         """A sequence enters the batch. What its blocks hold of a cached prefix, another sequence's draft computed."""
@@ -88,7 +97,7 @@ class DraftProgress:
         ends = np.minimum(ends, capacity)
         # something must be computed that gives the first draft
         starts = self._starts(slots, ends - (budgets > 0))
-        if self._drafts is None:
+        if self._takes_states:
             # what the target computed while the draft paused left no hidden states
             starts = np.minimum(np.maximum(starts, plan.num_computed[rows]), ends)
         lens = self._shared(ends - starts)

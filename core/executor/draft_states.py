@@ -38,10 +38,13 @@ class HiddenStates:
         self._residual = draft.workspace.buffer("residual")
         num_rows = len(self._taps)
         hidden = draft.workspace.buffer("hidden")
-        # rows of the step, then one of each slot, then zeros
-        self._rows = torch.zeros(num_rows + num_slots + 1, hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
+        # rows of the step, then one of each slot, then zeros, then that of tokens that are not known yet
+        shape = num_rows + num_slots + 2, hidden.shape[1]
+        self._rows = torch.zeros(shape, dtype=hidden.dtype, device=hidden.device)
         self._first_kept = num_rows
         self._unknown = num_rows + num_slots
+        self._masked = self._unknown + 1
+        entry.mask(self._rows[self._masked :])
         self._kept_at = np.full(num_slots, -1, np.int64)
         self._begins = np.zeros(num_slots, np.int64)
         self._ends = np.zeros(num_slots, np.int64)
@@ -61,8 +64,8 @@ class HiddenStates:
         count = int(lens.sum())
         self._entry.project(self._taps[:count], self._rows[:count])
 
-    def fill(self, slots: Ints, lens: Int32Array, starts: Int32Array) -> None:
-        """For a first pass over `lens` tokens of each sequence from `starts` on."""
+    def fill(self, slots: Ints, lens: Int32Array, starts: Int32Array, known: Int32Array) -> None:
+        """For a first pass over `lens` tokens of each sequence from `starts` on. known: tokens of each that are no masks."""
         owners = np.repeat(slots, lens)
         firsts = np.cumsum(lens) - lens
         places = np.arange(len(owners)) - np.repeat(firsts, lens)
@@ -73,6 +76,7 @@ class HiddenStates:
         is_kept &= before >= 0
         rows = np.where(is_kept, self._first_kept + owners, self._unknown)
         rows = np.where(is_here, self._offsets[owners] + before - begins, rows)
+        rows = np.where(before + 1 >= np.repeat(known, lens), self._masked, rows)
         self._take(self._rows, rows)
 
     def keep(self, slots: Ints) -> None:

@@ -112,6 +112,11 @@ class DraftEntry:
             taps = self._normed(taps)
         matrix(taps, out)
 
+    def mask(self, out: Tensor) -> None:
+        """out[1, H] = the hidden state of tokens that are not known yet; left alone where there is none."""
+        if self._weights.mask_hidden is not None:
+            self.project(self._weights.mask_hidden, out)
+
     def _normed(self, taps: Tensor) -> Tensor:
         """Each equal part of the taps by its norm."""
         out = self._workspace.view("normed_taps", len(taps))

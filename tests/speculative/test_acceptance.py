@@ -12,7 +12,13 @@ from core.api.errors import ConfigError
 from core.config.resolve import resolve
 
 PROMPTS = ["the quick brown fox jumps over the lazy dog and the quick brown fox", "abcabcabcabcabcabc"]
-NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+    "adaptive": False,
+}
 REJECTION = {"rejection_sample_method": "probabilistic"}
 TYPICAL = {"acceptance_method": "typical_acceptance_sampler"}
 
@@ -59,7 +65,7 @@ def test_log_probabilities_are_the_models_own(tiny_llama: Path, rule: dict[str, 
 def test_drafts_of_the_same_distribution_are_all_accepted(tiny_llama: Path) -> None:
     """They are drawn with other noise than the tokens, and only their distribution is the target's."""
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=3, max_tokens=30, ignore_eos=True, logprobs=0)
-    drafts = {"method": "draft_model", "model": str(tiny_llama), "num_speculative_tokens": 3}
+    drafts = {"method": "draft_model", "model": str(tiny_llama), "num_speculative_tokens": 3, "adaptive": False}
     plain, llm = run(tiny_llama, params, None)
     llm.close()
     ruled, llm = run(tiny_llama, params, drafts | REJECTION)

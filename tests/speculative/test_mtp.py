@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from transformers import (
 )
 
 from core.api.errors import UserError
+from core.plugin.registry import PluginRegistry
 from core_plugins.speculative.mtp.layout import ROWS, mtp_spec
 from tests.speculative.draft_harness import DraftHarness, context_of, target_harness
 from tests.speculative.oracles import NextToken, run_block
@@ -226,6 +228,14 @@ def test_drafts_of_a_models_own_layer(name: str, tmp_path: Path) -> None:
     expected, wanted = oracle.drafts(TOKENS, out.hidden_states[-1][0], 3)
     assert found == expected
     torch.testing.assert_close(logits, wanted, atol=5e-4, rtol=5e-4)
+
+
+def test_the_names_of_other_programs_mean_the_same() -> None:
+    names = [entry.name for entry in entry_points(group="core.speculative") if ".mtp." in entry.value]
+    assert len(names) > 8
+    registry = PluginRegistry()
+    for name in names:
+        assert registry.get("speculative", name).spec.name == "mtp"
 
 
 def test_every_layout_has_a_case() -> None:

@@ -24,7 +24,15 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drafting(draft: Path, method: str = "parallel", **keys: object) -> dict[str, Any]:
-    return {"speculative_config": {"method": method, "model": str(draft), "num_speculative_tokens": 3, **keys}}
+    return {
+        "speculative_config": {
+            "method": method,
+            "model": str(draft),
+            "num_speculative_tokens": 3,
+            "adaptive": False,
+            **keys,
+        }
+    }
 
 
 def test_drafts_are_those_behind_masks(tiny_llama: Path, draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:

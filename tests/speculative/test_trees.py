@@ -105,7 +105,9 @@ def test_trees_change_no_bit(
     with LLM(**given, enable_prefix_caching=False) as llm:
         texts, expected = answers(llm, rounds=1)
     monkeypatch.setattr("core_plugins.speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
-    with LLM(**given, speculative_config={"method": "ngram", "num_speculative_tokens": len(PARENTS)}) as llm:
+    with LLM(
+        **given, speculative_config={"method": "ngram", "num_speculative_tokens": len(PARENTS), "adaptive": False}
+    ) as llm:
         _, found = answers(llm, rounds=2)
         stats = llm.stats()
     assert found == expected
@@ -116,7 +118,7 @@ def test_a_model_with_states_verifies_the_first_chain(tiny_lfm2: Path, monkeypat
     with LLM(model=str(tiny_lfm2), max_model_len=128, dtype="float32") as llm:
         texts, expected = answers(llm, rounds=1)
     monkeypatch.setattr("core_plugins.speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
-    drafts = {"method": "ngram", "num_speculative_tokens": len(PARENTS)}
+    drafts = {"method": "ngram", "num_speculative_tokens": len(PARENTS), "adaptive": False}
     with LLM(model=str(tiny_lfm2), max_model_len=128, dtype="float32", speculative_config=drafts) as llm:
         _, found = answers(llm, rounds=1)
         stats = llm.stats()
@@ -153,7 +155,13 @@ def test_a_draft_model_guesses_several_tokens_for_a_position(
 ) -> None:
     model = tiny_llama if draft == "itself" else save_checkpoint(tmp_path, seed=3, num_hidden_layers=1)
     tree = "[(0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0)]"
-    drafts = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 6, "speculative_token_tree": tree}
+    drafts = {
+        "method": "draft_model",
+        "model": str(model),
+        "num_speculative_tokens": 6,
+        "adaptive": False,
+        "speculative_token_tree": tree,
+    }
     with LLM(model=str(tiny_llama), max_model_len=128, dtype="float32", speculative_config=drafts) as llm:
         _, found = answers(llm, rounds=2)
         stats = llm.stats()

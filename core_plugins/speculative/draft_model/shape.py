@@ -6,7 +6,8 @@ Owns: the token that stands for drafts which are not known yet. Never does: read
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from core.api.draft_spec import DraftSpec
 from core.api.errors import UserError
@@ -25,13 +26,18 @@ def model_draft(context: DraftContext, *, parallel: bool) -> DraftSpec:
         raise UserError(f"--speculative-config.model: {context.why_no_decoder}")
     if not parallel:
         return DraftSpec(decoder=decoder)
-    mask = next((context.hf_config[key] for key in MASK_KEYS if key in context.hf_config), None)
-    is_token = isinstance(mask, int) and not isinstance(mask, bool) and 0 <= mask < decoder.vocab_size
-    if not is_token:
-        keys = " or ".join(f"'{key}'" for key in MASK_KEYS)
-        found = "has none" if mask is None else f"says {mask!r}"
-        raise UserError(
-            f"--speculative-config.model: a model that drafts in parallel names its mask token as {keys}, of "
-            f"{decoder.vocab_size} tokens; this one {found}. Choose another model, or the method draft_model."
-        )
+    mask = mask_token(context.hf_config, decoder.vocab_size)
     return DraftSpec(decoder=decoder, parallel_token_id=mask)
+
+
+def mask_token(hf_config: Mapping[str, Any], vocab_size: int) -> int:
+    """The token that stands for drafts which are not known yet. Raises UserError where the checkpoint names none."""
+    mask = next((hf_config[key] for key in MASK_KEYS if key in hf_config), None)
+    if isinstance(mask, int) and not isinstance(mask, bool) and 0 <= mask < vocab_size:
+        return mask
+    keys = " or ".join(f"'{key}'" for key in MASK_KEYS)
+    found = "has none" if mask is None else f"says {mask!r}"
+    raise UserError(
+        f"--speculative-config.model: a model that drafts in parallel names its mask token as {keys}, of "
+        f"{vocab_size} tokens; this one {found}. Choose another model, or leave parallel drafting out."
+    )

@@ -13,6 +13,7 @@ from core.api.draft_spec import BEHIND_NORM, DraftInput, DraftSpec
 from core.api.errors import UserError
 from core.plugin.hookspecs import DraftContext
 from core_plugins.speculative import drafts
+from core_plugins.speculative.draft_model.shape import mask_token
 
 NAMES: Final = (
     ("fc.*", "taps.*"),
@@ -31,8 +32,6 @@ NAMES: Final = (
 )
 """The authors' names, and those of the speculators format."""
 LAYER_IDS: Final = "eagle_aux_hidden_state_layer_ids"
-PARALLEL_TOKEN: Final = ("mask_token_id", "pard_token", "ptd_token_id")
-"""Keys for the token that stands for one that is not known yet."""
 
 
 def eagle3_spec(context: DraftContext) -> DraftSpec:
@@ -43,23 +42,30 @@ def eagle3_spec(context: DraftContext) -> DraftSpec:
     drafts.check_hidden_size(hf_config, target, decoder.hidden_size)
     drafts.check_vocabulary(decoder.vocab_size, target)
     tensors = context.tensors
-    trained = bool(drafts.setting(hf_config, "embed_requires_grad", False))
-    shares_embedding, shares_head = drafts.ends(target, decoder, tensors, trained=trained)
+    embeds_anew = bool(drafts.setting(hf_config, "embed_requires_grad", False))
+    shares_embedding, shares_head = drafts.ends(target, decoder, tensors, trained=embeds_anew)
     reads_layers = bool(drafts.setting(hf_config, "use_aux_hidden_state", True))
     taps = taps_of(hf_config, target) if reads_layers else (BEHIND_NORM,)
-    masked = "mask_hidden" in tensors
+    trained = "mask_hidden" in tensors
+    asked = None if context.arguments is None else context.arguments.parallel_drafting
+    at_once = trained if asked is None else asked
+    if at_once and not trained:
+        raise UserError(
+            "--speculative-config.parallel_drafting: the draft has no hidden state for tokens that are not known yet "
+            "('mask_hidden'); leave it out."
+        )
     draft_vocab_size = _draft_vocab_size(hf_config, target)
     shares_tokens = draft_vocab_size is None
     return DraftSpec(
         decoder=decoder,
-        input=_input(hf_config, decoder, len(taps), masked=masked),
+        input=_input(hf_config, decoder, len(taps), masked=trained),
         taps=taps,
         tap_projection=reads_layers,
         carries="normed" if drafts.setting(hf_config, "norm_output", False) else "residual",
         shares_embedding=shares_embedding,
         shares_head=shares_head,
         draft_vocab_size=draft_vocab_size,
-        parallel_token_id=_parallel_token(hf_config, target) if masked else None,
+        parallel_token_id=mask_token(hf_config, target.vocab_size) if at_once else None,
         names=(
             *NAMES,
             ("d2t", "" if shares_tokens else "draft_tokens"),
@@ -92,7 +98,7 @@ def _input(hf_config: Mapping[str, Any], decoder: DecoderSpec, num_taps: int, *,
         tap_norms = 1
     if drafts.setting(hf_config, "fc_norm", False):
         tap_norms = num_taps
-    is_speculators = hf_config.get("speculators_model_type") == "eagle3"
+    is_speculators = hf_config.get("speculators_model_type") == "eagle3"  # and not of P-EAGLE's
     return DraftInput(
         kind="paired",
         embed_norm=decoder.norm,
@@ -112,15 +118,3 @@ def _draft_vocab_size(hf_config: Mapping[str, Any], target: DecoderSpec) -> int 
             f"--speculative-config.model: draft_vocab_size is {size!r}; expected 1 to {target.vocab_size}, the model's tokens."
         )
     return None if size == target.vocab_size else size
-
-
-def _parallel_token(hf_config: Mapping[str, Any], target: DecoderSpec) -> int:
-    """The token that stands for one that is not known yet. Raises UserError without one."""
-    for key in PARALLEL_TOKEN:
-        token = drafts.setting(hf_config, key)
-        if isinstance(token, int) and 0 <= token < target.vocab_size:
-            return token
-    raise UserError(
-        "--speculative-config.model: the draft has a hidden state for tokens that are not known yet, but no token for them; "
-        f"expected one of {', '.join(PARALLEL_TOKEN)} in its configuration."
-    )

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from core.api.draft_spec import DraftSpec
 from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
 
 CONTRACT = 1
 
 
+class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--speculative-config`."""
+
+    parallel_drafting: Annotated[
+        bool | None,
+        msgspec.Meta(description="All drafts come from one pass. Unset: where the checkpoint was trained for it."),
+    ] = None
+
+
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
     return PluginSpec(
-        name="eagle3", summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)"
+        name="eagle3",
+        summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",
+        arguments=Eagle3Arguments,
     )
 
 
