@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.draft_spec import DraftSpec
 from core.api.explanation import Scope
 from core.api.specs import KVGroup
 
@@ -222,6 +223,22 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool = False
 
 
+class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The draft that the core runs for a proposer.
+
+    spec:          its shape; where it has no decoder, the plugin's own heads compute.
+    model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
+                   lie in the target's own checkpoint, `model` is that one.
+    plugins:       what reads and computes it, beside the target's.
+    in_target:     whether the tensors lie in the target's own checkpoint.
+    """
+
+    spec: DraftSpec
+    model: ModelConfig
+    plugins: PluginChoices
+    in_target: bool = False
+
+
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine that died is started again.
 
@@ -251,6 +268,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
     restarts:          what follows when the engine dies.
+    draft:             None without a draft that the core runs.
     """
 
     model: ModelConfig
@@ -268,6 +286,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     state_canary: str | None = None
     restarts: RestartConfig = RestartConfig()
+    draft: DraftConfig | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,8 @@ class StepPlan:
     new:           sequences to add to the batch.
     new_block_ids: for sequences already in the batch: blocks appended, one list for each KV group.
     drafts:        draft tokens to verify, at the end of a sequence's scheduled tokens.
-    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence.
+    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence. With 0, a draft that
+                   keeps a KV cache goes on with the sequence and proposes nothing; without an entry, it computes nothing.
     removed:       sequences to drop from the batch (finished, aborted or preempted).
     total_num_tokens: sum of query_lens.
     transfers:     copies of KV blocks to make before anything else, or None.

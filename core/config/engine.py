@@ -11,6 +11,7 @@ from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConf
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
+from core.config.draft import Draft
 from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
@@ -28,18 +29,21 @@ def engine_config(
     spec: ModelSpec,
     chosen: Chosen,
     plan: MemoryPlan | None,
+    draft: Draft | None,
     problems: list[str],
 ) -> EngineConfig:
     """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
 
     spec: the model's shape, as its family tells it.
     plan: None when sizes could not be settled; the rest is still looked at.
+    draft: that the core runs for the proposer, or None.
     """
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
+    model = _model(settings, checkpoint, spec, served)
     return EngineConfig(
-        model=_model(settings, checkpoint, spec, served),
+        model=model,
         cache=_cache(settings, plan),
         scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
@@ -59,6 +63,7 @@ def engine_config(
             backoff_s=settings["engine_restart_backoff"],
             standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
         ),
+        draft=None if draft is None else draft.config(registry, model, problems),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.api.errors import PluginError
 from core.args import foreign
+from core.args.arg import Given
 from core.args.convert import convert
 from core.args.schema import schema
 from core.args.sources import Merged
@@ -36,6 +37,17 @@ class Settings:
 
     def __getitem__(self, name: str) -> Any:
         return self.rows[name][0]
+
+    def beside(self, own: Mapping[str, Any], origin: str) -> Settings:
+        """The same settings with other values for some, as if the user had left them open. origin: of those values."""
+        values = dict(self._values)
+        for name, value in own.items():
+            values[name] = Given(value, "default")
+        copy = Settings(Merged(values))
+        copy.rows |= self.rows
+        for name, value in own.items():
+            copy.rows[name] = (value, origin, "")
+        return copy
 
     def user_set(self, name: str) -> bool:
         """Whether the user gave `name`."""

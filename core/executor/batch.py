@@ -10,7 +10,7 @@ whatever the number of sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
 from core.executor.grammars import GrammarMask, Grammars
+from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
 from core.plugin.contracts import BatchView
@@ -133,57 +134,15 @@ class PersistentBatch:
         slots = plan.slots
         lens = plan.query_lens
         computed = plan.num_computed
-        buffers = self.buffers
-        num_seqs = len(slots)
-        num_tokens = plan.total_num_tokens
-        cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
-        np.cumsum(lens, out=cu_seqlens[1:])
         for slot, drafts in plan.drafts.items():
             self.tokens.write_drafts(slot, drafts)
-        self._fill_tokens(plan, cu_seqlens)
-        positions = buffers.positions.array[:num_tokens]
-        if num_tokens == num_seqs:
-            owner = np.arange(num_seqs)
-            positions[:] = computed
-        else:
-            owner = np.repeat(np.arange(num_seqs), lens)
-            # the nth token of the step is at position n of its sequence, but for what each began with
-            begins = computed - cu_seqlens[:-1]
-            offsets = np.repeat(begins, lens)
-            np.add(np.arange(num_tokens), offsets, out=positions)
-        seq_lens = buffers.seq_lens.array[:num_seqs]
-        np.add(computed, lens, out=seq_lens)
-        longest = int(seq_lens.max())
-        width = -(-longest // self.block_size)
-        self.tables.fill(slots, owner, positions, width)
+        cu_seqlens = fill_arrays(self.tables, slots, lens, computed)
+        fill_tokens(self.buffers, self.tokens.array, slots, lens, computed, cu_seqlens)
         return self._with_rows(plan, cu_seqlens)
 
     def views(self, step: StepInput) -> list[BatchView]:
         """The step as attention sees it, for each KV group."""
-        buffers = self.buffers
-        num_seqs = len(step.slots)
-        num_tokens = step.num_tokens
-        seq_lens_list = buffers.seq_lens.array[:num_seqs].tolist()
-        tables = [table.upload(num_seqs) for table in buffers.block_tables]
-        mappings = [mapping.upload(num_tokens) for mapping in buffers.slot_mappings]
-        view = BatchView(
-            num_tokens=num_tokens,
-            num_seqs=num_seqs,
-            block_size=self.block_size,
-            max_query_len=int(step.query_lens.max()),
-            max_seq_len=max(seq_lens_list),
-            query_lens=step.query_lens.tolist(),
-            seq_lens_list=seq_lens_list,
-            cu_seqlens_q=buffers.cu_seqlens_q.upload(num_seqs + 1),
-            seq_lens=buffers.seq_lens.upload(num_seqs),
-            block_table=tables[0],
-            slot_mapping=mappings[0],
-            positions=buffers.positions.upload(num_tokens),
-        )
-        views = [view]
-        for table, mapping in zip(tables[1:], mappings[1:], strict=True):
-            views.append(replace(view, block_table=table, slot_mapping=mapping))
-        return views
+        return step_views(self.buffers, step.query_lens, self.block_size)
 
     def extend(self, step: StepInput, token_ids: Int32Array) -> None:
         """Every sequence of a step has one token more; the next step may continue this one."""
@@ -204,23 +163,6 @@ class PersistentBatch:
         self.tables.advance(step.slots, positions)
         self.rows.advance()
         return step
-
-    def _fill_tokens(self, plan: StepPlan, cu_seqlens: Int32Array) -> None:
-        """Write the step's tokens. Most sequences compute their last known one only."""
-        slots = plan.slots
-        lens = plan.query_lens
-        computed = plan.num_computed
-        token_ids = self.buffers.token_ids.array
-        known = self.tokens.array
-        firsts = cu_seqlens[:-1]
-        token_ids[firsts] = known[slots, computed]
-        longer = (lens != 1).nonzero()[0]
-        for row in longer.tolist():
-            start = cu_seqlens[row]
-            stop = cu_seqlens[row + 1]
-            begin = computed[row]
-            end = begin + lens[row]
-            token_ids[start:stop] = known[slots[row], begin:end]
 
     def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array) -> StepInput:
         """The step with the rows that it samples: behind the last known token of a sequence, and behind its drafts."""

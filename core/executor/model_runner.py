@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from core.api.step_plan import StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
+from core.executor.heads_pass import HeadsPass
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
@@ -25,7 +27,8 @@ from core.sampling import Sampler
 class ModelRunner:
     """Runs steps on one model.
 
-    proposer: None without speculation.
+    proposer: that guesses by itself, or None.
+    drafting: the passes of a draft or of draft heads, or None.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -36,11 +39,13 @@ class ModelRunner:
         sampler: Sampler,
         proposer: Proposer | None,
         most_forced: int = 0,
+        drafting: DraftPass | HeadsPass | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
+        self.drafting = drafting
         self.most_forced = most_forced
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
@@ -64,12 +69,16 @@ class ModelRunner:
         positions = keep(step, self.batch, result)
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions)
+        if self.drafting is not None and plan.draft_budget:
+            self.drafting.run(plan, result, positions)
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
         left = self.batch.apply(plan)
+        if self.drafting is not None:
+            self.drafting.apply(plan)
         if self.proposer is None:
             return
         for key in left:
@@ -115,7 +124,7 @@ class ModelRunner:
             if mask is None:
                 continue
             limit = self.most_forced
-            if self.proposer is not None:
+            if self.proposer is not None or self.drafting is not None:
                 limit = min(limit, plan.draft_budget.get(slot, 0))
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:

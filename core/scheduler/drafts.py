@@ -43,6 +43,8 @@ class DraftRules:
         length = len(sequence.token_ids)
         num_drafts = num_tokens - sequence.num_pending
         if num_drafts < 0:
+            if self._most:
+                plan.draft_budget[sequence.slot] = 0
             return 0
         drafts = sequence.drafts[:num_drafts]
         sequence.drafts = []
@@ -58,7 +60,8 @@ class DraftRules:
 
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Allow no proposals for the next step: there is no room for them."""
-        plan.draft_budget.pop(sequence.slot, None)
+        if sequence.slot in plan.draft_budget:
+            plan.draft_budget[sequence.slot] = 0
 
     def accept(self, sequence: SequenceState, plan: StepPlan, num_tokens: int) -> bool:
         """Count the drafts of a step that gave `num_tokens`; False when these are more than the drafts allow."""

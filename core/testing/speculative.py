@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.api.errors import UserError
 from core.args.plugin_arguments import convert_struct
 from core.models.families import decoder_spec
 from core.plugin.contracts import ProposerInput
+from core.plugin.hookspecs import DraftContext
 from core.plugin.table import load_plugin
-from core.testing.case import Failure, Subject
+from core.testing.case import Failure, Skipped, Subject
 
 VOCABULARY = 64
 SMALL = 1 << 16
@@ -108,6 +110,33 @@ def tells_its_weights(subject: Subject) -> None:
         raise Failure(f"core_weights_nbytes tells {told} bytes, the loaded object holds {held}")
 
 
+def describes_its_draft(subject: Subject) -> None:
+    """core_draft_spec describes a draft for the kit's model, and the same one again."""
+    if not subject.manifest.implements("core_draft_spec"):
+        raise Skipped("it guesses by itself: core_load builds a Proposer")
+    values, problems = convert_struct(subject.manifest.spec.arguments, dict(subject.arguments), "arguments")
+    if problems:
+        raise Failure(" ".join(problems))
+    manifest = subject.sample.manifest
+    target = decoder_spec(manifest.config)
+    context = DraftContext(
+        target=target,
+        hf_config=manifest.config,
+        arguments=values,
+        decoder=target,
+        tensors=list(manifest.tensors),
+    )
+    try:
+        first = subject.manifest.call("core_draft_spec", context=context)
+        second = subject.manifest.call("core_draft_spec", context=context)
+    except UserError as refusal:
+        raise Skipped(f"it refuses the kit's plain checkpoint ({refusal}); give one of its own with --model") from None
+    if first != second:
+        raise Failure("core_draft_spec described the same checkpoint in two ways")
+    if first is not None and first.decoder is None and not subject.manifest.implements("core_load"):
+        raise Failure("core_draft_spec has no decoder, so core_load must build DraftHeads; the manifest has none")
+
+
 def held_bytes(thing: Any) -> int:
     """Bytes of all tensors and arrays that an object can reach, each once. The model's own (`options`) are not given here."""
     found: dict[int, int] = {}
@@ -151,6 +180,7 @@ CHECKS = (
     starts_anew,
     takes_what_comes,
     tells_its_weights,
+    describes_its_draft,
 )
 
 

@@ -52,7 +52,14 @@ from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts.speculative import (
+    DraftHeads,
+    DraftView,
+    HearsResults,
+    NeedsHidden,
+    Proposer,
+    ProposerInput,
+)
 
 __all__ = [
     "AttentionBackend",
@@ -61,6 +68,8 @@ __all__ = [
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "DraftHeads",
+    "DraftView",
     "ExpertsKernel",
     "ForcesTokens",
     "GatedLinear",
@@ -84,6 +93,7 @@ __all__ = [
     "HasSoftCap",
     "HasTakeRows",
     "HeadsKernel",
+    "HearsResults",
     "Kernels",
     "LatentBackend",
     "LinearKernel",

@@ -1,4 +1,9 @@
-"""The contract of proposers: who guesses the next tokens.
+"""The contracts of proposers: who guesses the next tokens.
+
+There are three forms. A `Proposer` guesses by itself, as lists of tokens. A plugin whose manifest answers `core_draft_spec`
+with a decoder only describes a model: the core reads its weights, keeps its KV cache and draws the drafts, and the plugin
+needs no `core_load`. One that answers it without a decoder brings heads of its own, `DraftHeads`, from whose logits the core
+draws.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -56,4 +61,45 @@ class NeedsHidden(Protocol):
     @property
     def needs_hidden(self) -> bool:
         """Whether `ProposerInput.hidden` is filled."""
+        ...
+
+
+@dataclass(slots=True)
+class DraftView:
+    """The sequences that draft a token, as heads of their own see them. B sequences, in the same order in every call of a step.
+
+    keys: sequences.
+    tokens: int64 [B], the newest token of each: known before the first call of a step, drawn from the logits before it later.
+    hidden: [B, H], what the `taps` of the `DraftSpec` say of the position from which the newest known token was sampled, in the
+        platform's activation dtype; the same in every call of a step, valid during the call. None without taps.
+    """
+
+    keys: list[tuple[str, int]]
+    tokens: Tensor
+    hidden: Tensor | None = None
+
+
+@runtime_checkable
+class DraftHeads(Protocol):
+    """Kind `speculative`, with a `DraftSpec` that has no decoder: heads without a KV cache.
+
+    `core_load` finds the draft's checkpoint in `context.manifest`, whoever reads it in `context.options["loader"]`, and the
+    target's own `embedding`, `head` and `norm` beside it, as a `Proposer` does. Optional part: `HearsResults`.
+    """
+
+    def logits(self, view: DraftView, step: int) -> Tensor:
+        """float32 [B, V], the logits of each sequence's draft `step`, counted from 0; valid until the next call.
+
+        The core draws from them as it does from the target's, with the same noise. A sequence whose budget is used up, or
+        whose row failed, leaves the view: call 0 of the next step has all of them again.
+        """
+        ...
+
+
+@runtime_checkable
+class HearsResults(Protocol):
+    """Heads that are told what became of their drafts."""
+
+    def on_result(self, keys: list[tuple[str, int]], accepted: list[int]) -> None:
+        """How many drafts of the step before each of these sequences kept."""
         ...
