@@ -7,14 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from core import LLM, SamplingParams
 from tests.tiny_models import save_checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUM_TOKENS = 64
+MAX_TOKENS = 24
 PASSES = 3
 
 
@@ -28,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         directory = tmp_path_factory.mktemp("draft")
         model = str(save_checkpoint(directory / "model", num_hidden_layers=6))
         loaded = target.load_target(model)
-        answers = lessons.write_answers(model, prompts.training_prompts(6, seed=0), max_tokens=24)
+        answers = lessons.write_answers(model, prompts.training_prompts(6, seed=0), MAX_TOKENS)
         read = lessons.read_states(model, answers, target.tapped_layers(loaded))
         kept = lessons.frequent_tokens(answers, NUM_TOKENS, [loaded.config.eos_token_id])
         torch.manual_seed(0)
@@ -39,10 +42,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         losses = training.train(draft, read, embedding, head[kept], settings)
         out = directory / "out"
         layout.save(draft, loaded.config, out)
+        layout.load(draft, out)
         return SimpleNamespace(
             acceptance=acceptance,
             layout=layout,
             target=target,
+            model=model,
             loaded=loaded,
             lessons=read,
             draft=draft,
@@ -103,9 +108,29 @@ def test_later_passes_are_those_of_a_draft_that_goes_on_alone(trained: Any) -> N
 
 
 def test_a_walk_goes_on_behind_the_first_wrong_draft(trained: Any) -> None:
-    """From place 1 both drafts are right and 3 is the model's own; from 4 the first one is right and 5 is its own."""
-    first = [False, True, True, False, True, True]
-    second = [False, False, True, True, False, False]
-    total = trained.acceptance.walk([torch.tensor([first, second]).numpy()], 2)
+    """From place 1 the first draft is right and 2 is the model's own; from 3 both are right and 5 is its own."""
+    first = [False, True, True, True, True, True]
+    second = [False, True, False, True, True, True]
+    total = trained.acceptance.walk([np.array([first, second])], 2)
     assert (total.steps, total.tokens) == (2, 5)
     assert (total.offered, total.accepted) == ([2, 2], [2, 1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_engine_accepts_what_was_worked_out(trained: Any, temperature: float) -> None:
+    count = 2
+    lessons = [lesson for lesson in trained.lessons if lesson.answer.temperature == temperature]
+    found = trained.acceptance.drafted(trained.draft, lessons, trained.embedding, count)
+    expected = trained.acceptance.walk(found["shared" if temperature else "greedy"], count)
+    params = [
+        SamplingParams(temperature=temperature, seed=lesson.answer.seed, max_tokens=MAX_TOKENS) for lesson in lessons
+    ]
+    prompts = [{"prompt_token_ids": lesson.answer.tokens[: lesson.answer.first]} for lesson in lessons]
+    config = {"method": "eagle3", "model": str(trained.out), "num_speculative_tokens": count}
+    with LLM(model=trained.model, max_model_len=256, speculative_config=config, use_tqdm_on_load=False) as llm:
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        accepted = llm.stats().spec_num_accepted_tokens
+    for output, lesson in zip(outputs, lessons, strict=True):
+        assert list(output.outputs[0].token_ids) == lesson.answer.tokens[lesson.answer.first :]
+    assert sum(expected.accepted) > 0
+    assert abs(accepted - sum(expected.accepted)) <= 1  # states are kept in bfloat16

@@ -83,25 +83,30 @@ def noise_of(seed: int, count: int, ids: Tensor) -> Tensor:
 def walk(answers: Sequence[NDArray[np.bool_]], count: int) -> Acceptance:
     """Go through answers as the engine does, with `count` drafts a step. answers: a value of `Found`.
 
-    A draft behind one that was wrong is not counted as offered. The first token comes from the prompt's own step.
+    The first token comes from the prompt's own step, and the last one of each step is the target's own.
     """
     total = Acceptance([0] * count, [0] * count)
     for is_right in answers:
         place = 1
         length = is_right.shape[1]
         while place < length:
-            accepted = 0
-            for number in range(min(count, length - place)):
-                total.offered[number] += 1
-                if not is_right[number, place + number]:
-                    break
-                total.accepted[number] += 1
-                accepted += 1
-            own = 1 if place + accepted < length else 0
-            total.steps += 1
-            total.tokens += accepted + own
-            place += accepted + own
+            most = min(count, length - place - 1)
+            place += _step(total, is_right, place, most) + 1
     return total
+
+
+def _step(total: Acceptance, is_right: NDArray[np.bool_], place: int, most: int) -> int:
+    """Count one step of at most `most` drafts from a place on; the number of those accepted."""
+    accepted = 0
+    while accepted < most:
+        total.offered[accepted] += 1
+        if not is_right[accepted, place + accepted]:
+            break
+        total.accepted[accepted] += 1
+        accepted += 1
+    total.steps += 1
+    total.tokens += accepted + 1
+    return accepted
 
 
 def known(answers: Sequence[Answer], kept: Tensor) -> float:
