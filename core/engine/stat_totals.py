@@ -6,11 +6,14 @@ do. Called by: `AsyncEngine` and its intake.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Any
+
 import msgspec
 
 from core.api.messages import SchedulerStats
 
-STATES = ("num_running", "num_waiting", "kv_cache_usage", "kv_residency")
+STATES = ("num_running", "num_waiting", "kv_cache_usage", "kv_residency", "spec_off")
 """What is of the present engine alone. All other fields are totals."""
 
 
@@ -19,13 +22,13 @@ class StatTotals:
 
     def __init__(self) -> None:
         self.latest = SchedulerStats()
-        self._past: dict[str, int] = {}
+        self._past: dict[str, Any] = {}
         self._num_overdue = 0
 
     def take(self, stats: SchedulerStats) -> None:
         """A step's statistics, in which the engine's own totals become those of all engines."""
-        for name, count in self._past.items():
-            setattr(stats, name, getattr(stats, name) + count)
+        for name, past in self._past.items():
+            setattr(stats, name, _together(getattr(stats, name), past))
         stats.num_timeouts += self._num_overdue
         self.latest = stats
 
@@ -41,3 +44,12 @@ class StatTotals:
         self.latest = SchedulerStats(num_waiting=num_waiting, **totals)
         totals["num_timeouts"] -= self._num_overdue
         self._past = totals
+
+
+def _together(now: Any, past: Any) -> Any:
+    """A counter, or the counters of a list or of a mapping, of two engines."""
+    if isinstance(now, list):
+        return [ours + theirs for ours, theirs in zip_longest(now, past, fillvalue=0)]
+    if isinstance(now, dict):
+        return {name: now.get(name, 0) + past.get(name, 0) for name in {**past, **now}}
+    return now + past

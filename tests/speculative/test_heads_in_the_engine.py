@@ -13,12 +13,10 @@ from transformers import AutoModelForCausalLM
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core.executor.heads_pass import HeadsPass
-from tests.speculative.test_draft_heads import Speculator, medusa_oracle, medusa_state
+from tests.speculative.checkpoints import save_medusa, save_speculator
+from tests.speculative.test_draft_heads import Speculator, medusa_oracle
 from tests.speculative.test_draft_model import PROMPTS, Bits, run
-from tests.speculative.test_hidden_drafts import drafting, save
-
-SIZE = 64
-VOCAB = 260
+from tests.speculative.test_hidden_drafts import drafting
 
 
 @pytest.fixture(scope="module")
@@ -29,27 +27,12 @@ def expected(tiny_llama: Path) -> Bits:
 
 @pytest.fixture(scope="module")
 def medusa(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
-    """As the authors publish it, whose configuration names no model type."""
-    torch.manual_seed(1)
-    state = medusa_state(3, 1, "", SIZE, VOCAB)
-    config = {"medusa_num_heads": 3, "medusa_num_layers": 1, "base_model_name_or_path": "tiny"}
-    return save(tmp_path_factory.mktemp("medusa"), config, state), state
+    return save_medusa(tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def speculator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Speculator]:
-    torch.manual_seed(2)
-    oracle = Speculator(3, 32, tied=False, size=SIZE, vocab=VOCAB)
-    config = {
-        "model_type": "mlp_speculator",
-        "architectures": ["MLPSpeculatorPreTrainedModel"],
-        "vocab_size": VOCAB,
-        "emb_dim": SIZE,
-        "inner_dim": 32,
-        "n_predict": 3,
-    }
-    state = {f"speculator.{name}": tensor for name, tensor in oracle.state_dict().items()}
-    return save(tmp_path_factory.mktemp("speculator"), config, state), oracle
+    return save_speculator(tmp_path_factory.mktemp("speculator"))
 
 
 @pytest.mark.parametrize("method", ["medusa", "mlp_speculator"])

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core.executor.draft_pass import DraftPass
-from tests.speculative.oracles import Drafter, Eagle, Eagle3
+from tests.speculative.checkpoints import LAYER_IDS, save, save_eagle, save_eagle3, save_mtp
+from tests.speculative.oracles import Drafter
 from tests.speculative.test_draft_model import PROMPTS, Bits, run
-from tests.tiny_models import SHAPE, save_checkpoint
-
-LAYER_IDS = [1, 2, 3]
-DRAFT = LlamaConfig(**{**SHAPE, "num_hidden_layers": 1}, draft_vocab_size=150)
+from tests.tiny_models import SHAPE
 
 
 @pytest.fixture(scope="module")
@@ -29,53 +25,19 @@ def target(tiny_llama: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32).eval()
 
 
-def save(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "model.safetensors")
-    return folder
-
-
-def state_of(oracle: Drafter) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in oracle.state_dict().items() if not name.startswith("rotary")}
-
-
 @pytest.fixture(scope="module")
 def eagle(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Drafter]:
-    torch.manual_seed(1)
-    embedding = target.model.embed_tokens.weight.detach()
-    oracle = Eagle(DRAFT, embedding, target.lm_head.weight.detach(), bias=True).eval()
-    config = {**DRAFT.to_dict(), "architectures": ["LlamaForCausalLM"]}
-    return save(tmp_path_factory.mktemp("eagle"), config, state_of(oracle)), oracle
+    return save_eagle(tmp_path_factory.mktemp("eagle"), target)
 
 
 @pytest.fixture(scope="module")
 def eagle3(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Drafter]:
-    torch.manual_seed(2)
-    oracle = Eagle3(DRAFT, target.model.embed_tokens.weight.detach(), 3, norms_stream=False).eval()
-    state = {**state_of(oracle), "d2t": oracle.d2t, "t2d": torch.zeros(260, dtype=torch.bool)}
-    config = {
-        **DRAFT.to_dict(),
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": LAYER_IDS},
-    }
-    return save(tmp_path_factory.mktemp("eagle3"), config, state), oracle
+    return save_eagle3(tmp_path_factory.mktemp("eagle3"), target)
 
 
 @pytest.fixture(scope="module")
 def with_mtp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DeepSeek-V3 whose fourth layer drafts."""
-    folder = save_checkpoint(tmp_path_factory.mktemp("with_mtp"), "deepseek_v3", num_hidden_layers=4)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"num_hidden_layers": 3, "num_nextn_predict_layers": 1}
-    state = load_file(folder / "model.safetensors")
-    size = config["hidden_size"]
-    torch.manual_seed(3)
-    prefix = "model.layers.3"
-    for name in ("enorm", "hnorm", "shared_head.norm"):
-        state[f"{prefix}.{name}.weight"] = 1 + 0.1 * torch.randn(size)
-    state[f"{prefix}.eh_proj.weight"] = torch.randn(size, 2 * size) / 8
-    return save(folder, config, state)
+    return save_mtp(tmp_path_factory.mktemp("with_mtp"))
 
 
 def drafting(method: str, path: Path | None = None, count: int = 3, **keys: object) -> dict[str, Any]:

@@ -12,15 +12,13 @@ from transformers import AutoModelForCausalLM
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core.executor.draft_pass import DraftPass
+from tests.speculative.checkpoints import MASK, save_parallel
 from tests.speculative.test_draft_model import run
-from tests.tiny_models import save_checkpoint
-
-MASK = 7
 
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("parallel"), seed=3, num_hidden_layers=1, pard_token=MASK)
+    return save_parallel(tmp_path_factory.mktemp("parallel"))
 
 
 def drafting(draft: Path, method: str = "parallel", **keys: object) -> dict[str, Any]:
