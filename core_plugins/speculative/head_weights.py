@@ -5,12 +5,13 @@ Owns: reading through the checkpoint's own loader. Never does: know what tensors
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from core.api.errors import UserError
 from core.plugin.hookspecs import LoadContext
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -25,6 +26,18 @@ def read_tensors(context: LoadContext, names: Iterable[str]) -> dict[str, Tensor
         dtype = DTYPES[context.dtype] if tensor.is_floating_point() else tensor.dtype
         found[name] = tensor.to(context.device, dtype, copy=True)
     return found
+
+
+def check_shapes(context: LoadContext, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises UserError for a tensor of another shape than the configuration and the model mean. expected: by name."""
+    assert context.manifest is not None, "heads are built from a checkpoint"
+    for name, shape in expected.items():
+        found = tuple(context.manifest.tensors[name].shape)
+        if found != shape:
+            raise UserError(
+                f"--speculative-config.model: tensor '{name}' has shape {list(found)}, expected {list(shape)}; the draft was "
+                "made for another model, or is damaged."
+            )
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -219,3 +219,12 @@ def test_heads_that_do_not_fit_are_refused_by_name(
     arguments = CountedArguments(num_speculative_tokens=count)
     with pytest.raises(UserError, match=sentence):
         plugin.core_draft_spec(dataclasses.replace(asked, arguments=arguments))
+
+
+def test_heads_of_another_size_are_refused_by_name() -> None:
+    state = medusa_state(2, 1, "", 32)
+    with pytest.raises(UserError, match=r"'0.0.linear.weight' has shape \[32, 32\], expected \[24, 24\]"):
+        loaded(medusa, {}, state, torch.randn(VOCAB, SIZE))
+    oracle = Speculator(2, 20, tied=False)
+    with pytest.raises(UserError, match=r"'emb.0.weight' has shape \[61, 20\], expected \[61, 16\]"):
+        loaded(mlp, {**MLP, "inner_dim": 16}, oracle.state_dict())

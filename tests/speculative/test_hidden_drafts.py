@@ -50,7 +50,6 @@ def drafting(method: str, path: Path | None = None, count: int = 3, **keys: obje
 VARIANTS: dict[str, dict[str, Any]] = {
     "in company": {},
     "chunks of 8": {"max_num_batched_tokens": 8},
-    "prefix cache warm": {"rounds": 2},
     "preempted": {"num_gpu_blocks_override": 18, "rounds": 2},
 }
 
@@ -69,6 +68,17 @@ def test_bits_do_not_depend_on_the_drafts_of_eagle3(
     bits, stats = run(tiny_llama, **VARIANTS[variant], **drafting("eagle3", path))
     assert bits == expected
     assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
+
+
+def test_prefixes_are_found_as_often_as_without_drafts(
+    tiny_llama: Path, eagle3: tuple[Path, Drafter], expected: Bits
+) -> None:
+    """To the last block."""
+    path, _ = eagle3
+    _, plain = run(tiny_llama, rounds=2)
+    bits, stats = run(tiny_llama, rounds=2, **drafting("eagle3", path))
+    assert bits == expected
+    assert stats.prefix_hits == plain.prefix_hits > 0
 
 
 def test_bits_do_not_depend_on_the_drafts_of_eagle(

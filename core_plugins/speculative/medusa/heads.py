@@ -12,8 +12,8 @@ from torch.nn.functional import silu
 from core.api.errors import UserError
 from core.plugin.contracts import DraftView, LinearKernel
 from core.plugin.hookspecs import LoadContext
-from core_plugins.speculative.head_weights import product, read_tensors
-from core_plugins.speculative.medusa.layout import HeadNames, shape_of
+from core_plugins.speculative.head_weights import check_shapes, product, read_tensors
+from core_plugins.speculative.medusa.layout import HeadNames, MedusaShape, shape_of
 
 
 class MedusaHeads:
@@ -23,8 +23,11 @@ class MedusaHeads:
         assert context.manifest is not None, "heads are built from a checkpoint"
         shape = shape_of(context.manifest.tensors, context.manifest.config)
         self._heads = shape.heads
-        self._tensors = read_tensors(context, shape.names)
         self._own_head: LinearKernel | None = context.options.get("head")
+        if self._own_head is not None:
+            vocab_size, hidden_size = self._own_head.shape
+            check_shapes(context, shape.expected(vocab_size, hidden_size, _tokens(context, shape)))
+        self._tensors = read_tensors(context, shape.names)
         self._token_map = None if shape.token_map is None else self._tensors[shape.token_map].long()
 
     @property
@@ -58,3 +61,11 @@ class MedusaHeads:
         spread = logits.new_full((len(logits), self._own_head.shape[0]), float("-inf"))
         spread[:, self._token_map] = logits
         return spread
+
+
+def _tokens(context: LoadContext, shape: MedusaShape) -> int | None:
+    """Tokens that the heads know, None for all."""
+    if shape.token_map is None or context.manifest is None:
+        return None
+    (count,) = context.manifest.tensors[shape.token_map].shape
+    return count

@@ -53,6 +53,18 @@ class MedusaShape(NamedTuple):
             found += [] if head is None else [head]
         return found
 
+    def expected(self, vocab_size: int, hidden_size: int, num_tokens: int | None) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor but the map. num_tokens: that the heads know, None for all."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for blocks, head in self.heads:
+            for weight, bias in blocks:
+                shapes[weight] = (hidden_size, hidden_size)
+                if bias is not None:
+                    shapes[bias] = (hidden_size,)
+            if head is not None:
+                shapes[head] = (num_tokens or vocab_size, hidden_size)
+        return shapes
+
 
 def medusa_shape(context: DraftContext) -> MedusaShape:
     """The heads of a draft's checkpoint. Raises UserError where it has none that fit the target."""

@@ -14,7 +14,7 @@ from torch.nn.functional import gelu
 
 from core.plugin.contracts import DraftView
 from core.plugin.hookspecs import LoadContext
-from core_plugins.speculative.head_weights import product, read_tensors
+from core_plugins.speculative.head_weights import check_shapes, product, read_tensors
 from core_plugins.speculative.mlp_speculator.layout import EPS, StageNames, shape_of
 
 
@@ -24,6 +24,7 @@ class MLPHeads:
     def __init__(self, context: LoadContext) -> None:
         assert context.manifest is not None, "heads are built from a checkpoint"
         self._shape = shape_of(context.manifest.tensors, context.manifest.config)
+        check_shapes(context, self._shape.expected)
         self._tensors = read_tensors(context, self._shape.names)
         self._rows: dict[tuple[str, int], int] = {}
         self._state = torch.empty(0)

@@ -32,10 +32,16 @@ class StageNames(NamedTuple):
 
 
 class MLPShape(NamedTuple):
-    """stages: of each draft position. scales_input: whether the hidden state is normed and divided by the root of 2.
-    state_weight, token_weight: of the state and the token in their sum, whose variance stays that of the state."""
+    """One speculator.
+
+    stages: of each draft position.
+    sizes: tokens, numbers of the target's hidden state, and of the speculator's.
+    scales_input: whether the hidden state is normed and divided by the root of 2.
+    state_weight, token_weight: of the state and the token in their sum, whose variance stays that of the state.
+    """
 
     stages: tuple[StageNames, ...]
+    sizes: tuple[int, int, int]
     scales_input: bool
     state_weight: float
     token_weight: float
@@ -47,6 +53,19 @@ class MLPShape(NamedTuple):
         for stage in self.stages:
             found += stage
         return found
+
+    @property
+    def expected(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        vocab_size, taken, inner = self.sizes
+        shapes: dict[str, tuple[int, ...]] = {}
+        for index, stage in enumerate(self.stages):
+            shapes[stage.embedding] = (vocab_size, inner)
+            shapes[stage.projection] = (inner, inner if index else taken)
+            shapes[stage.norm] = (inner,)
+            shapes[stage.norm_bias] = (inner,)
+            shapes[stage.head] = (vocab_size, inner)
+        return shapes
 
 
 def mlp_shape(context: DraftContext) -> MLPShape:
@@ -69,7 +88,8 @@ def shape_of(tensors: Collection[str], hf_config: Mapping[str, Any]) -> MLPShape
         stages.append(StageNames(*(_name(tensors, part, index, tied=tied) for part in PARTS)))
     state_weight = 0.5 ** (0.5 / count)
     token_weight = math.sqrt((1 - state_weight**2) * (inner / 2))
-    return MLPShape(tuple(stages), config.flag("scale_input"), state_weight, token_weight)
+    sizes = config.positive("vocab_size"), config.positive("emb_dim"), inner
+    return MLPShape(tuple(stages), sizes, config.flag("scale_input"), state_weight, token_weight)
 
 
 def _name(tensors: Collection[str], part: str, index: int, *, tied: bool) -> str:
