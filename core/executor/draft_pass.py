@@ -45,9 +45,6 @@ class DraftPass:
     tree: the shape of the drafts, where there are several guesses for a position (`DraftTree.widths`); None: chains.
     """
 
-    off = ""
-    """Why it is not asked any more: a draft of the core's own layers never is."""
-
     def __init__(
         self,
         forward: ForwardPass,

@@ -6,8 +6,6 @@ Called by: the model runner, once a step whose plan allows drafts.
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,13 +20,9 @@ from core.plugin.contracts import DraftHeads, DraftView, HearsResults
 from core.sampling import Sampler
 from core.sampling.sampler import run_plainly
 
-logger = logging.getLogger(__name__)
-
 
 class HeadsPass:
-    """Runs a plugin's own heads, which keep no cache. Their first failure is their last call: drafts are only guesses.
-
-    off: why they are not asked any more; empty while they are.
+    """Runs a plugin's own heads, which keep no cache.
 
     name: of the plugin, for errors.
     taps: [T, n], what the heads read of the target's step, a row a token; None: nothing.
@@ -52,21 +46,12 @@ class HeadsPass:
         self._rows = DraftRows(batch, sampler, len(batch.requests), run_plainly)
         self._listener = heads if isinstance(heads, HearsResults) else None
         self._drafted: set[SequenceKey] = set()
-        self.off = ""
 
     def apply(self, plan: StepPlan) -> None:
         """Heads keep nothing of sequences, so there is nothing to do."""
 
     def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], drafts: Drafts) -> None:
         """Add to the drafts of the next step. positions: of the tokens behind which each newest token was sampled."""
-        try:
-            self._run(plan, result, positions, drafts)
-        except Exception as error:  # of a plugin's code
-            drafts.clear()
-            self.off = f"speculative plugin '{self.name}': {error} It drafts no more until the engine starts anew."
-            logger.error("%s", self.off, exc_info=error)
-
-    def _run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], drafts: Drafts) -> None:
         self._tell(result)
         budgets = np.array([plan.draft_budget.get(slot, 0) for slot in result.slots.tolist()], np.int32)
         chosen = (budgets > 0).nonzero()[0]

@@ -7,6 +7,7 @@ Called by: the worker, once a step.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,8 @@ from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
 from core.sampling.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 
 class ModelRunner:
@@ -188,16 +191,19 @@ class ModelRunner:
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions, proposed)
         if self.drafting is not None:
-            self.drafting.run(plan, result, positions, proposed)
+            try:
+                self.drafting.run(plan, result, positions, proposed)
+            except Exception as error:  # the answer needs no guesses
+                proposed.clear()
+                self.drafting = None
+                self._proposer_off = f"Drafting failed: {error}. There are no drafts until the engine starts anew."
+                logger.exception("%s", self._proposer_off)
 
     def _why_off(self) -> str:
         """Why nothing guesses any more, if something did; it is asked no more then."""
         if self.proposer is not None and self.proposer.off:
             self._proposer_off = self.proposer.off
             self.proposer = None
-        if self.drafting is not None and self.drafting.off:
-            self._proposer_off = self.drafting.off
-            self.drafting = None
         return self._proposer_off
 
     def _propose(

@@ -1,0 +1,39 @@
+"""Some pairs of the matrix of drafts; `make test-drafts` has all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.speculative.matrix import Matrix, Proposer, proposers
+
+PAIRS = [("eagle3", "planned ahead"), ("draft_model, a tree", "preempted"), ("suffix", "cached prefix")]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposer]:
+    return {proposer.name: proposer for proposer in proposers(tmp_path_factory.mktemp("drafts"))}
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return Matrix()
+
+
+@pytest.mark.parametrize(("name", "way"), PAIRS)
+def test_drafts_change_no_bit(every: dict[str, Proposer], matrix: Matrix, name: str, way: str) -> None:
+    stats = matrix.compare(every[name], way)
+    assert stats.spec_num_accepted_tokens > 0
+
+
+def test_a_draft_that_fails_is_done_without(
+    every: dict[str, Proposer], matrix: Matrix, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from core.executor.draft_pass import DraftPass
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such weights")
+
+    monkeypatch.setattr(DraftPass, "_compute", broken)
+    stats = matrix.compare(every["eagle"], "in company")
+    assert stats.spec_off == "Drafting failed: no such weights. There are no drafts until the engine starts anew."
+    assert stats.spec_off in caplog.text
