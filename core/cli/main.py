@@ -25,6 +25,8 @@ Command = Callable[[list[str]], int]
 
 COMMANDS = {
     "serve": "core.cli.serve:serve",
+    "chat": "core.cli.chat:chat",
+    "complete": "core.cli.chat:complete",
     "run-batch": "core.cli.run_batch:run_batch",
     "plugins": "core.cli.plugins:plugins",
     "models": "core.cli.models:models",

@@ -20,7 +20,11 @@ from core.args.show import Section
 T = TypeVar("T", bound=msgspec.Struct)
 GROUP = "command"
 
-STRUCTS = ("core.cli.run_batch:RunBatchOptions",)
+STRUCTS = (
+    "core.cli.chat:ChatOptions",
+    "core.cli.chat:CompleteOptions",
+    "core.cli.run_batch:RunBatchOptions",
+)
 """The options of all commands, as MODULE:NAME, for completion."""
 
 
@@ -79,6 +83,11 @@ def option_section(title: str, struct: type[msgspec.Struct]) -> Section:
     """Help about the options of `struct`."""
     rows = [(left(field), right(field)) for field in own_fields(struct)]
     return Section(title, tuple(rows))
+
+
+def own_flags(struct: type[msgspec.Struct]) -> list[str]:
+    """Every flag of `struct`, for hints."""
+    return list(_spellings(struct))
 
 
 def own_fields(struct: type[msgspec.Struct]) -> list[Field]:

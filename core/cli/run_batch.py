@@ -13,7 +13,7 @@ from core.api.errors import UserError
 from core.args.arg import Arg
 from core.args.parser import Parsed
 from core.cli.options import parse_engine_arguments, take_help
-from core.cli.own_options import option_section, take_options
+from core.cli.own_options import option_section, own_flags, take_options
 
 if TYPE_CHECKING:
     from core.batch.lines import BatchFile
@@ -57,7 +57,7 @@ def run_batch(words: list[str]) -> int:
         return 0
     options = take_options(RunBatchOptions, words)
     source, out = _files(options)
-    parsed = parse_engine_arguments(words)
+    parsed = parse_engine_arguments(words, own_flags(RunBatchOptions))
     from core.batch.lines import look_through
     from core.batch.results import Results
 

@@ -7,7 +7,6 @@ Called by: the commands that run a model themselves.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -49,27 +48,32 @@ WITHOUT_MEANING = {
 """Arguments of `core serve` that such a command refuses, with the reason."""
 
 
-def run_with_own_engine(parsed: Parsed, work: Work, *, quiet: bool = False) -> int:
+def run_with_own_engine(parsed: Parsed, work: Work) -> int:
     """Start an engine, do `work` and end the engine; returns what `work` returns.
 
     parsed: engine arguments.
-    quiet: the log has warnings and errors only.
 
     Raises UserError for wrong arguments, PluginError, EngineDeadError when no engine comes up.
     """
-    problems = [*parsed.problems, *refusals(set(parsed.values))]
     from core.engine.child import EngineProcess
 
     process = EngineProcess.spawn()  # it imports what it needs while the arguments are looked at
     try:
-        from core.config.resolve import resolve
-
-        resolution = resolve(parsed.values, context="serve", problems=problems)
-        for warning in [*parsed.warnings, *resolution.warnings]:
-            print(f"core: warning: {warning}", file=sys.stderr)
-        return asyncio.run(_run(resolution, process, work, quiet))
+        resolution = resolved(parsed)
+        return asyncio.run(_run(resolution, process, work))
     finally:
         process.discard()
+
+
+def resolved(parsed: Parsed) -> Resolution:
+    """The configuration of such an engine; warnings go to standard error. Raises ConfigError with every problem."""
+    from core.config.resolve import resolve
+
+    problems = [*parsed.problems, *refusals(set(parsed.values))]
+    resolution = resolve(parsed.values, context="serve", problems=problems)
+    for warning in [*parsed.warnings, *resolution.warnings]:
+        print(f"core: warning: {warning}", file=sys.stderr)
+    return resolution
 
 
 def refusals(names: set[str]) -> list[str]:
@@ -82,10 +86,10 @@ def refusals(names: set[str]) -> list[str]:
     return found
 
 
-async def _run(resolution: Resolution, process: EngineProcess, work: Work, quiet: bool) -> int:
+async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
     from core.observe.logging import setup_logging
 
-    setup_logging(logging.WARNING if quiet else logging.INFO, process="main", others=("asyncio",))
+    setup_logging(process="main", others=("asyncio",))
     async with own_endpoint(resolution, process) as endpoint:
         return await work(endpoint, resolution)
 
