@@ -23,6 +23,7 @@ GROUP = "command"
 STRUCTS = (
     "core.cli.chat:ChatOptions",
     "core.cli.chat:CompleteOptions",
+    "core.bench.options:ServeOptions",
     "core.cli.run_batch:RunBatchOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from core.client.endpoint import Answer, Endpoint, EndpointError, whole
+from core.client.endpoint import Endpoint, EndpointError
 from core.client.events import events
-
-LONGEST_SENTENCE = 2000
+from core.client.refusal import ErrorObject, refusal, sentence_of
 
 
 class _Call(msgspec.Struct):
@@ -46,14 +45,10 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
-class _Error(msgspec.Struct):
-    message: str = ""
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: _Error | str | None = None
+    error: ErrorObject | str | None = None
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -108,17 +103,6 @@ async def generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], count
                 yield piece
 
 
-async def refusal(answer: Answer) -> str:
-    """The sentence of an answer that is an error."""
-    text = (await whole(answer)).decode(errors="replace")
-    try:
-        error = msgspec.json.decode(text, type=_Chunk).error
-    except msgspec.DecodeError:
-        error = None
-    sentence = error.message if isinstance(error, _Error) else error
-    return (sentence or f"The server answered with status {answer.status}: {text}")[:LONGEST_SENTENCE]
-
-
 def _decoded(data: bytes) -> _Chunk:
     """One chunk. Raises EndpointError for an error in the stream, or what is no chunk."""
     try:
@@ -126,7 +110,7 @@ def _decoded(data: bytes) -> _Chunk:
     except msgspec.DecodeError as error:
         raise EndpointError(f"The server sent an event that is no chunk of an answer: {error}.") from None
     if chunk.error is not None:
-        raise EndpointError(chunk.error.message if isinstance(chunk.error, _Error) else chunk.error)
+        raise EndpointError(sentence_of(chunk.error))
     return chunk
 
 

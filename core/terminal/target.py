@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from core.api.errors import ConfigError, UserError, nearest
+from core.api.errors import ConfigError, UserError
 from core.args.arg import Given
 from core.client.endpoint import Endpoint, EndpointError, whole
 from core.client.http_endpoint import HttpEndpoint
 from core.client.loop_thread import LoopThread
-from core.terminal.generation import refusal
+from core.client.served_names import chosen_name, served_names
 
 if TYPE_CHECKING:
     from core.args.parser import Parsed
@@ -39,14 +37,6 @@ class Target:
     model: str
     place: str
     loop: LoopThread
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 @contextmanager
@@ -72,31 +62,9 @@ def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str
             endpoint, place = HttpEndpoint(url, key), url
         try:
             names = loop.run(served_names(endpoint))
-            yield Target(endpoint, _chosen(model_name, names), place, loop)
+            yield Target(endpoint, chosen_name(model_name, names), place, loop)
         finally:
             loop.run(endpoint.close())
-
-
-async def served_names(endpoint: Endpoint) -> list[str]:
-    """The models of a server. Raises EndpointError."""
-    async with endpoint.ask("GET", "/v1/models") as answer:
-        if answer.status != 200:
-            raise EndpointError(f"{endpoint.name}: {await refusal(answer)}")
-        text = await whole(answer)
-    try:
-        return [model.id for model in msgspec.json.decode(text, type=_Models).data]
-    except msgspec.DecodeError:
-        raise EndpointError(f"{endpoint.name}: what it answers to /v1/models is no list of models.") from None
-
-
-def _chosen(wanted: str | None, names: list[str]) -> str:
-    if wanted is None and names:
-        return names[0]
-    if wanted is None:
-        raise UserError("The server names no model; say which: --model-name NAME.")
-    if names and wanted not in names:
-        raise UserError(f"--model-name {wanted}: the server has {', '.join(names[:20])}.{nearest(wanted, names)}")
-    return wanted
 
 
 async def _usual_server(key: str | None) -> str | None:
