@@ -105,7 +105,7 @@ async def send_all(
     prompts: Sequence[Prompt],
     times: Sequence[float],
     most_at_once: int | None = None,
-    advance: Callable[[Outcome], None] = lambda outcome: None,
+    advance: Callable[[Outcome], object] = lambda outcome: None,
 ) -> tuple[list[Outcome], float]:
     """Send each prompt at its time, whatever became of those before it. Returns the outcomes, and the seconds of all.
 

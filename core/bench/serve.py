@@ -123,7 +123,7 @@ async def _load(
         close()
 
 
-def _progress(total: int, *, shown: bool) -> tuple[Callable[[Outcome], None], Callable[[], None]]:
+def _progress(total: int, *, shown: bool) -> tuple[Callable[[Outcome], object], Callable[[], object]]:
     """What to call after each request and at the end; a bar in a terminal."""
     if not shown or not sys.stderr.isatty():
         return lambda outcome: None, lambda: None

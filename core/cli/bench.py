@@ -5,16 +5,26 @@ Owns: the table of these commands, what they print. Never does: measure itself. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
-from core.bench.options import ServeOptions
-from core.cli.options import take_help
-from core.cli.own_options import option_section, refuse_rest, take_options
+from core.bench.options import (
+    DatasetOptions,
+    LatencyOptions,
+    OfflineOptions,
+    ServeOptions,
+    StartupOptions,
+    ThroughputOptions,
+)
+from core.cli.options import parse_engine_arguments, take_help
+from core.cli.own_options import option_section, own_flags, refuse_rest, take_options
 from core.cli.tables import print_json
 
 USAGE = "core bench COMMAND [ARGUMENTS]"
@@ -27,7 +37,7 @@ class BenchCommand:
 
     usage: str
     help: str
-    options: type[msgspec.Struct]
+    options: tuple[type[msgspec.Struct], ...]
     run: Callable[[list[str]], int]
 
 
@@ -42,9 +52,15 @@ def bench(words: list[str]) -> int:
     if command is None:
         raise UserError(f"core bench {name}: expected one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}")
     if take_help(words) is not None:
-        show(command.usage, command.help, [option_section("Options", command.options)])
+        sections = [option_section(_title(struct), struct) for struct in command.options]
+        show(command.usage, command.help, sections)
         return 0
     return command.run(words)
+
+
+def _title(struct: type[msgspec.Struct]) -> str:
+    """The heading of a section of help."""
+    return (inspect.getdoc(struct) or "Options.").splitlines()[0].rstrip(".")
 
 
 def serve(words: list[str]) -> int:
@@ -66,11 +82,73 @@ def serve(words: list[str]) -> int:
     return 0
 
 
+def latency(words: list[str]) -> int:
+    """Batches in this process."""
+    options = take_options(LatencyOptions, words)
+    parsed = parse_engine_arguments(words, own_flags(LatencyOptions))
+    from core.bench import offline
+
+    result = offline.latency(options, parsed)
+    return _tell("Latency of a batch", options, result, offline.latency_rows(result))
+
+
+def throughput(words: list[str]) -> int:
+    """Many requests in this process."""
+    options = take_options(ThroughputOptions, words)
+    dataset = take_options(DatasetOptions, words)
+    parsed = parse_engine_arguments(words, [*own_flags(ThroughputOptions), *own_flags(DatasetOptions)])
+    from core.bench import offline
+
+    result = offline.throughput(options, dataset, parsed)
+    return _tell("Throughput", options, result, offline.throughput_rows(result))
+
+
+def startup(words: list[str]) -> int:
+    """Starts of an engine."""
+    options = take_options(StartupOptions, words)
+    parsed = parse_engine_arguments(words, own_flags(StartupOptions))
+    from core.bench import startup as starts
+
+    result = starts.startup(options, parsed)
+    return _tell("Start of an engine", options, result, starts.startup_rows(result))
+
+
+def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]) -> int:
+    """Print a result, and write it where that was asked for."""
+    from core.bench import report
+
+    if options.json:
+        print_json(result)
+    else:
+        print(report.plain_table(title, rows))
+    if options.output_json is not None:
+        report.write_json(Path(options.output_json).expanduser(), result)
+    return 0
+
+
 COMMANDS: Mapping[str, BenchCommand] = {
     "serve": BenchCommand(
         "core bench serve [ARGUMENTS]",
         "Send requests to any server with OpenAI's API, and tell throughput, latencies and goodput.",
-        ServeOptions,
+        (ServeOptions,),
         serve,
+    ),
+    "latency": BenchCommand(
+        "core bench latency [MODEL] [ARGUMENTS]",
+        "Time batches of one size with an engine in this process; further arguments as of core serve.",
+        (LatencyOptions,),
+        latency,
+    ),
+    "throughput": BenchCommand(
+        "core bench throughput [MODEL] [ARGUMENTS]",
+        "Time many requests at once with an engine in this process; further arguments as of core serve.",
+        (ThroughputOptions, DatasetOptions),
+        throughput,
+    ),
+    "startup": BenchCommand(
+        "core bench startup [MODEL] [ARGUMENTS]",
+        "Time the start of an engine, each time with a new process; further arguments as of core serve.",
+        (StartupOptions,),
+        startup,
     ),
 }

@@ -112,7 +112,7 @@ def _overview() -> Section:
                 "run-batch -i IN -o OUT",
                 "Run every request of a batch file, without a server; goes on where it was interrupted.",
             ),
-            ("bench serve", "Measure a server: throughput, latencies, goodput."),
+            ("bench serve|latency|throughput|startup", "Measure a server, or an engine in this process."),
             ("models", "Every model family that can be served."),
             ("models explain PATH", "One checkpoint: what is read, what is ignored and why, what is refused."),
             ("plugins list", "Every plugin that is installed, and whether it can be used."),

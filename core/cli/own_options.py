@@ -24,6 +24,9 @@ STRUCTS = (
     "core.cli.chat:ChatOptions",
     "core.cli.chat:CompleteOptions",
     "core.bench.options:ServeOptions",
+    "core.bench.options:LatencyOptions",
+    "core.bench.options:ThroughputOptions",
+    "core.bench.options:StartupOptions",
     "core.cli.run_batch:RunBatchOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""
