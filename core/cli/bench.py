@@ -19,8 +19,10 @@ from core.bench.options import (
     DatasetOptions,
     LatencyOptions,
     OfflineOptions,
+    PlotOptions,
     ServeOptions,
     StartupOptions,
+    SweepOptions,
     ThroughputOptions,
 )
 from core.cli.options import parse_engine_arguments, take_help
@@ -113,6 +115,37 @@ def startup(words: list[str]) -> int:
     return _tell("Start of an engine", options, result, starts.startup_rows(result))
 
 
+def sweep(words: list[str]) -> int:
+    """Many measurements."""
+    if words[:1] == ["serve"]:  # vLLM's spelling
+        words.pop(0)
+    options = take_options(SweepOptions, words)
+    refuse_rest("bench sweep", words, SweepOptions)
+    from core.bench.sweep import sweep as run
+
+    rows = run(options)
+    if rows:
+        print(f"{options.output_dir}/summary.csv: {len(rows)} results")
+    return 0
+
+
+def plot(words: list[str]) -> int:
+    """Results as a picture."""
+    options = take_options(PlotOptions, words)
+    files = [word for word in words if not word.startswith("-")]
+    refuse_rest("bench plot", [word for word in words if word.startswith("-")], PlotOptions)
+    from core.bench import plot as drawing
+
+    rows = drawing.read_rows(files)
+    charts = {name: drawing.lines_of(rows, options.x, name, options.by or ()) for name in options.y}
+    try:
+        Path(options.output).expanduser().write_text(drawing.svg(charts, options.x))
+    except OSError as error:
+        raise UserError(f"{options.output}: cannot be written: {error.strerror}.") from None
+    print(f"{options.output}: {len(rows)} results")
+    return 0
+
+
 def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]) -> int:
     """Print a result, and write it where that was asked for."""
     from core.bench import report
@@ -150,5 +183,17 @@ COMMANDS: Mapping[str, BenchCommand] = {
         "Time the start of an engine, each time with a new process; further arguments as of core serve.",
         (StartupOptions,),
         startup,
+    ),
+    "sweep": BenchCommand(
+        "core bench sweep -o DIR [ARGUMENTS]",
+        "Run every combination of a server's arguments and a measurement's; a table of all results is in DIR.",
+        (SweepOptions,),
+        sweep,
+    ),
+    "plot": BenchCommand(
+        "core bench plot RESULT... [ARGUMENTS]",
+        "Draw results of bench serve, or the directory of a sweep, as line charts.",
+        (PlotOptions,),
+        plot,
     ),
 }

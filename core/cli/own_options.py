@@ -27,6 +27,8 @@ STRUCTS = (
     "core.bench.options:LatencyOptions",
     "core.bench.options:ThroughputOptions",
     "core.bench.options:StartupOptions",
+    "core.bench.options:SweepOptions",
+    "core.bench.options:PlotOptions",
     "core.cli.run_batch:RunBatchOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""
